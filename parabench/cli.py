@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from parabench import __version__
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.commands.output import Exampled
 from parabench.errors import UsageError, print_error, unknown
 from parabench.signals import STOPPED

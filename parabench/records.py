@@ -35,6 +35,7 @@ class Field(Struct, frozen=True, kw_only=True):
         path: the value is a path, which may hold spaces and commas.
         role: a group of fields, defined by the class.
         option, help, metavar: the option of the command line.
+        text: the option takes several values, or a unit, and so is a text.
     """
 
     choices: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Field(Struct, frozen=True, kw_only=True):
     option: str = ""
     help: str = ""
     metavar: str | None = None
+    text: bool = False
 
 
 class Declared(Struct, frozen=True, kw_only=True):

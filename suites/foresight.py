@@ -22,4 +22,4 @@ COMPUTE = [
 ]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
 
-COLLECTIVES = {"world_size": "2", "min_size": "16KiB", "max_size": "32MiB", "launches": 2}
+COLLECTIVES = {"world_size": "2", "min_bytes": "16KiB", "max_bytes": "32MiB", "launches": 2}

@@ -21,8 +21,8 @@ from rich.console import Console
 from parabench.ab.memory import lack_of_memory
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis import format
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token

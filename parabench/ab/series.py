@@ -13,9 +13,9 @@ from rich.console import Console
 from parabench import json_text
 from parabench.ab.driver import AbRequest, measure
 from parabench.ab.variant import read_variant
+from parabench.analysis import format
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
 from parabench.analysis.compare.sides import sides_of
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.session.progress import logger

@@ -19,8 +19,8 @@ from typing import Any
 
 import parabench
 from parabench.ab.memory import device_need, host_need
+from parabench.analysis import format
 from parabench.analysis.numbers import unique_labels
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
@@ -200,9 +200,9 @@ class Side:
         shared = self._cases(cases, block)
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else shared[0].label
         self._tell({"tells": "starting", "label": label, "block": block})
-        spec = replace(self._runner.turns_spec(shared, block), pair=Pair(**pair), deadline_s=deadline_s)
+        spec = self._runner.turns_spec(shared, block).replace(pair=Pair(**pair), deadline_s=deadline_s)
         if own is not None:
-            spec = replace(spec, protocol=spec.protocol.replace(own=tuple(own)))
+            spec = spec.replace(protocol=spec.protocol.replace(own=tuple(own)))
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
 from parabench.store.record import REFERENCE_BLOCK

@@ -1,7 +1,8 @@
 """The step times of each configuration over sessions of one or more results databases, and their change points.
 
 `history` reads the sessions (`visits`), and makes a `Series` of each case of each suite: a `SessionPoint` per session
-and a `Shift` per change point (`stats.change_point`). The second half of the module puts them into words and JSON.
+and a `Shift` per change point (`stats.change_point`). docs/site/keys.toml describes every field. The second half of the
+module puts them into words and JSON.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import pandas as pd
 from msgspec import to_builtins
 from scipy.special import ndtri, stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
-from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Numbers, launch_noise, levels_of
-from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES
-from parabench.analysis.text import format
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, launch_noise, levels_of
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Numbers
 from parabench.errors import UsageError, did_you_mean, needs_package
 from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK
@@ -46,12 +47,7 @@ _OF_LAUNCH = ["case", "case_json", "device", "launch_id", "status", "step_s", "t
 
 @dataclass(frozen=True)
 class SessionPoint:
-    """A case in the session at index `visit` of the history.
-
-    `step_time_s` has the 95% interval `low_s` to `high_s` of its launches (None for a single launch), whose ids are
-    `launches`. `status` is 'ok', or counts such as '2 ok, 1 oom'. `level_s` is the level of the series; None if change
-    points are not sought. An `outlier` is too far from the level to count.
-    """
+    """A case in the session at index `visit` of the history."""
 
     visit: int
     step_time_s: float | None
@@ -65,11 +61,7 @@ class SessionPoint:
 
 @dataclass(frozen=True)
 class Shift:
-    """A change point: session `visit` is the first with the new level.
-
-    `change` is a fraction, `low` to `high` its 95% interval if the position is right. `changed` has the other
-    differences from the previous session of the case.
-    """
+    """A change point: session `visit` is the first with the new level."""
 
     visit: int
     before_s: float
@@ -82,11 +74,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Series:
-    """A case of a suite over sessions.
-
-    `session_sd` (between sessions, beyond their launches) and `launch_sd` (between launches of a session) are its
-    noise, as fractions. `why_not` is the reason if change points cannot be found.
-    """
+    """A case of a suite over sessions. `why_not` is the reason if change points cannot be found."""
 
     suite: str
     case: Case
@@ -324,15 +312,10 @@ def sentence(of: History) -> str:
     days = f"on {first}" if first == last else f"from {first} to {last}"
     start = f"{format.count(len(of.visits), 'session')} of {suites}, {days}: "
     unsure = [series.why_not for series in of.series if series.why_not is not None]
-    if not of.series:
-        return f"{start}no launch is recorded."
-    if len(unsure) == len(of.series):
-        why = NO_RUPTURES if NO_RUPTURES in unsure else unsure[0]
-        return f"{start}nothing can be said yet of {format.count(len(unsure), 'case')} ({why})."
     steady = len(of.series) - len(unsure) - len(of.changed)
     text = f"{start}{len(of.changed)} of {format.count(len(of.series), 'case')} changed, {steady} did not"
     if unsure:
-        text += f"; {len(unsure)} have too few sessions"
+        text += f"; nothing can be said yet of {format.count(len(unsure), 'case')} ({unsure[0]})"
     if away := sum(series.away is not None for series in of.series):
         text += f"; in {away} the newest session alone is away from its level"
     return f"{text}."
@@ -346,24 +329,22 @@ def lines(of: History, every: bool = False) -> list[str]:
 
 def line(of: Series, visits: Sequence[SessionData]) -> str:
     """Return the state of a case, its newest step time, its last change and the whole change."""
-    start = f"{of.state}: {of.label}"
+    start, parts, sessions = f"{of.state}: {of.label}", [], format.count(len(of.levels), "session")
     if of.newest is not None:
         start += f": {format.milliseconds(of.newest.step_time_s)}"
-    sessions = format.count(len(of.levels), "session")
-    parts = [note(of, visits)]
-    if not of.shifts and of.session_sd is not None:
-        parts.insert(0, f"{sessions}, which differ by {format.percent(of.session_sd)}")
-    if len(of.shifts) > 1:
-        many = format.count(len(of.shifts), "change")
-        parts.insert(0, f"over the whole time {format.signed(of.whole or 0.0)} in {many} ({sessions})")
     if of.shifts:
         last = of.shifts[-1]
         session = visits[last.visit].session
         sure = f"95 %: {format.signed(last.low)} to {format.signed(last.high)}"
         start += f", {format.signed(last.change)} since {session.day} ({session.name}; {sure})"
         changed = (f"{each.name} changed from {each.base} to {each.candidate}" for each in last.changed)
-        parts.insert(0, format.listed(changed, most=MOST_CHANGES) or NOTHING)
-    return "; ".join(filter(None, (start, *parts)))
+        parts.append(format.listed(changed, most=MOST_CHANGES) or NOTHING)
+    if len(of.shifts) > 1:
+        many = format.count(len(of.shifts), "change")
+        parts.append(f"over the whole time {format.signed(of.whole or 0.0)} in {many} ({sessions})")
+    elif not of.shifts and of.session_sd is not None:
+        parts.append(f"{sessions}, which differ by {format.percent(of.session_sd)}")
+    return "; ".join(filter(None, (start, *parts, note(of, visits))))
 
 
 def note(of: Series, visits: Sequence[SessionData]) -> str:
@@ -387,11 +368,7 @@ def arrow(change: Difference) -> str:
 
 @dataclass(frozen=True)
 class SessionEntry:
-    """A session of training runs in the JSON.
-
-    `side` is `a` or `b` for a variant of `parabench ab`. `changed` holds the differences in machine and software from
-    the judged session of the same suite before it.
-    """
+    """A session of training runs in the JSON."""
 
     store: str
     id: int

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from parabench.analysis import format
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.text import format
 from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
 from parabench.plan.case import Case
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 # The tiers, from the farthest, and their names in sentences.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
 SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
-
-# Tiers are alike if the bandwidths of their links differ by a smaller factor: on a busy machine, links of one tier do.
-ALIKE = 1.5
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,6 @@ def tiers_said(tiers: Mapping[str, Tier]) -> str:
     times = times_less(tiers)
     if times is None:
         return said
-    if 1 / ALIKE < times < ALIKE:
-        return f"{said}: about as much"
     return f"{said}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
 
@@ -91,7 +86,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def with_links(answers: Iterable[Answer], seen: SessionData) -> tuple[Answer, ...]:
-    """Return the answers; those with a winner explain how the measured links contribute."""
+    """Return the answers; those with a winner say how the measured links contribute."""
     if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(seen.results, seen.session))
@@ -99,51 +94,25 @@ def with_links(answers: Iterable[Answer], seen: SessionData) -> tuple[Answer, ..
     def explain(answer: Answer) -> str:
         if answer.best is None or not answer.decided:
             return ""
-        tied, slower = ([seen.case(each.case_id) for each in some] for some in (answer.tied, answer.slower))
-        return explained(seen.case(answer.best.case_id), tied, slower, tiers)
+        best, *others = (seen.case(each.case_id) for each in answer.candidates)
+        return explained(best, others, tiers)
 
     return tuple(replace(answer, links=explain(answer)) for answer in answers)
 
 
-def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
-    """Return whether the tiers explain that `best` is faster than `slower`; `tied` are not distinguishable from it.
+def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+    """Return the tiers, and the bytes that the best sends across nodes if it is a two-level algorithm.
 
-    Empty if all ran on one node, or a tier is unknown. The numbers of bytes are for an all-reduce of S bytes, over the
-    links between m nodes of g ranks, n in all: by `collectives/two_level.py` a rank sends 2(m-1)/m S/g, and a node
-    2(m-1)/m S; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
+    Empty if all ran on one node, or a tier is unknown. By `collectives/two_level.py` a node sends 2(m-1)/m S in an
+    all-reduce of S bytes; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
     """
-    times = times_less(tiers)
-    if times is None or max(case.nodes for case in (best, *tied, *slower)) < 2:
+    if times_less(tiers) is None or max(case.nodes for case in (best, *others)) < 2:
         return ""
-    sentence = f"Measured links: {tiers_said(tiers)}."
-    # Bytes across nodes then differ by the algorithm alone.
-    grid = best.strategy, best.world_size, best.nodes
-    alike = [case for case in slower if (case.strategy, case.world_size, case.nodes) == grid]
-    if best.nodes < 2:
-        return sentence
-    if times < ALIKE:
-        return f"{sentence} Two levels spare no slow links." if any(map(_is_two_level, (best, *alike))) else sentence
-    won = _splits_evenly(best) and not all(map(_is_two_level, alike)) and all(map(_is_two_level, tied))
-    return f"{sentence} {_saves(best)}" if won else sentence
-
-
-def _saves(best: Case) -> str:
+    text = f"Measured links: {tiers_said(tiers)}."
     m, n = best.nodes, best.world_size
-    g = n // m
-    rank, node, ring = (f"{part:.3g}" for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
+    if m < 2 or not best.algorithm.startswith(TWO_LEVEL):
+        return text
     return (
-        f"{best.algorithm} sends fewer bytes across nodes. For S bytes of gradients, m = {m} nodes of g = {g} ranks "
-        f"send 2(m-1)/m S/g = {rank} S per rank and {node} S per node, in {2 * (m - 1)} messages. In a flat ring of "
-        f"n = {n} ranks, one rank of each node sends 2(n-1)/n S = {ring} S, in {2 * (n - 1)} messages."
+        f"{text} To all-reduce S bytes, two levels with a ring across m = {m} nodes send 2(m-1)/m S = "
+        f"{2 * (m - 1) / m:.3g} S per node; a flat ring of n = {n} ranks sends 2(n-1)/n S = {2 * (n - 1) / n:.3g} S."
     )
-
-
-def _is_two_level(case: Case) -> bool:
-    return case.algorithm.startswith(TWO_LEVEL)
-
-
-def _splits_evenly(case: Case) -> bool:
-    """Return whether the formula is the case's: an all-reduce of gradients, whose levels are the nodes, with a ring
-    across."""
-    two = case.algorithm == TWO_LEVEL or (_is_two_level(case) and case.algorithm.endswith(",ring)"))
-    return case.strategy == "ddp" and two and case.ranks_per_node == case.world_size // case.nodes

@@ -1,7 +1,7 @@
-"""What a rank holds of the training state, parameters, gradients and optimizer state: measured, and by formula.
+"""The memory of a rank: its training state (parameters, gradients, optimizer state), and its peaks by part of a step.
 
-The formulas are those of `parabench.strategies.memory`. What is counted, and when, says `parabench.probes.memory`:
-activations and communication buffers are not.
+The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
+formulas of `parabench.strategies.memory`. Peaks are those of torch's allocator, on a CPU of the resident set.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
-from parabench.metrics import STATE_PARTS
+from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -36,6 +36,7 @@ COLUMNS = (
     "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *(f"{part}_theory" for part in PARTS),
     "theory", "ratio", "formula", "exact", "why_unknown",
 )  # fmt: skip
+PHASE_COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
@@ -112,50 +113,31 @@ def compared(states: pd.DataFrame) -> list[str]:
 
 
 def _least(states: list[State]) -> list[str]:
-    """The first two sentences. What is not ranked, such as `local_only`, holds neither least nor most."""
-    ordered = [state for state in states if entry_of(state["strategy"]).ranked]
-    if not ordered:
+    """Return the cases that hold least and most. Those that are not ranked, such as `local_only`, do not count."""
+    ranked = [state for state in states if entry_of(state["strategy"]).ranked]
+    if not ranked:
         return []
-    least, most = (pick(state["measured"] for state in ordered) for pick in (min, max))
-    if least == most:
-        whom = "Every case holds" if len(ordered) > 1 else f"{ordered[0]['label']} holds"
-        return [f"{whom} {format.mebibytes(least)} of training state per rank (the largest rank)."]
-    said = f"Lowest peak training state per rank: {format.listed(_names(ordered, least), most=3)}: "
-    said += f"{format.mebibytes(least)}."
-    for strategy, name in (("single", "One device"), ("ddp", "ddp")):
-        whole = [state["measured"] for state in ordered if state["strategy"] == strategy and state["measured"] > least]
-        if whole:
-            times = format.digits(whole[0] / least, 2)
-            return [said, f"{name} holds {format.mebibytes(whole[0])}, {times} times as much."]
-    times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
-    return [said, f"Most: {format.listed(_names(ordered, most), most=3)}: {times}."]
-
-
-def _names(states: list[State], measured: float) -> list[str]:
-    """Of the cases that hold so much: a case's label, or strategy and ranks of several cases alike in them."""
-    alike: dict[tuple[str, int], list[str]] = {}
-    for state in states:
-        if state["measured"] == measured:
-            alike.setdefault((state["strategy"], state["world_size"]), []).append(state["label"])
-    return [
-        labels[0] if len(labels) == 1 else f"{strategy}, {format.count(world_size, 'rank')}"
-        for (strategy, world_size), labels in alike.items()
-    ]
+    least, most = (pick(state["measured"] for state in ranked) for pick in (min, max))
+    lowest, highest = (
+        format.listed((state["label"] for state in ranked if state["measured"] == held), most=3)
+        for held in (least, most)
+    )
+    found = [f"Lowest peak training state per rank: {lowest}: {format.mebibytes(least)}."]
+    if most > least:
+        times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
+        found.append(f"Highest: {highest}: {times}.")
+    return found
 
 
 def _against_theory(states: list[State]) -> list[str]:
     known = [state for state in states if format.known(state["ratio"])]
-    exact, uneven = ([state for state in known if state["exact"] is is_exact] for is_exact in (True, False))
     said = []
-    if exact:
-        said.append(f"Measured memory is {_between(exact)} the formula in {format.count(len(exact), 'case')}.")
-    off = [state["strategy"] for state in exact if abs(state["ratio"] - 1) > OFF]
+    for exact, formula in ((True, "the formula"), (False, "the formula for an even split")):
+        if own := [state for state in known if state["exact"] is exact]:
+            said.append(f"Measured memory is {_between(own)} {formula} in {format.count(len(own), 'case')}.")
+    off = [state["strategy"] for state in known if state["exact"] and abs(state["ratio"] - 1) > OFF]
     if off:
         said.append(f"More than {100 * OFF:g} % off the formula: {format.joined(dict.fromkeys(off))}.")
-    if uneven:
-        names = " and ".join(dict.fromkeys(state["strategy"] for state in uneven))
-        cases = format.count(len(uneven), "case")
-        said.append(f"For {names}, the formula is an even split: measured is {_between(uneven)} it in {cases}.")
     unknown: dict[str | None, list[str]] = {}
     for state in states:
         if not format.known(state["ratio"]):
@@ -168,9 +150,32 @@ def _against_theory(states: list[State]) -> list[str]:
 
 
 def _between(states: list[State]) -> str:
-    """'equal to', '1.01 times' or '1.00 to 1.01 times'."""
-    if all(state["measured"] == state["theory"] for state in states):
-        return "equal to"
+    """Return '1.01 times' or '1.00 to 1.01 times'."""
     ratios = [state["ratio"] for state in states]
     low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
     return f"{low} times" if low == high else f"{low} to {high} times"
+
+
+def memory_phases(seen: SessionData) -> pd.DataFrame:
+    """Return one row per configuration and part of the step, with PHASE_COLUMNS, in bytes; unknown is NaN.
+
+    A launch's numbers are those of the rank with the most reserved memory in any part (on the CPU, resident memory),
+    each the largest over its instrumented steps. A configuration's are the medians over launches.
+    """
+    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in MEMORY_READINGS}
+    rows = seen.rows("instrumented")
+    rows = rows[rows["metric"].isin(names)]
+    told = rows["metric"].map(names)
+    rows = rows.assign(part=told.str[0], reading=told.str[1], value=pd.to_numeric(rows["value"]))
+    most = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
+    most = most.reindex(columns=list(MEMORY_READINGS)).reset_index()
+    held = most["reserved_bytes"].fillna(most["rss_bytes"]).groupby([most["launch_id"], most["rank"]]).max()
+    largest = pd.MultiIndex.from_tuples(held.dropna().groupby("launch_id").idxmax(), names=["launch_id", "rank"])
+    own = most[pd.MultiIndex.from_frame(most[["launch_id", "rank"]]).isin(largest)]
+    own = own.merge(seen.of_launch[["launch_id", "case_id"]], on="launch_id")
+    groups = own.groupby(["case_id", "part"])
+    table = groups[list(MEMORY_READINGS)].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    table = seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")
+    order = {part: at for at, part in enumerate(MEMORY_PARTS)}
+    table = table.sort_values("part", key=lambda parts: parts.map(order), kind="stable")
+    return seen.cases[["case_id"]].merge(table, on="case_id")[PHASE_COLUMNS]

@@ -1,9 +1,9 @@
 """The smallest slowdown that `ab` can detect here, by minutes, predicted from launches of two interleaved variants.
 
-A `Pilot` has the differences between pairs of launches and their durations, `Spread` the standard deviation of such a
-difference, and `Sensitivity` the answer: for an `ab` of n pairs, everything follows from the standard deviation / √n
-and Student's t. The standard deviation is uncertain itself: its 90% interval is a factor of 1.5 either way with 11
-pairs of one case, 1.9 with 5.
+A `Pilot` has the differences between pairs of launches, `Spread` their standard deviation, and `Sensitivity` the
+answer: everything follows from the standard deviation / √pairs and Student's t. The standard deviation is uncertain
+itself: its 90% interval is a factor of 1.5 either way with 11 pairs of one case, 1.9 with 5. docs/site/keys.toml
+describes every field of the answer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import ndtri, polygamma, psi, stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
@@ -36,14 +37,12 @@ from parabench.analysis.stats.contrasts import (
     logs_of,
     shown,
 )
-from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.store.results import load, records
+from parabench.store.results import load
 
-# The minutes and slowdowns that the answer is for. Its sentence has SHORT, LONG and TOLERANCE.
-BUDGETS = (1.0, 3.0, 5.0, 12.0, 30.0)
-CHANGES = (0.1, 0.05, 0.02, 0.01)
-SHORT, LONG, TOLERANCE = 3.0, 12.0, 0.02
+# The minutes and slowdowns that the answer is for, and those in its sentence.
+BUDGETS, SHOWN = (1.0, 3.0, 5.0, 12.0, 30.0), (3.0, 12.0)
+CHANGES, TOLERANCE = (0.1, 0.05, 0.02, 0.01), 0.02
 # An answer should be right within the factor RIGHT_WITHIN in INTERVAL of runs. The error of the pilot may be
 # KNOWN_WITHIN, because the interval of a run varies too. FEWEST_PAIRS apply to any number of cases: the gate depends on
 # the spread of each case (`python -m benchmarks.noise_trials simulated`).
@@ -113,13 +112,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of an `ab` of `minutes`, with `launches` per variant; None if it cannot have two.
-
-    `change` is the smallest slowdown of a typical case that is called a regression in POWER of runs, if the tolerance
-    is half of it or less; `low` and `high` are its INTERVAL. `half_width` is the half-width of the 95% interval of a
-    typical case. `tolerance` is the smallest one that equal variants pass in POWER of runs, in all cases at once. If
-    `sure`, the half-width is within RIGHT_WITHIN in INTERVAL of runs.
-    """
+    """The result of an `ab` of `minutes`; `launches` is None if it cannot have two."""
 
     minutes: float
     launches: int | None
@@ -133,10 +126,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Needs:
-    """The launches per variant and minutes with which `ab` detects a slowdown of `change`; None beyond MOST_LAUNCHES.
-
-    The gate's are those with which equal variants pass with that tolerance, and twice as much is detected.
-    """
+    """The launches per variant and minutes with which `ab` detects a slowdown of `change`, and its gate passes with
+    that tolerance; None beyond MOST_LAUNCHES."""
 
     change: float
     launches: int | None
@@ -149,12 +140,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class AgainstBaseline:
-    """A gate of a new session against a stored one, whose error includes the difference between sessions.
-
-    `tolerance` is the smallest one that an unchanged program passes in POWER of runs, in all `cases` at once, with
-    `launches` per session; `least` is the limit for many launches. The variance between sessions was measured for
-    `measured` cases, from `sessions` sessions. `allowance` is the standard deviation that is assumed for the others.
-    """
+    """A gate of a new session against a stored one, whose error includes the difference between sessions."""
 
     session: str
     sessions: int
@@ -168,11 +154,7 @@ class AgainstBaseline:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The answer of `parabench noise` (docs/how-to/ci.md).
-
-    `sd` is the standard deviation of a pair of a typical case, as a fraction, with its INTERVAL; None with fewer than
-    two pairs. `seen` and `needs` are empty with fewer than `pairs_needed`.
-    """
+    """The answer of `parabench noise`. `seen` and `needs` are empty with fewer than `pairs_needed`."""
 
     suite: str
     rounds: int | None
@@ -205,8 +187,7 @@ def read_pilot(store: str) -> Pilot:
     """Return the pilot of the newest `ab` of a database, or of STORE@SESSION. Raises UsageError if there is none."""
     path, named = split(store)
     results = load(path, LAUNCH_NUMBERS)
-    sessions = select_sessions(results, [row["id"] for row in records(results.listed, ("id",))])
-    found = [each for each in sessions if each.interleaved]
+    found = [each for each in select_sessions(results, results.listed["id"].tolist()) if each.interleaved]
     own = select_session(results, named) if named is not None else next(reversed(found), None)
     if own is None:
         raise UsageError(f"{results.path} has no interleaved variants; measure some with `parabench noise`")
@@ -214,8 +195,8 @@ def read_pilot(store: str) -> Pilot:
     both = {each.interleaved["side"]: each.id for each in found if each.interleaved["run"] == run}
     if set(both) != {"a", "b"}:
         raise UsageError(
-            f"{own.name} of {results.path} is not a variant of an `ab` that has both; name a session of `parabench ab` "
-            "or `parabench noise`"
+            f"{own.name} of {results.path} is not one of two variants; name a session of `parabench ab` or "
+            "`parabench noise`"
         )
     return pilot_of(side_of(results, both["a"], "base"), side_of(results, both["b"], "candidate"))
 
@@ -379,28 +360,29 @@ def sensitivity(pilot: Pilot) -> Sensitivity:
 
 
 def _seen(pilot: Pilot, spread: Spread, minutes: float) -> Seen:
-    n, cases = (
-        bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=lambda n: pilot.minutes(n) or 0.0),
-        len(pilot.cases),
-    )
+    n = bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=lambda n: pilot.minutes(n) or 0.0)
     if n < FEWEST_LAUNCHES:
         return Seen(minutes, None)
-    low, change, high = (least_change(spread.typical * off, n, cases) for off in (1 / spread.off, 1.0, spread.off))
+    low, change, high = (_detected(spread, n, off) for off in (1 / spread.off, 1.0, spread.off))
     # Two errors: of the pilot, and of the run itself. Nothing predicts how the noise changes after the pilot.
-    sure = _off(cases, RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
+    sure = _off(len(pilot.cases), RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
     tolerance = least_tolerance(*in_turns(spread, n))
     return Seen(minutes, n, change, low, high, half_width(spread.typical, n), tolerance, sure)
 
 
 def _needs(pilot: Pilot, spread: Spread, change: float) -> Needs:
-    def detects(n: int, twice: int = 1, off: float = 1.0) -> bool:
-        return least_change(spread.typical * off, n, len(pilot.cases)) <= twice * change
-
-    launches = _fewest(detects)
-    low, high = (_fewest(lambda n, off=off: detects(n, off=off)) for off in (1 / spread.off, spread.off))  # type: ignore[misc]
-    gate = _fewest(lambda n: detects(n, twice=2) and passes(*in_turns(spread, n), change) >= POWER)
+    launches, low, high = (
+        _fewest(lambda n, off=off: _detected(spread, n, off) <= change)  # type: ignore[misc]
+        for off in (1.0, 1 / spread.off, spread.off)
+    )
+    gate = _fewest(lambda n: _detected(spread, n) <= 2 * change and passes(*in_turns(spread, n), change) >= POWER)
     minutes, low_minutes, high_minutes, gate_minutes = (n and pilot.minutes(n) for n in (launches, low, high, gate))
     return Needs(change, launches, minutes, low_minutes, high_minutes, gate, gate_minutes)
+
+
+def _detected(spread: Spread, launches: int, off: float = 1.0) -> float:
+    """Return the least change of a typical case, if the spread is `off` by this factor."""
+    return least_change(spread.typical * off, launches, len(spread.own))
 
 
 def _fewest(enough: Callable[[int], bool]) -> int | None:
@@ -443,27 +425,40 @@ def to_dict(of: Sensitivity) -> dict[str, Any]:
 
 
 def lines(of: Sensitivity) -> Iterator[str]:
-    """Return the answer as lines of text."""
+    """Yield the answer as lines of text."""
     yield sentence(of)
     if of.sd is not None:
-        yield _pilot_line(of)
+        left = f"; left out: {format.listed(of.left_out, most=3)}" if of.left_out else ""
+        yield (
+            f"{format.count(of.pairs, 'pair')} of launches of {format.count(of.rounds or 1, 'round')}, "
+            f"{format.count(of.cases, 'case')}: pairs of a typical one differ by {format.percent(of.sd)} (standard "
+            f"deviation; {format.percent(INTERVAL)}: {_between(of.sd_low, of.sd_high)}), of {of.noisiest} by "
+            f"{format.percent(of.noisiest_sd)}; a pair took {format.duration(of.pair_s or 0.0)}, all before the first "
+            f"{format.duration(of.first_s or 0.0)}{left}."
+        )
     if of.seen:
-        yield from _tables(of)
+        yield from format.aligned([_SEEN, *map(_seen_row, of.seen)], texts=0)
+        yield from format.aligned([_NEEDS, *map(_needs_row, of.needs)], texts=0)
         yield (
             f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
-            "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often."
+            "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
+            f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
         )
-    if any(each.launches and not each.sure for each in of.seen):
-        yield f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
-    if of.baseline is not None:
-        yield _baseline_line(of.baseline)
+    if (gate := of.baseline) is not None:
+        yield (
+            f"Against the baseline {gate.session} a gate passes with a tolerance of {format.percent(gate.tolerance)} "
+            f"({format.count(gate.launches, 'launch')} a side), and with any number of launches not below "
+            f"{format.percent(gate.least)}. How sessions differ is measured in {gate.measured} of "
+            f"{format.count(gate.cases, 'case')}, from {format.count(gate.sessions, 'session')} (needed: "
+            f"{FEWEST_SESSIONS}); otherwise {format.percent(gate.allowance)} is assumed."
+        )
     elif of.seen:
         yield "Against a stored baseline, sessions differ too: --baseline STORE predicts that gate."
 
 
 def sentence(of: Sensitivity) -> str:
-    """Return 'Here `ab` of quick sees 2.1 % in 3 minutes, 1.0 % in 12; its gate needs 4 minutes for 2 %.', or the
-    reason why the pilot is too short."""
+    """Return 'Here `ab` of quick sees 2.1 % in 3 minutes, 1.0 % in 12 minutes; its gate needs 4 minutes for 2.0 %.', or
+    the reason why the pilot is too short."""
     if not of.cases:
         return "The pilot has no result: no case succeeded on both sides; look at the report of a `parabench run`."
     if not of.seen:
@@ -472,62 +467,31 @@ def sentence(of: Sensitivity) -> str:
             f"The pilot is too short to say: it has {format.count(of.pairs, 'pair')} of launches, and an answer that "
             f"is right within a factor of {RIGHT_WITHIN:g} needs about {of.pairs_needed}{more}."
         )
-    found = [(each.change, each.minutes) for each in of.seen if each.change and each.minutes in (SHORT, LONG)]
-    units = [" minutes", *[""] * len(found)]
-    sees = ", ".join(f"{format.percent(s)} in {m:g}{unit}" for (s, m), unit in zip(found, units, strict=False))
-    start = f"Here `ab` of {of.suite} sees {sees}" if found else f"Here {LONG:g} minutes are too short for an `ab`"
+    found = [f"{format.percent(s.change)} in {s.minutes:g} minutes" for s in of.seen if s.minutes in SHOWN and s.change]
     gate = next(each for each in of.needs if each.change == TOLERANCE)
-    if gate.gate_minutes is None:
-        return f"{start}; no gate of up to {MOST_LAUNCHES} launches passes {format.percent(TOLERANCE)}."
-    return f"{start}; its gate needs {_minutes(gate.gate_minutes)} for {format.percent(TOLERANCE)}."
+    needs = _minutes(gate.gate_minutes) or f"more than {MOST_LAUNCHES} launches"
+    sees = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
+    return f"Here `ab` of {of.suite} sees {sees}; its gate needs {needs} for {format.percent(TOLERANCE)}."
 
 
-def _pilot_line(of: Sensitivity) -> str:
-    rounds = f" of {format.count(of.rounds, 'round')}" if of.rounds else ""
-    noisiest = f"; of {of.noisiest} by {format.percent(of.noisiest_sd)}" if of.cases > 1 else ""
-    left = f"; left out: {format.listed(of.left_out, most=3)}" if of.left_out else ""
-    return (
-        f"{format.count(of.pairs, 'pair')} of launches{rounds}, {format.count(of.cases, 'case')}: pairs of a typical "
-        f"one differ by {format.percent(of.sd)} (standard deviation; {format.percent(INTERVAL)}: "
-        f"{_between(of.sd_low, of.sd_high)}){noisiest}; a pair took {format.duration(of.pair_s or 0.0)}, all before "
-        f"the first {format.duration(of.first_s or 0.0)}{left}."
-    )
+_SEEN = ("minutes", "--launches", "sees", "interval", "passes")
+_NEEDS = ("change", "to see it", "--launches", "to pass with it", "--launches")
 
 
-def _baseline_line(gate: AgainstBaseline) -> str:
-    if gate.measured == gate.cases:
-        why = f"the difference between sessions is measured from {format.count(gate.sessions, 'session')}"
-    else:
-        why = (
-            f"{format.percent(gate.allowance)} between sessions is assumed in {gate.cases - gate.measured} of "
-            f"{format.count(gate.cases, 'case')}, because the database has {format.count(gate.sessions, 'session')} "
-            f"and a measurement needs {FEWEST_SESSIONS}"
-        )
-    return (
-        f"Against the baseline {gate.session} a gate passes with a tolerance of {format.percent(gate.tolerance)} "
-        f"({format.count(gate.launches, 'launch')} a side), and with any number of launches not below "
-        f"{format.percent(gate.least)}: {why}."
-    )
+def _seen_row(of: Seen) -> tuple[str, ...]:
+    if of.launches is None:
+        return f"{of.minutes:g}", "too short", "", "", ""
+    interval = format.within(of.half_width or 0.0) + ("" if of.sure else "?")
+    sees = f"{format.percent(of.change)} ({_between(of.low, of.high)})"
+    return f"{of.minutes:g}", str(of.launches), sees, interval, format.percent(of.tolerance)
 
 
-def _tables(of: Sensitivity) -> list[str]:
-    """Return the slowdown by minutes, and the minutes by slowdown."""
-    by_time = [("minutes", "--launches", "sees", "interval", "passes")]
-    for seen in of.seen:
-        cells = ("too short", "", "", "")
-        if seen.launches is not None:
-            interval = format.within(seen.half_width or 0.0) + ("" if seen.sure else "?")
-            sees = f"{format.percent(seen.change)} ({_between(seen.low, seen.high)})"
-            cells = (str(seen.launches), sees, interval, format.percent(seen.tolerance))
-        by_time.append((f"{seen.minutes:g}", *cells))
-    by_change = [("change", "to see it", "--launches", "to pass with it", "--launches")]
-    for need in of.needs:
-        sees = _minutes(need.minutes)
-        if need.minutes is not None and need.low_minutes is not None and need.high_minutes is not None:
-            sees += f" ({_rounded_up(need.low_minutes)} to {_rounded_up(need.high_minutes)})"
-        launches, gate = (f">{MOST_LAUNCHES}" if n is None else str(n) for n in (need.launches, need.gate_launches))
-        by_change.append((format.percent(need.change), sees, launches, _minutes(need.gate_minutes), gate))
-    return [*format.aligned(by_time, texts=0), *format.aligned(by_change, texts=0)]
+def _needs_row(of: Needs) -> tuple[str, ...]:
+    sees = _minutes(of.minutes)
+    if of.low_minutes is not None and of.high_minutes is not None:
+        sees += f" ({_rounded_up(of.low_minutes)} to {_rounded_up(of.high_minutes)})"
+    launches, gate = (f">{MOST_LAUNCHES}" if n is None else str(n) for n in (of.launches, of.gate_launches))
+    return format.percent(of.change), sees, launches, _minutes(of.gate_minutes), gate
 
 
 def _between(low: float | None, high: float | None) -> str:

@@ -7,7 +7,6 @@ number before anything is averaged or compared.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -441,4 +440,4 @@ def unique_labels(cases: Mapping[str, Case | RecordedCase]) -> dict[str, str]:
 
 
 def _field(name: str, value: Any) -> str:
-    return f"{re.sub('_', ' ', name)} {'default' if value is None else value}"
+    return f"{name.replace('_', ' ')} {'default' if value is None else value}"

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.numbers import WORK, case_table, same_work
 from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"
@@ -59,38 +59,42 @@ def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.Dat
         level=[effects[case].means[case] for case in measured["case_id"]],
     )
     groups = [
-        found
+        _curves(rows.assign(kind=kind), effects)
         for kind, fixed in FIXED.items()
         for _, rows in same_work(measured, (*ALIKE, fixed))
-        if (found := list(_curves(rows.assign(kind=kind), effects)))
     ]
-    numbered = [points.assign(group=group) for group, found in enumerate(groups) for points in found]
-    if not numbered:
+    found = [points for points in groups if len(points)]
+    if not found:
         return pd.DataFrame(columns=list(_COLUMNS))
-    table = pd.concat([points.assign(curve=curve) for curve, points in enumerate(numbered)], ignore_index=True)
+    table = pd.concat([points.assign(group=group) for group, points in enumerate(found)], ignore_index=True)
+    table["curve"] = table.groupby(["group", "curve"], sort=False).ngroup()
     return table[list(_COLUMNS)]
 
 
-def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> Iterator[pd.DataFrame]:
-    """Yield the points of each curve of one kind and workload, by world size."""
+def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
+    """Return the points of each curve of one kind and workload, by world size."""
     alone = rows["strategy"] == "single"
     single = rows[alone].sort_values(["world_size", "level"], kind="stable").head(1)
-    for _, own in rows[~alone].groupby(list(_CURVE), dropna=False, sort=False):
-        # The fastest at each world size; the curve's own point replaces the base.
-        own = own.sort_values("level", kind="stable")
-        same = {name: own[name].iloc[0] for name in (*_CURVE, "ranked")}
-        points = pd.concat([own, single.assign(**same).astype(own.dtypes.to_dict())]) if len(single) else own
-        points = points.drop_duplicates("world_size").sort_values("world_size")
-        if len(points) > 1:
-            base = (single if len(single) else points).iloc[0]
-            speedup = [_speedup(case, base["case_id"], effects) for case in points["case_id"]]
-            yield points.assign(
-                speedup=speedup,
-                efficiency=speedup / (points["world_size"] / base["world_size"]),
-                base_case_id=base["case_id"],
-                base_world_size=base["world_size"],
-                base=base["strategy"],
-            )
+    own = rows[~alone]
+    curve = own.groupby(list(_CURVE), dropna=False, sort=False).ngroup()
+    # The fastest at each world size; the curve's own point replaces the base.
+    points = own.assign(curve=curve).sort_values("level", kind="stable")
+    if len(single):
+        same = ["curve", *_CURVE, "ranked"]
+        base = single.drop(columns=same[1:]).merge(points.drop_duplicates("curve")[same], how="cross")
+        points = pd.concat([points, base])
+    points = points.drop_duplicates(["curve", "world_size"]).sort_values(["curve", "world_size"], kind="stable")
+    points = points[points.groupby("curve")["case_id"].transform("size") > 1]
+    bases = single["case_id"].iloc[0] if len(single) else points.groupby("curve")["case_id"].transform("first")
+    points = points.assign(base_case_id=bases)
+    of_base = rows.set_index("case_id")[["world_size", "strategy"]].loc[points["base_case_id"]]
+    speedups = [_speedup(*pair, effects) for pair in zip(points["case_id"], points["base_case_id"], strict=True)]
+    return points.assign(
+        speedup=speedups,
+        efficiency=speedups / (points["world_size"] / of_base["world_size"].to_numpy()),
+        base_world_size=of_base["world_size"].to_numpy(),
+        base=of_base["strategy"].to_numpy(),
+    )
 
 
 def _speedup(case: str, base: str, effects: Mapping[str, Effects]) -> float:

@@ -6,6 +6,7 @@ compared with the other turns of its round, and rounds are averaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ import numpy as np
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
 from parabench.store.results import Array
@@ -119,3 +123,28 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
             protocol = TurnsProtocol.from_dict(told[next(iter(places.values()))]["protocol"])
             found.append(SharedLaunch(tuple(names), protocol, tuple(whole), np.array(list(whole.values()))))
     return found
+
+
+def noise_floor(seen: SessionData) -> list[str]:
+    """Return the noise floor of an A/A test (`--self-check`), or nothing without copies.
+
+    'Two copies of X differed by 0.4 % (95 %: ±0.9 %) in 5 shared launches.'
+    """
+    if not (seen.numbers["repetition"] == TWIN_BLOCK).any():
+        return []
+    found: list[tuple[str, float]] = []
+    for launch in seen.once(shared_launches_of):
+        cases = launch.cases
+        copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
+        if len(copies) == 2:
+            first, second = compared(launch.turns)[copies]
+            found.append((cases[copies[0]], float(second - first)))
+    if not found:
+        return []
+    copied, differences, n = seen.labels[found[0][0]], np.array([each for _, each in found]), len(found)
+    within = ""
+    if n > 1:
+        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
+        within = f" (95 %: {format.within(math.expm1(width))})"
+    difference = format.percent(abs(math.expm1(differences.mean())))
+    return [f"Two copies of {copied} differed by {difference}{within} in {format.count(n, 'shared launch')}."]

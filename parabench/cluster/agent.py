@@ -57,7 +57,7 @@ class Agent:
 
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         """Run this node's part of a launch."""
-        return run_on_node(replace(spec, deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
+        return run_on_node(spec.replace(deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 
     def serve(self, store: SharedStore) -> int:
         """Take part until node 0 ends the session, and return its exit code.

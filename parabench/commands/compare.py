@@ -63,8 +63,8 @@ def compare(
     inconclusive. With --across-hardware or --from there is no verdict, and the exit code is 0. The file - is standard
     output, and nothing else is printed then.
     """
+    from parabench.analysis import format
     from parabench.analysis.compare.sides import read_sides
-    from parabench.analysis.text import format
 
     if recorded:
         check_no_effect("--from", (*_GATES, "across_hardware"))
@@ -80,16 +80,16 @@ def compare(
 
         found = machines.compared(*sides)
         outcome = machines.machines(found)
-        code, lines = 0, machines.lines(outcome)
+        code, lines = 0, map(format.printable, machines.lines(outcome))
         renders = renders_of(outcome, {"--markdown": OF_GATE["--markdown"]}, machines.to_dict)
         renders |= renders_of(found, {"--html": "parabench.report.views.comparison"})
     else:
         from parabench.analysis.compare import gate
 
         judged = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, lines = judged.verdict.exit_code, gate.lines(judged)
+        code, lines = judged.verdict.exit_code, map(format.one_line, gate.lines(judged))
         renders = renders_of(judged, OF_GATE, gate.to_dict)
-    give(files, renders, map(format.one_line, lines), "comparison")
+    give(files, renders, lines, "comparison")
     raise SystemExit(code)
 
 

@@ -223,7 +223,7 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> Trial:
 
 def lines(found: Trial) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
-    from parabench.analysis.text import format
+    from parabench.analysis import format
 
     rows = [*found.steps.items()]
     if found.skipped:

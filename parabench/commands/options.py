@@ -231,7 +231,7 @@ def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ..
         click.option(
             each.field.option,
             name,
-            type=None if each.type is bool else each.type,
+            type=str if each.field.text else None if each.type is bool else each.type,
             is_flag=each.type is bool,
             default=None,
             metavar=each.field.metavar,

@@ -146,7 +146,7 @@ def note(lines: Iterable[str]) -> None:
 
 def say(lines: Iterable[str]) -> None:
     """Print lines without control characters, which a database may contain."""
-    from parabench.analysis.text import format
+    from parabench.analysis import format
 
     for line in lines:
         click.echo(format.printable(line))

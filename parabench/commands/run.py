@@ -28,7 +28,8 @@ from parabench.commands.options import (
 from parabench.commands.output import Command, console, file_option
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
-from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def run(**options: Any) -> None:
         ),
     },
 )
-@shared(*options_of(CollectiveSweep))
+@shared(*options_of(CollectiveCase))
 @shared(*options_of(CollectiveProtocol))
 @links_option
 @seed_option

@@ -7,8 +7,8 @@ each has a chart. Throughput is left out, because larger is better.
 from __future__ import annotations
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.exporters.results import ENERGY, LATENCY, MEMORY, results_of
 from parabench.store.record import MIB
 

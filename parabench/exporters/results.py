@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import KEY, bus_table, measured
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
@@ -15,7 +16,6 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import factor, logs_of
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import GB

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.step.calls import MUTUAL
-from parabench.analysis.text import format
 from parabench.imports.recording import Recording, distinct, word
 
 # Times on one clock may be wrong by less.

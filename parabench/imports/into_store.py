@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder

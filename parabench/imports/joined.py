@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.step.calls import MUTUAL
-from parabench.analysis.text import format
 from parabench.imports.recording import Recording
 from parabench.store.record import RECORDING_HANG, Finding
 

@@ -1,20 +1,19 @@
-"""What is launched. As it is it goes to the ranks; as JSON through the rendezvous store to other nodes, where it is
-checked. Free of torch."""
+"""What is launched: a record that goes to the ranks, and as JSON through the rendezvous store to other nodes. Free of
+torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parabench.launch.token import Pair
+from parabench.records import Record, read
 from parabench.store.record import AnyCase
 from parabench.workloads import WORKLOADS, kind_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSpec:
+class LaunchSpec(Record, frozen=True, kw_only=True):
     """One launch: the cases that share its ranks, the protocol, and the seconds after which the launch counts as hung.
 
     Traces that the protocol requests go into the folder `traces` of each node; without one, none are written. With a
@@ -27,10 +26,11 @@ class LaunchSpec:
     cases: tuple[Any, ...]
     protocol: Any
     deadline_s: float
-    traces: Path | None = None
+    traces: str | None = None
     pair: Pair | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len({(each.nodes, each.device, each.backend) for each in self.cases}) != 1:
             raise ValueError("the cases of a launch must have nodes, device and backend in common")
         if self.nodes > 1 and len({each.world_size for each in self.cases}) != 1:
@@ -39,7 +39,8 @@ class LaunchSpec:
     @classmethod
     def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
         """Make the launch of one case; its protocol decides its kind."""
-        return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=traces)
+        folder = None if traces is None else str(traces)
+        return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=folder)
 
     @property
     def case(self) -> Any:
@@ -78,26 +79,11 @@ class LaunchSpec:
         device: str = self.cases[0].device
         return device
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "kind": self.kind,
-            "cases": [case.to_dict() for case in self.cases],
-            "protocol": self.protocol.to_dict(),
-            "deadline_s": self.deadline_s,
-            "traces": self.traces and str(self.traces),
-        }
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], traces: Path | None = None) -> LaunchSpec:
-        """Return the launch that `to_dict` was called on; on this node, traces go to the folder `traces`. Raises
-        UsageError for invalid cases."""
+        """Return the launch of `to_dict`; on this node, traces go to the folder `traces`. Raises UsageError for invalid
+        cases."""
         entry = WORKLOADS[values["kind"]]
-        asked = values["traces"] and Path(values["traces"])
-        return LaunchSpec(
-            kind=values["kind"],
-            cases=tuple(entry.case_type.from_dict(case) for case in values["cases"]),
-            protocol=entry.protocol_type.from_dict(values["protocol"]),
-            deadline_s=values["deadline_s"],
-            traces=asked and (traces or asked),
-        )
+        own: dict[str, Any] = {"cases": tuple[entry.case_type, ...], "protocol": entry.protocol_type}  # type: ignore[name-defined]
+        typed = {name: read(kind, values[name], name) for name, kind in own.items()}
+        return read(cls, {**values, **typed, "traces": values["traces"] and str(traces or values["traces"])}, "launch")

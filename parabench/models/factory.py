@@ -108,11 +108,6 @@ def make_samples(batch: MakeBatch, case: Case) -> Batch:
     tensors = tensors_of(made)
     if not tensors:
         raise UsageError(f"model {case.model!r}: batch gives {type(made).__name__} without a tensor, {wanted}")
-    if any(each.is_nested for each in tensors):
-        raise UsageError(
-            f"model {case.model!r}: batch gives a nested tensor, which torch cannot index by sample; give a padded "
-            "tensor and the lengths"
-        )
     if any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
         shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3])
         raise UsageError(f"model {case.model!r}: batch gives {len(tensors)} tensors, {shapes}, {wanted}")

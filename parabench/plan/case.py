@@ -44,12 +44,10 @@ Mebibytes = Annotated[float, Meta(gt=0, le=1 << 20)]
 class BaseCase(Record, frozen=True):
     """What every kind of case has: its fields as cells of a table, and a digest of them."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return structs.asdict(self)
-
     def cells(self) -> dict[str, Any]:
         """Return the fields for a table. A list is its text, so that a column has plain values."""
-        return {name: list_text(value) if isinstance(value, tuple) else value for name, value in self.to_dict().items()}
+        fields = structs.asdict(self)
+        return {name: list_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @property
     def digest(self) -> str:
@@ -289,10 +287,6 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
     @property
     def label(self) -> str:
         return f"{self.name}, {ranks_in_words(self.world_size, self.nodes)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its fields, and its `kind`, which distinguishes it from a `Case`."""
-        return {"kind": self.kind} | super().to_dict()
 
     def cells(self) -> dict[str, Any]:
         """A row with the columns of `Case`, as tables of trainings have them: unknown is None, of numbers that are

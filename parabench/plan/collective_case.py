@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, NamedTuple
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError, unknown
@@ -116,19 +116,71 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     model: ClassVar[str] = ""
     bucket_cap: ClassVar[float | None] = None
 
-    op: Annotated[str, Field(choices=LOGGED_OPS)]
-    algorithm: Annotated[Name, NAMED] = "native"
-    world_size: Annotated[int, Meta(ge=2, le=1 << 16)] = 2
+    op: Annotated[
+        str,
+        Field(
+            choices=LOGGED_OPS,
+            option="--op",
+            metavar="OP1,OP2",
+            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
+        ),
+    ]
+    algorithm: Annotated[
+        Name,
+        structs.replace(
+            NAMED,
+            option="--algorithm",
+            metavar="A1,A2",
+            help="Names that `parabench list` shows. [default: native and all of parabench's]",
+        ),
+    ] = "native"
+    world_size: Annotated[
+        Annotated[int, Meta(ge=2, le=1 << 16)],
+        Field(
+            option="--world-size",
+            text=True,
+            metavar="N1,N2",
+            help="Ranks. [default: all devices on CUDA, 2 on the CPU]",
+        ),
+    ] = 2
     nodes: Annotated[Count, Field(divides="world_size")] = 1
-    ranks_per_node: Annotated[Count | None, Field(divides="world_size")] = None
-    dtype: Annotated[str, Field(choices=tuple(WIDTHS))] = "float32"
-    redop: str = "sum"
-    min_bytes: Size = 64 * 1024
-    max_bytes: Size = 64 * MIB
-    factor: Annotated[int, Meta(ge=2, le=1 << 20)] | None = 4
-    device: Annotated[str, Field(choices=DEVICES)] = "auto"
-    backend: Annotated[str, Field(choices=BACKENDS)] = "auto"
-    threads: Threads = 1
+    ranks_per_node: Annotated[
+        Count | None,
+        Field(divides="world_size", option="--ranks-per-node", metavar="G", help="Ranks per node, for two_level."),
+    ] = None
+    dtype: Annotated[
+        str,
+        Field(
+            choices=tuple(WIDTHS),
+            option="--dtype",
+            help="float32, float64, bfloat16 or float16. [default: float32]",
+        ),
+    ] = "float32"
+    redop: Annotated[str, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = "sum"
+    min_bytes: Annotated[
+        Size,
+        Field(option="--min", text=True, metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]"),
+    ] = 64 * 1024
+    max_bytes: Annotated[
+        Size,
+        Field(
+            option="--max",
+            text=True,
+            metavar="SIZE",
+            help="The largest size. [default: 1GiB over NCCL, 64MiB over gloo]",
+        ),
+    ] = 64 * MIB
+    factor: Annotated[
+        Annotated[int, Meta(ge=2, le=1 << 20)] | None,
+        Field(option="--factor", help="Factor between sizes. [default: 4]"),
+    ] = 4
+    device: Annotated[
+        str, Field(choices=DEVICES, option="--device", help="cpu or cuda. [default: cuda where there is one]")
+    ] = "auto"
+    backend: Annotated[
+        str, Field(choices=BACKENDS, option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
+    ] = "auto"
+    threads: Annotated[Threads, Field(option="--threads", help="CPU threads per rank. [default: 1]")] = 1
     source: str = ""
 
     def __post_init__(self) -> None:

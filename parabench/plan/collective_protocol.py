@@ -1,4 +1,4 @@
-"""What `parabench collectives` is asked for, and how each launch times the calls.
+"""How each launch of `parabench collectives` times the calls.
 
 `throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number): the
 cost of a call among others of its kind, whose latencies overlap as far as the backend lets them. `latency` is that of a
@@ -18,7 +18,7 @@ from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
 from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
 
-if TYPE_CHECKING:  # `parabench collectives --help` reads this module and needs no tables
+if TYPE_CHECKING:
     from parabench.plan.collective_case import CollectiveCase
 
 THROUGHPUT, LATENCY = "throughput", "latency"
@@ -237,53 +237,3 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
             # Where calls are quicker than that, there are as many more.
             seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
         return seconds if self.mode == LATENCY else seconds + FIRST_RUN_IN_S
-
-
-class CollectiveSweep(Record, frozen=True, kw_only=True):
-    """The cases that `parabench collectives` is asked for, as text where several values or a unit may be given. What is
-    None is chosen by the plan."""
-
-    op: Annotated[
-        str | None,
-        Field(
-            option="--op",
-            metavar="OP1,OP2",
-            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
-        ),
-    ] = None
-    algorithm: Annotated[
-        str | None,
-        Field(
-            option="--algorithm",
-            metavar="A1,A2",
-            help="Names that `parabench list` shows. [default: native and all of parabench's]",
-        ),
-    ] = None
-    min_size: Annotated[
-        str | None,
-        Field(option="--min", metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]"),
-    ] = None
-    max_size: Annotated[
-        str | None,
-        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB over NCCL, 64MiB over gloo]"),
-    ] = None
-    factor: Annotated[int | None, Field(option="--factor", help="Factor between sizes. [default: 4]")] = None
-    world_size: Annotated[
-        str | None,
-        Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
-    ] = None
-    ranks_per_node: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Field(option="--ranks-per-node", metavar="G", help="Ranks per node, for two_level."),
-    ] = None
-    dtype: Annotated[
-        str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
-    ] = None
-    redop: Annotated[str | None, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = None
-    device: Annotated[str | None, Field(option="--device", help="cpu or cuda. [default: cuda where there is one]")] = (
-        None
-    )
-    backend: Annotated[
-        str | None, Field(option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
-    ] = None
-    threads: Annotated[int | None, Field(option="--threads", help="CPU threads per rank. [default: 1]")] = None

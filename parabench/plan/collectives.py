@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
@@ -21,8 +21,8 @@ from parabench.plan.collective_case import (
     parse_size,
     size_text,
 )
-from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol, CollectiveSweep
-from parabench.plan.fields import split_values
+from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol
+from parabench.plan.fields import parse_field
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
 from parabench.plan.resolve import default_ranks_per_node, resolve_device
@@ -34,17 +34,21 @@ from parabench.store.record import MIB
 # tensors to host memory, so that the CPU's limit holds for them, too.
 MOST = {"gloo": 64 * MIB, accelerator.BACKEND: 1024 * MIB}
 
+FIELDS = declared(CollectiveCase)
+
 CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
 
 
 def plan_collectives(
-    sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machine, seed: int
+    asked: Mapping[str, Any], protocol: CollectiveProtocol, machine: Machine, seed: int
 ) -> CollectivePlan:
-    """Expand, check and sort out. Raises UsageError for what is wrong anywhere, for what this machine lacks, and when
-    nothing is left to run."""
+    """Expand the fields of cases that were `asked` for, as the command line has them, and check each case.
+
+    Raises UsageError for a case that is wrong anywhere or that this machine lacks, and if none is left to run.
+    """
     cases: dict[CollectiveCase, None] = {}
     skipped: dict[Skipped[CollectiveCase], None] = {}
-    for case in _cases(sweep, protocol, machine):
+    for case in _cases(asked, protocol, machine):
         check_algorithm(case.algorithm, case.ranks_per_node)
         check_backend(case)
         check_nodes(case)
@@ -79,65 +83,49 @@ def _no_peer(case: CollectiveCase, machine: Machine) -> str | None:
     )
 
 
-def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machine) -> Iterator[CollectiveCase]:
-    device = resolve_device(sweep.device or "auto", sweep.backend or "auto", machine)
-    ops = _values(sweep.op, "op") if sweep.op is not None else list(OPS)
-    sizes = [_rank_count(text) for text in _values(sweep.world_size, "world-size")] if sweep.world_size else []
-    if not sizes and machine.ranks_per_node is not None:
+def _cases(asked: Mapping[str, Any], protocol: CollectiveProtocol, machine: Machine) -> Iterator[CollectiveCase]:
+    device = resolve_device(asked.get("device", "auto"), asked.get("backend", "auto"), machine)
+    ops = parse_field(FIELDS["op"], asked["op"]) if "op" in asked else OPS
+    if "world_size" in asked:
+        sizes = [FIELDS["world_size"].checked(each) for each in parse_field(FIELDS["world_size"], asked["world_size"])]
+    elif machine.ranks_per_node is not None:
         sizes = [machine.nodes * machine.ranks_per_node]
-    if not sizes:
+    else:
         sizes = [max(2, len(machine.gpus))] if device["device"] == accelerator.TYPE else [2]
-    common = device | {
-        "min_bytes": parse_size(sweep.min_size) if sweep.min_size is not None else None,
-        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST.get(device["backend"]),
-        "factor": sweep.factor,
-        "dtype": sweep.dtype,
-        "threads": sweep.threads,
-    }
-    common = {name: value for name, value in common.items() if value is not None}
-    ladder: dict[str, Any] = {name: each.default for name, each in declared(CollectiveCase).items()} | common
+    ranks_per_node = FIELDS["ranks_per_node"].checked(asked.get("ranks_per_node"))
+    ends = {name: parse_size(asked[name]) for name in ("min_bytes", "max_bytes") if name in asked}
+    common = device | {"max_bytes": MOST.get(device["backend"], MOST["gloo"])} | ends
+    common |= {name: asked[name] for name in ("factor", "dtype", "threads") if name in asked}
+    ladder: dict[str, Any] = {name: each.default for name, each in FIELDS.items()} | common
     for size, op in itertools.product(sizes, ops):
         # What every rank has a part of; unsaid, the ladder begins at its first step that has room for them.
         needed = 1 if op in IN_PLACE_ONLY else size * ALIGNMENT_BYTES
-        for name, given in (("--min", sweep.min_size), ("--max", sweep.max_size)):
-            if given is not None and parse_size(given) < needed:
+        for name, given in ends.items():
+            if given < needed:
                 raise UsageError(
-                    f"{name} {given} is less than {op} among {size} ranks can split; use {size_text(needed)} or more"
+                    f"{FIELDS[name].field.option} {asked[name]} is less than {op} among {size} ranks can split; use "
+                    f"{size_text(needed)} or more"
                 )
-        if sweep.min_size is None and ladder["factor"] > 1:
+        if "min_bytes" not in ends and ladder["factor"] > 1:
             steps = itertools.accumulate(itertools.repeat(ladder["factor"]), operator.mul, initial=ladder["min_bytes"])
             common["min_bytes"] = min(next(step for step in steps if step >= needed), ladder["max_bytes"])
-        for algorithm in _algorithms(sweep, protocol, size):
-            redop = (sweep.redop or "sum") if op in REDUCING else "none"
+        for algorithm in _algorithms(asked, protocol, size):
+            redop = asked.get("redop", "sum") if op in REDUCING else "none"
             two = levels_of(algorithm) is not None
             nodes = machine.nodes_for(size)
             case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
-            per_node = sweep.ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
+            per_node = ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
             yield case.replace(ranks_per_node=per_node if two else None)
 
 
-def _algorithms(sweep: CollectiveSweep, protocol: CollectiveProtocol, world_size: int) -> list[str]:
+def _algorithms(asked: Mapping[str, Any], protocol: CollectiveProtocol, world_size: int) -> list[str]:
     """Those that were asked for, or all of ours; two_level only where there can be nodes. In graphs NCCL's alone."""
-    if sweep.algorithm is not None:
-        return list(dict.fromkeys(canonical(name) for name in _values(sweep.algorithm, "algorithm")))
+    if "algorithm" in asked:
+        return list(dict.fromkeys(map(canonical, parse_field(FIELDS["algorithm"], asked["algorithm"]))))
     if protocol.graph:
         return ["native"]
-    nodes = sweep.ranks_per_node is not None or default_ranks_per_node(world_size) > 1
+    nodes = "ranks_per_node" in asked or default_ranks_per_node(world_size) > 1
     return [name for name in ON_ANY_BACKEND if name != TWO_LEVEL or nodes]
-
-
-def _values(text: str, name: str) -> list[str]:
-    """The values between commas; those within parentheses separate nothing."""
-    values = split_values(text)
-    if "" in values:
-        raise UsageError(f"--{name} {text!r}: a value is empty; give names separated by commas")
-    return values
-
-
-def _rank_count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise UsageError(f"--world-size {text!r} is not a number of ranks; give 2, or 2,4")
-    return int(text)
 
 
 def collective_protocol(**given: Any) -> CollectiveProtocol:

@@ -27,7 +27,8 @@ def typed(cls: type[Record], given: Mapping[str, Any]) -> list[str]:
     for name, each in option_fields(cls).items():
         value = given.get(name)
         if value is not None and value is not False:
-            words += [each.field.option] if value is True else [each.field.option, str(each.type(value))]
+            text = str(value if each.field.text else each.type(value))
+            words += [each.field.option] if value is True else [each.field.option, text]
     return words
 
 
@@ -39,7 +40,8 @@ def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
             values.append(_parsed(each, part))
         except ValueError:
             words = [*([each.field.unset] if each.field.unset else []), *(_FLAG if each.type is bool else ())]
-            hint = did_you_mean(part, words)
+            hint = did_you_mean(part, words) if part else "give values separated by commas"
+            hint = hint or (f"it must be {each.expected}" if each.type is int else "")
             text = f"{each.name}={text!r}: {part!r} is not a value of {each.name}"
             raise UsageError(f"{text}{hint and f'; {hint.rstrip()}'}") from None
     return tuple(values)

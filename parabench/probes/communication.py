@@ -14,7 +14,7 @@ from parabench.probes import CaseReport, Probe, ProbedRank, SeenCall
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
 from parabench.probes.ddp import Buckets, last_before, only_ddp
-from parabench.probes.step_clock import MARKS, Moments, step_of
+from parabench.probes.step_clock import MARKS, AroundClock, Moments, step_of
 from parabench.strategies.base import StepMarker
 
 
@@ -123,23 +123,13 @@ class CommunicationProbe(Probe):
         return waits
 
 
-class SynchronizedClock:
-    """Marks what `clock` marks, and lets the host wait for the device where a step ends."""
+class SynchronizedClock(AroundClock):
+    """Lets the host wait for the device where a step ends."""
 
     def __init__(self, clock: StepMarker, moments: Moments, width: int = MARKS) -> None:
-        self._clock, self._moments, self._width, self._at = clock, moments, width, 0
+        super().__init__(clock, width)
+        self._moments = moments
 
-    def mark(self) -> None:
-        """The next moment of a step is now."""
-        self._clock.mark()
-        self._next()
-
-    def skip(self) -> None:
-        """The next moment does not exist."""
-        self._clock.skip()
-        self._next()
-
-    def _next(self) -> None:
-        self._at = (self._at + 1) % self._width
-        if self._at == 0:
+    def marked(self, at: int, *, exists: bool) -> None:
+        if at == self._width - 1:
             self._moments.synchronize()

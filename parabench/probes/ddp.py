@@ -68,23 +68,11 @@ def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[Non
     try:
         yield
     finally:
-        _take_out(called, held)
-
-
-def _take_out(called: Call, held: dict[str, Any]) -> None:
-    """Give the place back to what had it before, also amid others, where blocks end in another order than they began.
-    It is left alone where it was taken for good, as by `module.compile()`."""
-    if held.get(PLACE) is called:
-        if called.before is None:
+        # It is left alone where it was taken for good, as by `module.compile()`.
+        if held.get(PLACE) is called:
             del held[PLACE]
-        else:
-            held[PLACE] = called.before
-        return
-    around = held.get(PLACE)
-    while isinstance(around, Call) and around.before is not called:
-        around = around.before
-    if isinstance(around, Call):
-        around.before, around.call = called.before, called.call
+            if before is not None:
+                held[PLACE] = before
 
 
 def compiled_in_place(module: nn.Module) -> bool:

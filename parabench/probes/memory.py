@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from parabench.machine import accelerator
 from parabench.probes import CaseReport, Probe, ProbedRank
+from parabench.probes.step_clock import AroundClock
 from parabench.strategies.base import OptimizerLike, StepMarker, local_part, stored_parts
 
 
@@ -137,9 +138,8 @@ ENDS = ("begin", None, "forward", "backward", "optimizer")
 Reading = tuple[str, float]
 
 
-class MemoryClock:
-    """Marks what `clock` marks, `width` marks a step, and reads memory after each of ENDS: wrapped around the clock of
-    instrumented steps only.
+class MemoryClock(AroundClock):
+    """Reads memory after each of ENDS: wrapped around the clock of instrumented steps only.
 
     On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
     it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
@@ -155,33 +155,23 @@ class MemoryClock:
         width: int = len(ENDS),
         before_reading: Callable[[], object] = lambda: None,
     ) -> None:
-        self._clock, self._step, self._width, self._at, self._skipped = clock, first, width, 0, False
+        super().__init__(clock, width)
+        self._step, self._skipped = first, False
         self._before_reading = before_reading
         self._read: Callable[[str], list[Reading]] = (
             partial(allocator, device=device) if device.type == accelerator.TYPE else ResidentSet()
         )
         self.readings: list[tuple[int, str, float]] = []
 
-    def mark(self) -> None:
-        """The next moment of a step is now."""
-        self._clock.mark()
-        part = ENDS[self._at] if self._at < len(ENDS) else None
-        if part is not None:
+    def marked(self, at: int, *, exists: bool) -> None:
+        part = ENDS[at] if at < len(ENDS) else None
+        if exists and part is not None:
             self._before_reading()
             part = "forward_backward" if part == "backward" and self._skipped else part
             self.readings += [(self._step, f"{part}_{name}", value) for name, value in self._read(part)]
-        self._next()
-
-    def skip(self) -> None:
-        """The next moment does not exist: forward and backward take turns in this step."""
-        self._clock.skip()
-        self._skipped = True
-        self._next()
-
-    def _next(self) -> None:
-        self._at += 1
-        if self._at == self._width:
-            self._at, self._step, self._skipped = 0, self._step + 1, False
+        self._skipped |= not exists
+        if at == self._width - 1:
+            self._step, self._skipped = self._step + 1, False
 
 
 def allocator(part: str, device: torch.device) -> list[Reading]:

@@ -17,7 +17,7 @@ from parabench.collectives import alone
 from parabench.machine.accelerator import Moment
 from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.ddp import GradientsReady, only_ddp
-from parabench.probes.step_clock import BACKWARD, MARKS, Moments
+from parabench.probes.step_clock import BACKWARD, AroundClock, Moments
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 from parabench.strategies.base import StepMarker
 
@@ -59,29 +59,22 @@ class ProgramProbe(Probe):
             report.facts["gradients"] = self._ready.after_backward(clock.begins(), clock.came_to(BACKWARD))
 
 
-class ProgramLog:
-    """Marks what `clock` marks, and notes calls and waits between the marks."""
+class ProgramLog(AroundClock):
+    """Notes the parts of a step, and calls and waits in them."""
 
     def __init__(self, clock: StepMarker, moments: Moments) -> None:
-        self._clock, self._moments = clock, moments
+        super().__init__(clock)
+        self._moments = moments
         # Of each step: when something was noted, and what it was.
         self._steps: list[list[tuple[Moment, list[Any]]]] = []
-        self._marks = self._calls = 0
+        self._calls = 0
 
-    def mark(self) -> None:
-        """The next of the five moments of a step is now."""
-        self._clock.mark()
-        at = self._marks % MARKS
-        self._marks += 1
+    def marked(self, at: int, *, exists: bool) -> None:
         if at == 0:
             self._steps.append([])
             self._calls = 0
-        self._note([PART, PARTS[at]] if at < len(PARTS) else [PART, ""])
-
-    def skip(self) -> None:
-        """The next of the five moments does not exist."""
-        self._clock.skip()
-        self._marks += 1
+        if exists:
+            self._note([PART, PARTS[at]] if at < len(PARTS) else [PART, ""])
 
     def called(self, op: str, size: int, ranks: list[int]) -> int:
         """A call of so many bytes begins; its number in the step."""
@@ -103,7 +96,7 @@ class ProgramLog:
     @property
     def _inside(self) -> bool:
         """Whether a step is being taken: between steps there are calls that belong to none."""
-        return self._marks % MARKS > 0
+        return self._at > 0
 
     def _note(self, what: list[Any]) -> None:
         self._steps[-1].append((self._moments.now(), what))

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from parabench.files import hand_over_file
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.plan.protocol import Counts
+
+if TYPE_CHECKING:
+    from parabench.strategies.base import StepMarker
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
@@ -200,6 +203,28 @@ class StepClock:
         """When each step so far came to that one of its marks, in seconds, NaN where it has none; after `finish`."""
         moments: list[float] = self._marks[: self._at].reshape(-1, self.width)[:, mark].tolist()
         return moments
+
+
+class AroundClock:
+    """Marks what `clock` marks, `width` marks a step, for instruments that act when a mark was made."""
+
+    def __init__(self, clock: StepMarker, width: int = MARKS) -> None:
+        self._clock, self._width, self._at = clock, width, 0
+
+    def mark(self) -> None:
+        self._clock.mark()
+        self._next(exists=True)
+
+    def skip(self) -> None:
+        self._clock.skip()
+        self._next(exists=False)
+
+    def _next(self, *, exists: bool) -> None:
+        self.marked(self._at, exists=exists)
+        self._at = (self._at + 1) % self._width
+
+    def marked(self, at: int, *, exists: bool) -> None:
+        """Act after mark number `at` of a step, which was skipped if it does not exist."""
 
 
 def _event() -> accelerator.Event:

@@ -187,7 +187,7 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
 
 def _line(error: object) -> str:
     """Return an error as one line without control characters."""
-    from parabench.analysis.text import format
+    from parabench.analysis import format
 
     return format.error_line(error)
 

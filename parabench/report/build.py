@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import next_command, of_turns
 from parabench.analysis.session import Session, SessionData, data_of, holds, select_session
 from parabench.analysis.step import summary
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole

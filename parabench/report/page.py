@@ -24,14 +24,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from parabench.analysis import format
 from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
 from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import shipped_folder
-from parabench.report.figures.figures import Panel
 from parabench.report.sections.environment import machine_section
 from parabench.report.spec import FORMATS, Column, Section, Tab
 
@@ -79,7 +78,8 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
     of_case: dict[str, list[dict[str, Any]]] = {}
     for section in sections:
         for panel in section.spare:
-            of_case.setdefault(panel.case, []).append(_spare(section, panel))
+            shown = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
+            of_case.setdefault(panel.case, []).append(rounded(panel.figure) | shown)
     look = Look(folder)
     drawn = bool(panels) or any(section.draw for section in sections)
     scripts = [
@@ -97,11 +97,6 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
         sections=sections,
         **content,
     )
-
-
-def _spare(section: Section, panel: Panel) -> dict[str, Any]:
-    figure: dict[str, Any] = rounded(panel.figure)
-    return figure | {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
 
 
 def script_json(data: object) -> Markup:
@@ -127,32 +122,17 @@ def _skipped(session: Session) -> list[tuple[str, str]]:
     return [(format.listed(labels), reason) for reason, labels in reasons.items()]
 
 
-# Tables and numbers as the page embeds them; `reports/script/core/data.js` reads them back.
-
-
 def packed(table: pd.DataFrame) -> dict[str, Any]:
-    """Return {"n": rows, column: its values}."""
-    return {"n": len(table)} | {str(name): column(table[name]) for name in table}
+    """Return {"n": rows, column: list of values} as JSON, with NaN as None and numbers rounded.
 
-
-def column(values: Iterable[Any]) -> dict[str, Any] | list[Any]:
-    """Return the values of a column, with NaN as None and numbers rounded to what a reader can see.
-
-    If all are equal, they are {"all": value}; if few differ, {"values": [...], "of": [index, ...]}. Columns of objects
-    are not rounded: they name a case, and occur in commands.
+    Columns of objects are not rounded, because they name a case and occur in commands.
     """
-    series = values if isinstance(values, pd.Series) else pd.Series(list(values), dtype=object)
-    items = series.astype(object).where(series.notna(), None).tolist()
-    items = [each.item() if isinstance(each, np.generic) else each for each in items]
-    if pd.api.types.is_numeric_dtype(series):
-        items = rounded(items)
-    known = list(dict.fromkeys(items))
-    if len(known) == 1:
-        return {"all": known[0]}
-    if len(known) > len(items) // 4:
-        return items
-    place = {value: i for i, value in enumerate(known)}
-    return {"values": known, "of": [place[value] for value in items]}
+    found: dict[str, Any] = {"n": len(table)}
+    for name, column in table.items():
+        items = column.astype(object).where(column.notna(), None).tolist()
+        items = [each.item() if isinstance(each, np.generic) else each for each in items]
+        found[str(name)] = rounded(items) if pd.api.types.is_numeric_dtype(column) else items
+    return found
 
 
 def rounded(value: Any) -> Any:
@@ -303,27 +283,26 @@ def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
     other, and for imports and exports of another form.
     """
     parts: dict[str, str] = {}
+    started: set[str] = set()
 
-    def add(path: str, importers: tuple[str, ...]) -> None:
-        if path in importers:
-            circle = " -> ".join((*importers[importers.index(path) :], path))
-            raise UsageError(
-                f"modules of the page's script import each other: {circle}; move what both need to a third"
-            )
+    def add(path: str, importer: str) -> None:
         if path in parts:
             return
+        if path in started:
+            raise UsageError(f"{importer} imports {path}, which imports it; move what both need to a third module")
+        started.add(path)
         try:
             text = read(path)
         except FileNotFoundError:
-            raise UsageError(f"{importers[-1]} imports {path}, which does not exist; correct the path") from None
+            raise UsageError(f"{importer} imports {path}, which does not exist; correct the path") from None
 
-        def unpacked(found: re.Match[str]) -> str:
+        def constants(found: re.Match[str]) -> str:
             imported = posixpath.normpath(posixpath.join(posixpath.dirname(path), found[2]))
-            add(imported, (*importers, path))
+            add(imported, path)
             named = ", ".join(re.findall(r"[\w$]+", found[1]))
             return f'const {{ {named} }} = modules["{imported}"];'
 
-        body = _EXPORT.sub("", _IMPORT.sub(unpacked, text))
+        body = _EXPORT.sub("", _IMPORT.sub(constants, text))
         if other := _OTHER.search(body):
             raise UsageError(
                 f"{path}: {other[0].strip()!r} is of a kind that the page's script cannot have; write "
@@ -332,5 +311,5 @@ def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
         exports = ", ".join(sorted(_EXPORT.findall(text)))
         parts[path] = f'modules["{path}"] = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n'
 
-    add(entry, ())
+    add(entry, "")
     return '"use strict";\nsetTimeout(() => {\nconst modules = {};\n' + "".join(parts.values()) + "});\n"

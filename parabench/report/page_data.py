@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
@@ -17,7 +18,6 @@ from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.metrics import STEP_PARTS
@@ -81,19 +81,14 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 
 
 def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
-    """The data of a training's page, as JSON holds it.
+    """Return the data of a training's page as JSON.
 
-    `cases` are rows as `numbers.case_table` has them, fastest first, each with its `ranking` in the answers, its `mark`
-    where it is not ranked, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
-    tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`), of
-    which `blocks` have the medians.
-    `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
-    `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
-    rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
-    work has, `mean_peak_bytes` is each case's memory, mean over launches. A work is `compared` where intervals of
-    `slower` are known. `apart` are launches of no case in the tables; `findings` are as `_findings` has
-    them; `limits` are those of the Trust tab; `bars` are how the parts of a case's bars look. The rest is `behind` and
-    `case_columns`.
+    - `cases`: the rows of `numbers.case_table`, fastest first, with `behind`, `case_columns`, `ranking`, `mark`, `work`
+      (its place in `works`) and, if there is a Pareto front, `mean_peak_bytes` over launches.
+    - `launches`, as they ran: the row of the `case`, or None; whether they count (`counts`), and their step time
+      relative to the case's (`from_case`). `blocks` has the medians.
+    - `works`: name, unit, `front` (the rows of its Pareto front), and whether intervals of `slower` are known.
+    - `tables`, `filters`, `curves`, `styles`, `bars`, `limits`, `findings`: see the functions that return them.
     """
     cases = seen.cases
     works = same_work(cases)
@@ -108,38 +103,44 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         for answer in answers
         if len(answer.front) > 1
     }
-    known = seen.counted[seen.counted["peak_memory_bytes"] > 0]
+    # The page's names of columns.
+    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+    every = every.sort_values("launch_id")
+    # The sizes of the buckets that each launch used, if they were recorded.
+    sizes = [seen.facts[at].get("bucket_bytes") or [] for at in every["launch_id"]]
+    every = every.assign(
+        buckets=[f"{len(own)}, largest {format.mebibytes(max(own))}" if own else "" for own in sizes],
+        bucket_bytes=[" ".join(f"{size:.0f}" for size in own) for own in sizes],
+    )
+    first_sizes = every[every["bucket_bytes"] != ""].groupby("case_id")["bucket_bytes"].first()
+    peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes")
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **behind(cases, answers, slower_unranked(seen, answers)),
-        bucket_bytes=cases["case_id"].map(bucket_bytes(seen)),
+        bucket_bytes=cases["case_id"].map(first_sizes),
         **marks(cases, answers),
-        mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
+        mean_peak_bytes=cases["case_id"].map(peaks) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
         rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
-    # The page's names of columns.
-    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
-    every = every.assign(buckets=_buckets(seen))
-    own, others = every[every["case_id"].isin(rows)], every[~every["case_id"].isin(rows)]
     seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
-    deviation = (own["launch_step_s"] / own["case_id"].map(seconds) - 1).where(own["counted"])
-    launches = own[["launch_id", *_LAUNCH]].assign(
-        counts=own["counted"].astype(int),
+    deviation = (every["launch_step_s"] / every["case_id"].map(seconds) - 1).where(every["counted"])
+    launches = every[["launch_id", "case_id", "label", *_LAUNCH]].assign(
+        counts=every["counted"].astype(int),
         from_case=deviation,
-        drift=own["drift"].round(4),  # a hundredth of a percent
-        case=[rows[case] for case in own["case_id"]],
-        buckets=own["buckets"],
-        error=own["error"],
+        drift=every["drift"].round(4),  # a hundredth of a percent
+        case=every["case_id"].map(rows),
+        buckets=every["buckets"],
+        error=every["error"],
     )
     return {
         "cases": packed(table),
         "launches": packed(launches),
-        "blocks": packed(deviation.groupby(own["block"]).median().dropna().rename("median").reset_index()),
+        "blocks": packed(deviation.groupby(every["block"]).median().dropna().rename("median").reset_index()),
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
@@ -149,7 +150,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
             ),
             "launches": declared(
                 LAUNCH_COLUMNS,
-                dict.fromkeys(["launch_id", "case_id", "label", *(str(name) for name in launches if name != "case")]),
+                [str(name) for name in launches if name != "case"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
         },
@@ -166,7 +167,6 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "curves": scaling_data(seen.once(curves), rows),
         "styles": styles(cases),
         "bars": bars(),
-        "apart": packed(others[["launch_id", "case_id", "label", *_LAUNCH, "error", "buckets"]]),
         "findings": packed(_findings(seen, rows)),
         "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
     }
@@ -193,58 +193,36 @@ def styles(cases: pd.DataFrame) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-# Beside `peak_memory_bytes`: on a GPU what torch's allocator held, and what NVML saw in use.
-PEAKS = ("peak_reserved_bytes", "used_bytes")
-# By table: its columns, and what they are called beside those of the others.
-ANATOMY = {
-    "step_s": "instrumented_s", "data_s": "instrumented_data_s", "compute_s": "compute_s", "exposed_s": "exposed_s",
-    "overlapped_s": "overlapped_s", "idle_s": "idle_s", "exposed_share": "exposed_share",
-    "unknown_calls": "unknown_calls", "instruments_ratio": "instruments_ratio",
-} | {column: column for column in EXPOSED_IN.values()}  # fmt: skip
-STATE = {
-    "measured": "state_bytes", "theory": "state_theory_bytes", "formula": "state_formula", "exact": "state_exact",
-} | {part: part for part in PARTS}  # fmt: skip
-USE = {name: name for name in ("flops_per_s", "mfu", "mfu_reason", "joules_per_step", "joules_per_token")}
-WAITS = {"straggler": "straggler", "waited_s": "waited_s", "waited_share": "waited_share"}
+# Columns of different tables that would have the same name, or none that tells what they are.
+_RENAMED = {
+    "step_s": "instrumented_s", "data_s": "instrumented_data_s", "measured": "state_bytes",
+    "theory": "state_theory_bytes", "formula": "state_formula", "exact": "state_exact",
+}  # fmt: skip
 
 
 def case_columns(seen: SessionData) -> pd.DataFrame:
-    """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
+    """Return columns next to `seen.cases`, in seconds, bytes and shares; NaN or None if a value is unknown.
 
-    Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,
-    `overlapped_s` of communication inside compute (a lower bound where there are `unknown_calls`), `exposed_forward_s`
-    and so on within each part, `exposed_share` of the step. Of memory: PEAKS, the training state as measured and by
-    theory. FLOP/s, MFU and joules. The rank that others wait for most, and how long per step.
+    - The median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`.
+      `overlapped_s` is a lower bound if there are `unknown_calls`. `exposed_forward_s` and so on are within each part.
+    - Memory: on a GPU the peaks of torch's allocator and of NVML; the model states as measured and by theory.
+    - FLOP/s, MFU and joules, and the rank that the others wait for, with the time per step.
     """
-    tables = (
-        (seen.once(taken_apart), ANATOMY),
-        (seen.once(case_states), STATE),
-        (seen.once(efficiency), USE),
-        (seen.once(straggler_table), WAITS),
-    )
-    named = [table.set_index("case_id")[list(columns)].rename(columns=columns) for table, columns in tables]
-    found = pd.concat([seen.cases_by_id[list(PEAKS)], *named], axis="columns")
-    return found.reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
+    columns = {
+        taken_apart: (
+            "step_s", "data_s", "compute_s", "exposed_s", "overlapped_s", "idle_s", "exposed_share", "unknown_calls",
+            "instruments_ratio", *EXPOSED_IN.values(),
+        ),
+        case_states: ("measured", "theory", "formula", "exact", *PARTS),
+        efficiency: ("flops_per_s", "mfu", "mfu_reason", "joules_per_step", "joules_per_token"),
+        straggler_table: ("straggler", "waited_s", "waited_share"),
+    }  # fmt: skip
+    tables = [seen.once(make).set_index("case_id")[list(names)] for make, names in columns.items()]
+    found = pd.concat([seen.cases_by_id[["peak_reserved_bytes", "used_bytes"]], *tables], axis="columns")
+    return found.rename(columns=_RENAMED).reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
 
 
-def _bucket_sizes(seen: SessionData) -> list[list[float]]:
-    """Return the sizes in bytes of the buckets that each launch used; empty if they were not recorded."""
-    return [seen.facts[at].get("bucket_bytes") or [] for at in seen.numbers["launch_id"]]
-
-
-def _buckets(seen: SessionData) -> list[str]:
-    """Return '3, largest 25.0 MiB' for each launch."""
-    return [f"{len(own)}, largest {format.mebibytes(max(own))}" if own else "" for own in _bucket_sizes(seen)]
-
-
-def bucket_bytes(seen: SessionData) -> dict[str, str]:
-    """Return the sizes of the buckets of each case's first launch that recorded them, separated by spaces."""
-    launches = reversed(list(zip(seen.numbers["case"], _bucket_sizes(seen), strict=True)))
-    return {case: " ".join(f"{size:.0f}" for size in own) for case, own in launches if own}
-
-
-# What answers say of a case beside its step time.
-_BEHIND = ["plus_minus_s", "slower", "slower_low", "slower_high", "left_after_block", "left_at_least"]
+_OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
 
 
 def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str, float]) -> pd.DataFrame:
@@ -254,19 +232,16 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
     for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
     """
-    left = {
-        each.case_id: (look.block + 1, each.at_least)
-        for answer in answers
-        for look, each in exits(answer.race).values()
-    }
-    told = {
-        one.case_id: [getattr(one, name) for name in _BEHIND[:4]] + [*left.get(one.case_id, (None, None))]
-        for answer in answers
-        for one in (*answer.candidates, *answer.not_compared)
-    }
-    found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float)
-    found = found.reindex(cases["case_id"]).set_axis(cases.index)
-    return found.fillna({"slower": cases["case_id"].map(unranked).set_axis(cases.index)})
+    rows: dict[str, dict[str, Any]] = {case: {} for case in cases["case_id"]}
+    for answer in answers:
+        for one in (*answer.candidates, *answer.not_compared):
+            rows[one.case_id] |= {name: getattr(one, name) for name in _OF_CANDIDATE}
+        for case, (look, each) in exits(answer.race).items():
+            rows[case] |= {"left_after_block": look.block + 1, "left_at_least": each.at_least}
+    for case, slower in unranked.items():
+        rows[case].setdefault("slower", slower)
+    columns = [*_OF_CANDIDATE, "left_after_block", "left_at_least"]
+    return pd.DataFrame([*rows.values()], cases.index, columns, dtype=float)
 
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:

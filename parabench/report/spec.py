@@ -8,18 +8,20 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below `head`. The first `texts` columns are words, the others numbers. `closed`: behind `title`,
-    because a figure shows the same. `note` says how to read it, where the section's caption is not the place. `cases`
-    are the ids of the cases that the rows tell of, so that the filters choose among them; where a row tells of several,
-    `of` are these as rows of the page's data."""
+    """Rows of text below `head`.
+
+    The first `texts` columns are words, the others numbers. A `closed` table opens with a click on its title, because
+    a figure shows the same. `note` explains how to read it. The page's filters select rows by `cases`, the id of each
+    row's case, or by `of`, the rows of the page's data that each row is about.
+    """
 
     title: str
     head: tuple[str, ...]
@@ -31,14 +33,6 @@ class Table:
     of: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number of a matrix as text, and its shade from 0, the smallest, to `SHADES`; `None` if it is unknown."""
-
-    text: str
-    shade: int | None = None
-
-
 # In a cell for what is unknown, or is not there.
 DASH = "–"
 # Besides the lightest; more are not told apart.
@@ -47,20 +41,21 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Matrix:
-    """Numbers from each row to each column, which have the same names."""
+    """Numbers from each name to each name, as (text, shade from 0 to SHADES, or None without a number)."""
 
     title: str
     names: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[tuple[str, int | None], ...], ...]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
-    show, in a sentence or two; `caption` what is drawn, in two sentences at most; `reading`, all else that a reader may
-    ask, stands behind a line. `pairs` are facts, each with its name. `draw` names the drawer of the page's script that
-    makes its figures of the selected cases; where it makes none, `empty` says why. `spare` are figures of single cases
-    that stand in the details of their case alone."""
+    """A part of a page: text, figures and tables; tables without rows are left out.
+
+    `lead` is the conclusion, `caption` explains the figures, and `reading` has the details behind a click. `pairs` are
+    named facts. `draw` names the drawer of the page's script that draws the selected cases. `empty` is shown if there
+    is nothing to draw or to list. `spare` are figures for the details of their case.
+    """
 
     id: str
     title: str
@@ -74,6 +69,9 @@ class Section:
     spare: tuple[Panel, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     reading: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", tuple(table for table in self.tables if table.rows))
 
 
 # Tabs that stand on a page whatever was measured: its template fills them.
@@ -95,15 +93,17 @@ def shown(tabs: Iterable[Tab]) -> list[Tab]:
 
 
 def nothing_to_draw(seen: SessionData) -> str:
-    """Why no case has a step time; empty where some have."""
+    """Return why no case has a step time; empty if one has."""
     return "" if seen.cases["step_time_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
 
 
-# More rows than these nobody reads in a page, and a browser is slow with them.
-MOST_CASES = 50
-MOST_ROWS = 300
+def nothing_counted(seen: SessionData) -> str:
+    """Return why no launch counts; empty if one does."""
+    return f"{seen.why_none}, so there is nothing to draw." if seen.counted.empty else ""
 
-FASTEST = "the fastest"
+
+# Nobody reads more rows of a table, and a browser is slow with them.
+MOST_ROWS = 300
 
 
 def _or_dash(say: Callable[..., str]) -> Callable[[float | None], str]:
@@ -135,11 +135,11 @@ TEXT, WORDED = "text", "worded"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its head, which has the unit; its value, by the path to a row's field or worked out of the
-    row; and how that is said: a name of FORMATS, TEXT or WORDED, whose words may be the first `beside`.
+    """A column of a table: its head with the unit, its value, and its format.
 
-    Of a table that the page's script fills, `value` is a column of the page's data, by which it sorts, `beside` are
-    others that a cell shows too, and further formats are those of `reports/script/table/columns.js`.
+    The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, or
+    WORDED, which may show its first `beside` instead. In a table that the page's script fills, rows are sorted by the
+    value, a cell shows `beside` too, and `reports/script/table/columns.js` has further formats.
     """
 
     title: str
@@ -149,19 +149,19 @@ class Column:
     beside: tuple[str, ...] = ()
 
     def cell(self, row: Any) -> str:
-        """What the row, a mapping or an object, has in this column, in words."""
+        """Return the text of this column for a row, which is a mapping or an object."""
         value = self.value(row) if callable(self.value) else _at(row, self.value)
         if self.format == WORDED and self.beside:
             return str(_at(row, self.beside[0]) or DASH)
         if self.format not in FORMATS:
-            return str(value)
+            return self.unknown if value is None else str(value)
         return FORMATS[self.format](value) if format.known(value) else self.unknown
 
 
 def _at(row: Any, path: str) -> Any:
-    """What `row` has at 'field', 'field.field' or 'field.0'."""
+    """Return the value of `row` at 'field', 'field.field' or 'field.0'; None if a mapping lacks it."""
     for name in path.split("."):
-        row = row[name] if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
+        row = row.get(name) if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
     return row
 
 
@@ -169,33 +169,31 @@ def _at(row: Any, path: str) -> Any:
 MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
 
 
-def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], **more: Any) -> Table:
-    """The table of `rows`; columns of words come first. `more` are fields of Table."""
-    return Table(
-        title,
-        tuple(column.title for column in columns),
-        [tuple(column.cell(row) for column in columns) for row in rows],
-        sum(column.format == TEXT for column in columns),
-        **more,
-    )
-
-
-def case_table(
+def table_of(
     title: str,
     columns: Sequence[Column],
-    rows: pd.DataFrame,
+    rows: pd.DataFrame | Iterable[Any],
     *,
     closed: bool = True,
     note: str = "",
-    first: str = FASTEST,
+    of: tuple[tuple[int, ...], ...] = (),
 ) -> Table:
-    """The table of `rows`, which have a `case_id` and come as they are to be read. Of many cases the first are listed,
-    and that is said: `first` names which they are."""
-    place = pd.factorize(rows["case_id"])[0]
-    shown = rows[place < MOST_CASES].head(MOST_ROWS)
-    if len(shown) < len(rows):
-        listed, all_cases = shown["case_id"].nunique(), rows["case_id"].nunique()
-        which = f"{len(shown)} of {len(rows):,} rows" if listed == all_cases else f"{listed} of {all_cases:,} cases"
-        note = f"{note} Listed are {which}, {first}; the store has all.".strip()
-    cases = tuple(map(str, shown["case_id"]))
-    return table_of(title, columns, shown.to_dict("records"), closed=closed, note=note, cases=cases)
+    """Return the table of `rows`, which are a frame, mappings or objects. Columns of words must come first.
+
+    Rows with a `case_id` are shown if their case is selected. Only the first MOST_ROWS are listed, with a note.
+    """
+    every = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    shown = every[:MOST_ROWS]
+    if len(shown) < len(every):
+        note = f"{note} Listed are {MOST_ROWS} of {len(every):,} rows; the store has all.".strip()
+    ids = [row.get("case_id") if isinstance(row, Mapping) else getattr(row, "case_id", None) for row in shown]
+    return Table(
+        title,
+        tuple(column.title for column in columns),
+        [tuple(column.cell(row) for column in columns) for row in shown],
+        sum(column.format == TEXT for column in columns),
+        closed,
+        note,
+        () if None in ids else tuple(map(str, ids)),
+        of,
+    )

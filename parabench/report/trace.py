@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
-from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.files import write_whole
 from parabench.store.record import FIRST_BLOCK, TRACES, WAIT, Phase

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.session import select_session, select_sessions, split
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder, temporary_folder
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S

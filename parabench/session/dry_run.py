@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench import json_text
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine

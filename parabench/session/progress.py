@@ -17,8 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from parabench.analysis import format
 from parabench.analysis.launch_number import launch_number
-from parabench.analysis.text import format
 from parabench.data.checks import is_users
 from parabench.errors import discard, print_error
 from parabench.plan.case import Case

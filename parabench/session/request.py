@@ -14,7 +14,8 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.cohorts import cohorts
-from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
@@ -202,16 +203,16 @@ class CollectivesRequest(Request):
     """A session of single collective operations; as text where the command line has text."""
 
     kind = "collectives"
-    planned = (CollectiveSweep, CollectiveProtocol)
+    planned = (CollectiveCase, CollectiveProtocol)
     prefix = "# "  # what reads nccl-tests' output passes over such lines
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         if self.resume and not self.given():
             return None
-        sweep = CollectiveSweep(**self.fields_of(CollectiveSweep))
+        asked = self.fields_of(CollectiveCase)
         protocol = collective_protocol(**self.fields_of(CollectiveProtocol))
-        plan = plan_collectives(sweep, protocol, machine, self.seed or 0)
-        findings = measured_on_cpu([sweep.device or "auto"], plan, machine)
+        plan = plan_collectives(asked, protocol, machine, self.seed or 0)
+        findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
         return Planned(plan=plan, suite=self.kind, question=QUESTION, findings=findings)
 
 

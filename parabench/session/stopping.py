@@ -65,8 +65,8 @@ class AdaptiveStopping:
 
     def _racing(self, launches: pd.DataFrame, plan: Plan[C, P], log: Callable[[str], None]) -> Collection[str]:
         """Return the cases of the next repetition of racing."""
+        from parabench.analysis import format
         from parabench.analysis.ranking.race import standings
-        from parabench.analysis.text import format
 
         looks = [look for look in standings(launches) if not look.decided]
         racing = [case for look in looks for case in look.racing]
@@ -86,9 +86,9 @@ class AdaptiveStopping:
         self, launches: pd.DataFrame, blocks: int, log: Callable[[str], None], go_on: str
     ) -> Collection[str]:
         """Return the cases of the next repetition of `--until-decided`, after so many blocks."""
+        from parabench.analysis import format
         from parabench.analysis.ranking.stopping import block_seconds, candidates
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
-        from parabench.analysis.text import format
 
         left, tell = candidates(launches, patient=self.budget_s is not None), f"{100 * SHARP_ENOUGH:g} %"
         if not left.cases:

@@ -17,7 +17,7 @@ LOCK_TIMEOUT_S = 60.0
 # The file survives a power failure intact. Tests switch this off to save time.
 SYNCHRONOUS = "NORMAL"
 
-GIVE_RESULTS = "give the results.db of a run"
+GIVE_RESULTS = "give the results.db of a run, or traces to `report --from`"
 
 
 class StoreError(UsageError):

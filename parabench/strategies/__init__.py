@@ -51,7 +51,7 @@ class StrategyEntry(Entry):
     training state; None where that is not known.
     `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
     `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
-    pieces that `snippet.py` fills in; where there are none it names the module to read.
+    pieces that `snippet.py` fills in.
     """
 
     axes: frozenset[str] = frozenset()

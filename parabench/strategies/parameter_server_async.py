@@ -8,7 +8,7 @@ that is a worker too).
 from __future__ import annotations
 
 from threading import Condition, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -187,26 +187,19 @@ class Server(Peer):
                 self._changed.notify_all()
 
 
-class Applied(NamedTuple):
-    """One update: the gradient of `rank`'s `step`, which `staleness` updates of others had overtaken."""
-
-    rank: int
-    step: int
-    staleness: int
-
-
 class ParameterVersions:
     """Parameters in host memory, one flat tensor, that go from version to version: one optimizer step a gradient.
 
-    Every rank begins with version 0. `applied` lists what reached the parameters, in order; it is written by a hook
-    of the optimizer itself, so a gradient that was lost on the way is not in it, and one applied twice is twice.
+    Every rank begins with version 0. `applied` is the ledger of the updates in order: (rank, step, staleness), the
+    number of other ranks' updates that came before this one and after the rank's parameters. A hook of the optimizer
+    itself writes it, so a gradient that was lost on the way is not in it, and one applied twice is twice.
     """
 
     def __init__(self, values: Tensor, ranks: int, *, fused: bool) -> None:
         self.values = nn.Parameter(values.clone())
         self.optimizer = adamw([self.values], fused=fused)
         self.optimizer.register_step_post_hook(lambda *_: self._note())
-        self.applied: list[Applied] = []
+        self.applied: list[tuple[int, int, int]] = []
         self._read = [0] * ranks
         self._now = (0, 0)
         self._lock = Lock()
@@ -229,8 +222,8 @@ class ParameterVersions:
 
     def _note(self) -> None:
         rank, step = self._now
-        self.applied.append(Applied(rank, step, self.version - self._read[rank]))
+        self.applied.append((rank, step, self.version - self._read[rank]))
 
     def facts(self) -> dict[str, Any]:
-        """The ledger: [rank, step, staleness] of every update, in the order in which they were made."""
+        """Return the ledger as a fact."""
         return {"applied": [list(each) for each in self.applied]}

@@ -105,11 +105,7 @@ def _strategy(case: Case) -> list[str]:
     PIECES. One that comes to nothing is left out."""
     if case.strategy not in STRATEGIES:
         return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
-    entry = STRATEGIES[case.strategy]
-    if not entry.code:
-        module = entry.target.partition(":")[0].replace(".", "/")
-        return [f"# No line does {case.strategy}: how it is done stands in {module}.py."]
-    filled = "\n".join(line.format_map(_Filled(case=case)) for line in entry.code)
+    filled = "\n".join(line.format_map(_Filled(case=case)) for line in STRATEGIES[case.strategy].code)
     return [line for line in filled.splitlines() if line]
 
 

@@ -1,15 +1,17 @@
-"""The ranks of a watched loop. They hand their results to rank 0 over the process group's own store, so that nothing
-else listens."""
+"""The ranks of a watched loop and their hosts. Ranks send their results to rank 0 over the process group's own store,
+so that nothing else listens. A batch system or a container may show each rank only its own devices and cores, so every
+rank reports them, and rank 0 puts the record of a host together."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +19,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from parabench.errors import UsageError
 from parabench.launch.rendezvous import RendezvousPoint
+from parabench.machine import gpus, host
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine, environment
+from parabench.machine.nvml import readable_devices
 
 # How long a rank waits for the others: at the start they are all there soon, at the end one may still write a
 # checkpoint. If this rank failed, others that failed with it have sent their results long before.
@@ -123,3 +129,116 @@ def await_keys(
             until = min(until, time.monotonic() + FAILED_S)
         time.sleep(LOOK_S)
     return names
+
+
+# -- the hosts --------------------------------------------------------------------------------------------------------
+
+
+# What one rank reports of its host.
+About = Mapping[str, Any]
+
+APART = "no process of this host sees all devices"
+
+
+def of_this(group: Group, machine: Machine) -> dict[str, Any]:
+    """Return what this rank reports: its cores and the device that it uses. The first rank of a host also describes all
+    devices that NVML shows it; each other rank describes its own, which may be hidden from the first."""
+    about: dict[str, Any] = {
+        "cores": sorted(os.sched_getaffinity(0)),
+        "core_limit": host.core_limit(),
+        "devices_reason": machine.gpus_reason,
+    }
+    if machine.gpus:
+        used = machine.gpus[group.local_rank % len(machine.gpus)]  # as `rank.device_of` does
+        about["used"] = asdict(used)
+        if group.local_rank:
+            record = gpus.describe([used])
+            about["own"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
+    if group.local_rank == 0:
+        shown = gpus.devices(readable_devices)[0] if machine.gpus else ()
+        about["environment"] = environment(replace(machine, gpus=shown))
+        about["shown"] = [_place(gpu) for gpu in shown]
+    return about
+
+
+def cores_of(abouts: Sequence[About]) -> int:
+    """Return how many cores the ranks of a host may use together: mpirun and srun bind each rank to some of them."""
+    bound, limit = len({core for about in abouts for core in about["cores"]}), abouts[0]["core_limit"]
+    return bound if limit is None else max(1, min(bound, round(limit)))
+
+
+def used_devices(abouts: Sequence[About]) -> list[Gpu]:
+    """Return the devices that the ranks of a host use, each once, in the order of ranks. They have NVML's numbers. If
+    NVML shows ranks different devices under the same number, they are counted in the order of their addresses."""
+    used = {_place(gpu): gpu for about in abouts if "used" in about for gpu in (Gpu(**about["used"]),)}
+    if len({gpu.index for gpu in used.values()}) < len(used):
+        used = {place: replace(gpu, index=sorted(used).index(place)) for place, gpu in used.items()}
+    return [*used.values()]
+
+
+def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machine:
+    """Return `machine`, rank 0's host, with the cores of all its ranks and the devices that they use."""
+    used, unread = used_devices(abouts), _unread(abouts)
+    reason = next((each["devices_reason"] for each in abouts if each["devices_reason"]), None)
+    return replace(
+        machine,
+        cores=cores_of(abouts),
+        gpus=tuple(used),
+        gpus_reason=None if used and not unread else reason,
+        nodes=group.nodes,
+        ranks_per_node=group.ranks_per_node,
+    )
+
+
+def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
+    """Return the record of a host, with the devices that its ranks use."""
+    first = abouts[0]
+    found: dict[str, Any] = dict(first["environment"]) | {"cores": cores_of(abouts)}
+    used = used_devices(abouts)
+    if not used:
+        return found
+    at = {place: position for position, place in enumerate(first["shown"])}
+    known = {_place(Gpu(**each["used"])): each["own"] for each in abouts if "own" in each}
+    known |= {place: found["gpus"][position] for place, position in at.items()}
+    recorded = {_place(gpu): gpu.index for gpu in used if _place(gpu) in known}
+    found["gpus"] = [known[place] | {"index": index} for place, index in recorded.items()]
+    found["links"] = _links(found["links"], [at.get(place) for place in recorded])
+    if not _unread(abouts):
+        found["nvml"] = {"available": True, "reason": None}
+    return found
+
+
+def _place(gpu: Gpu) -> str:
+    return gpu.address or f"device {gpu.index}"
+
+
+def _unread(abouts: Sequence[About]) -> bool:
+    """Return whether NVML does not read the devices that the ranks use."""
+    return any("used" in each and each["devices_reason"] for each in abouts)
+
+
+def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[str, Any]:
+    """Return the rows and columns at `positions` of a record of links; unknown if it lacks one of these devices."""
+    matrix = links["matrix"]
+    known = [each for each in positions if each is not None]
+    if len(known) < len(positions):
+        return {"matrix": None, "reasons": {"all": APART}}
+    if matrix is None:
+        return dict(links)
+    moved = {str(old): str(new) for new, old in enumerate(known)}
+    return {
+        "matrix": [[matrix[a][b] for b in known] for a in known],
+        "nvlinks_to_switches": [links["nvlinks_to_switches"][each] for each in known],
+        "reasons": {
+            "-".join(moved[old] for old in key.split("-")): reason
+            for key, reason in links["reasons"].items()
+            if moved.keys() >= {*key.split("-")}
+        },
+    }
+
+
+def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
+    """Return the records of all hosts if there are several; rank 0's own is completed later."""
+    if len(hosts) < 2:
+        return []
+    return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]

@@ -37,13 +37,11 @@ from parabench.store.record import (
     HostSample,
     Launch,
     Phase,
-    Sample,
     Status,
 )
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.watching.group import LOOK_S, Group
-from parabench.watching.hosts import About, environment_of, machine_of, node_records, of_this
+from parabench.watching.group import LOOK_S, About, Group, environment_of, machine_of, node_records, of_this
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
@@ -96,30 +94,6 @@ def found_of(
     return {"result": as_json(result), "about": of_this(group, this_machine()), "stopped": stopped}
 
 
-def results_of(observer: Observer, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each rank, from what they sent within `waited_s` seconds.
-
-    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
-    """
-    group = observer.group
-    layout = step_marks(WIDTH, None)
-    results = []
-    for rank, each in enumerate(found):
-        if each:
-            result = NodeResult.from_json(each["result"])
-        else:
-            lost = f"rank {rank} ({group.hosts[rank]}) handed nothing over"
-            lost += f" within {max(1, round(waited_s))} s of rank 0's end"
-            node = rank // group.ranks_per_node
-            result = NodeResult.silent(node, group.hosts[rank], range(rank, rank + 1), layout, lost=lost)
-        results.append(result)
-    if any(each and each["stopped"] for each in found):
-        for result in results:
-            if (error := result.reports[0].error) is not None and is_echo(error):
-                result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
-    return results
-
-
 def record(
     observer: Observer,
     found: Sequence[Mapping[str, Any] | None],
@@ -133,11 +107,12 @@ def record(
 
     Raises UsageError if the folder cannot be written.
     """
-    results = results_of(observer, found, waited_s)
-    steps = max(report.of(0).steps for each in results for report in each.reports)
+    nodes = results_of(observer.group, found, waited_s)
+    steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
     case, protocol = observer.case(), protocol_of(observer.schedule, steps)
     of_caps = tuple(case.replace(bucket_mib=cap) for cap in observer.caps)
-    launched = as_launch(case, of_caps, protocol, observer, results)
+    spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
+    launched = launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
     findings = observer.findings()
     # A rank that handed nothing over is like the first one.
     abouts: list[About] = [(each or found[0] or {})["about"] for each in found]
@@ -191,16 +166,29 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
         yield store
 
 
-def as_launch(
-    case: Case, of_caps: tuple[Case, ...], protocol: Protocol, observer: Observer, results: Sequence[NodeResult]
-) -> Launch:
-    """Return the results of all ranks as one launch; the launches of a tuning's caps are its arms."""
-    nodes = group_by_node(results, observer.group.ranks_per_node)
-    errors = [report.error for each in results for report in each.reports if report.error]
-    if all(map(is_echo, errors)):
+def results_of(group: Group, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
+    """Return the result of each node, from what its ranks sent within `waited_s` seconds.
+
+    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
+    """
+    results = []
+    for rank, each in enumerate(found):
+        if each:
+            result = NodeResult.from_json(each["result"])
+        else:
+            host = group.hosts[rank]
+            lost = f"rank {rank} ({host}) handed nothing over within {max(1, round(waited_s))} s of rank 0's end"
+            ranks = range(rank, rank + 1)
+            result = NodeResult.silent(rank // group.ranks_per_node, host, ranks, step_marks(WIDTH, None), lost=lost)
+        results.append(result)
+    if any(each and each["stopped"] for each in found):
+        for result in results:
+            if (error := result.reports[0].error) is not None and is_echo(error):
+                result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
+    nodes = group_by_node(results, group.ranks_per_node)
+    if all(is_echo(error) for each in results if (error := each.reports[0].error)):
         nodes[0].lost = next((each.lost for each in results if each.lost), None)
-    spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
-    return launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
+    return nodes
 
 
 def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[NodeResult]:
@@ -212,6 +200,10 @@ def _node(parts: Sequence[NodeResult]) -> NodeResult:
     ok = all(part.outcome.ok for part in parts)
     # Times count from the start of the node's first rank, but readings of a rank from its own start.
     first = next((part for part in parts if part.lost is None), parts[0])
+    samplers = [part.sampler for part in parts if part.sampler]
+    costs = [each["cpu_s"] for each in samplers]
+    unread = {name: why for each in reversed(samplers) for name, why in each["unread"].items()}
+    cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
     return replace(
         parts[0],
         began_s=first.began_s,
@@ -224,20 +216,8 @@ def _node(parts: Sequence[NodeResult]) -> NodeResult:
             for part in parts
             for sample in part.device_samples
         ],
-        sampler=_sampler([part.sampler for part in parts if part.sampler]),
+        sampler=samplers[0] | cost if samplers else {},
     )
-
-
-def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cost of all ranks' readings on a host, and the sources that any of them could not read."""
-    if not each:
-        return {}
-    costs = [one["cpu_s"] for one in each]
-    return {
-        **each[0],
-        "cpu_s": None if None in costs else sum(costs),
-        "unread": {name: why for one in reversed(each) for name, why in one["unread"].items()},
-    }
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
@@ -334,7 +314,6 @@ class WatchWorkload(Workload):
         cases = {report.rank: report.of(0) for report, _ in ranks}
         steps = max(case.steps for case in cases.values())
         record_ranks(launch, ranks, self.schedule.phases(steps))
-        add_later_waits(launch, cases)
         launch.findings.append(UNCOMPARED)
         launch.findings += [
             switched_off(rank, instrument, why)
@@ -385,20 +364,3 @@ def slowest_loop(cases: Mapping[int, CaseReport]) -> dict[str, Any] | None:
     loops = [{"rank": rank, **case.loop} for rank, case in cases.items() if case.loop is not None]
     longest = max(map(mean, loops), default=0.0)
     return min((loop for loop in loops if mean(loop) >= (1 - NEAR) * longest), key=computing, default=None)
-
-
-def add_later_waits(launch: Launch, cases: Mapping[int, CaseReport]) -> None:
-    """Count waits between the batches of one step as waits for data, not as computing."""
-    waits = {(rank, step): waited for rank, case in cases.items() for step, waited in case.later_waits.items()}
-    if not waits:
-        return
-    signs = {"data_s": 1.0, "forward_backward_s": -1.0}
-    launch.samples = [
-        Sample(each.rank, each.step, each.phase, each.metric, each.value + signs[each.metric] * waited)
-        if each.metric in signs
-        and each.value is not None
-        and each.step is not None
-        and (waited := waits.get((each.rank, each.step))) is not None
-        else each
-        for each in launch.samples
-    ]

@@ -6,6 +6,7 @@ their order of addition can change, and with it the last bit of a sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from scipy.special import stdtrit
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.analysis.turns import compared
 from parabench.errors import UsageError
 from parabench.launch.results import Marks
@@ -47,15 +48,19 @@ def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[floa
     """Return the caps to try, in MiB. Raises UsageError if DDP cannot change between them."""
     try:
         caps = tuple(float(each) for each in tune[AXIS])
-        wrong = len(tune) > 1 or len(set(caps)) < max(2, len(caps)) or not min(caps) > 0
+        wrong = len(tune) > 1 or len(set(caps)) < max(2, len(caps)) or not all(0 < cap < math.inf for cap in caps)
     except (KeyError, TypeError, ValueError):
         wrong = True
     if wrong:
-        raise UsageError(f"watch: tune is {tune!r}; give two or more bucket caps, tune={{'{AXIS}': [1, 4, 25]}}")
+        raise UsageError(
+            f"watch: tune is {tune!r}; give two or more different bucket caps in MiB and nothing else, "
+            f"tune={{'{AXIS}': [1, 4, 25]}}"
+        )
     module = only_ddp(model)
     if module is None or model is not module:
         raise UsageError(
-            "watch: tune needs one DistributedDataParallel, as the outermost module; give it what torch.compile returns"
+            "watch: tune needs one DistributedDataParallel as the outermost module; wrap the model in it, after "
+            "torch.compile"
         )
     if module.mixed_precision is not None:
         raise UsageError("watch: tune cannot wrap a model with DistributedDataParallel's mixed_precision again")

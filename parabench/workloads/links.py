@@ -1,13 +1,27 @@
-"""The measurement of links: with each partner in turn, one of the two ranks sends, then the other."""
+"""The measurement of links: with each partner in turn, one of the two ranks sends, then the other. A rank's end of its
+links is a `Wire`.
+
+The host's clock times messages between the memories of hosts. NCCL's messages are kernels on a stream, and the device's
+work is timed, not the host's. They are batched (`batch_isend_irecv`), so that all pairs use the group's communicator;
+single messages would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator exists,
+because a barrier of all ranks came first. In Python the host needs longer to start a message than the device needs for
+it, so round trips wait behind a kernel that does nothing until all of them are enqueued.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
+from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from parabench.collectives import join
 from parabench.launch.rank import device_of, in_group, join_group
@@ -15,12 +29,12 @@ from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, 
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
+from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.case import Case
-from parabench.plan.protocol import TOO_QUICK
+from parabench.plan.protocol import LATENCY_QUANTILE, TOO_QUICK, LinkProtocol
 from parabench.probes import CaseReport
-from parabench.store.record import Launch, LinkSample, Status
+from parabench.store.record import Launch, LinkMessage, LinkSample, Phase, Status
 from parabench.workloads.link_pairs import schedule
-from parabench.workloads.link_wires import HostWire, NcclWire, Wire
 
 # For each round a rank marks when it started, and the latency and the bytes per second of what it sent. A mark outlives
 # a rank that hangs later; its report does not.
@@ -102,3 +116,221 @@ def links(case: Case, marks: Sequence[Marks], reports: Sequence[RankReport], why
                     bytes_per_s=None if math.isnan(bytes_per_s) else bytes_per_s,
                     reason=None if whole else why or TOO_QUICK,
                 )
+
+
+# The smallest message, which also carries the number of bytes that come next.
+WORD_BYTES = 8
+
+# How many round trips are enqueued at a time, between two events.
+TRIPS = 10
+
+# How long the device is held back: several times what the host needs to enqueue them. No device counts more cycles per
+# second.
+HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
+
+
+def rate(size: int, took: Sequence[float], latency_s: float) -> float:
+    """Return the bytes per second of a link on which transfers of `size` bytes took these seconds: the median of the
+    best third. NaN if a round trip is more than half of it.
+
+    Disturbances (another process, other traffic) only make a transfer longer, so the best ones show the link. The very
+    best alone would not do: a shaped link lets some bytes through at once after a pause.
+    """
+    best = sorted(took)[: max(1, len(took) // 3)]
+    typical = statistics.median(best)
+    return size / (typical - 2 * latency_s) if 2 * latency_s < typical / 2 else math.nan
+
+
+class Wire(ABC):
+    """The end of the links of `rank`, with buffers on `device`; `timed` has every message that it timed."""
+
+    QUANTILE: float
+
+    def __init__(self, device: torch.device, protocol: LinkProtocol, rank: int) -> None:
+        self._device, self._protocol, self._rank = device, protocol, rank
+        self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
+        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self.timed: list[LinkMessage] = []
+
+    def latency(self, partner: int) -> float:
+        """Return half a round trip of the smallest message, in seconds: its QUANTILE. The partner runs `answer`."""
+        trips, counted = self._round_trips(partner)
+        self._keep(partner, WORD_BYTES, trips, counted)
+        return float(np.quantile(trips[-counted:], self.QUANTILE)) / 2
+
+    def bandwidth(self, partner: int, latency_s: float) -> float:
+        """Return the bytes per second of one transfer at a time, without the fixed cost of a message: a transfer takes
+        S / bandwidth and a round trip, because the partner confirms it."""
+        asked = self._protocol
+        size = asked.least_bytes
+        took = [self._transfer(partner, size)]
+        while took[0] < asked.transfer_s and size < asked.most_bytes:
+            self._keep(partner, size, took, 0)
+            size = min(2 * size, asked.most_bytes)
+            took = [self._transfer(partner, size)]
+        while len(took) < asked.transfers and sum(took) < asked.most_s:
+            took.append(self._transfer(partner, size))
+        self._say(partner, 0)
+        self._keep(partner, size, took, len(took))
+        return rate(size, took, latency_s)
+
+    @abstractmethod
+    def answer(self, partner: int) -> None:
+        """Run the other end of `latency` and `bandwidth`."""
+
+    @abstractmethod
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        """Return the seconds of round trips, and how many of the last ones count."""
+
+    @abstractmethod
+    def _transfer(self, partner: int, size: int) -> float:
+        """Return the seconds from when the partner is ready until it confirms the transfer."""
+
+    @abstractmethod
+    def _say(self, partner: int, number: int) -> None: ...
+
+    def _keep(self, partner: int, size: int, took: Sequence[float], counted: int) -> None:
+        """Keep the seconds of messages; the last `counted` of them count."""
+        phases = [Phase.WARMUP] * (len(took) - counted) + [Phase.MEASURE] * counted
+        for phase, seconds in zip(phases, took, strict=True):
+            self.timed.append(LinkMessage(self._rank, partner, size, phase, seconds))
+
+    def _bytes(self, size: int) -> Tensor:
+        # It is written to: untouched memory would be one shared page, and come from the cache.
+        if self._buffer.numel() < size:
+            self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
+        return self._buffer[:size]
+
+
+class HostWire(Wire):
+    """Messages between hosts' memories."""
+
+    QUANTILE = LATENCY_QUANTILE["cpu"]
+
+    def answer(self, partner: int) -> None:
+        for _ in range(self._protocol.warmup + self._protocol.round_trips):
+            self._hear(partner)
+            self._say(partner, 1)
+        while size := self._hear(partner):
+            into = self._bytes(size)
+            self._say(partner, size)  # the memory is there; only now the other end starts its clock
+            dist.recv(into, partner)
+            self._say(partner, size)
+
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        counted = self._protocol.round_trips
+        return [self._round_trip(partner) for _ in range(self._protocol.warmup + counted)], counted
+
+    def _round_trip(self, partner: int) -> float:
+        begin = perf_counter()
+        self._say(partner, 1)
+        self._hear(partner)
+        return perf_counter() - begin
+
+    def _transfer(self, partner: int, size: int) -> float:
+        payload = self._bytes(size)
+        self._say(partner, size)
+        self._hear(partner)
+        begin = perf_counter()
+        dist.send(payload, partner)
+        self._hear(partner)
+        return perf_counter() - begin
+
+    def _say(self, partner: int, number: int) -> None:
+        self._word.fill_(number)
+        dist.send(self._word, partner)
+
+    def _hear(self, partner: int) -> int:
+        dist.recv(self._word, partner)
+        return int(self._word.item())
+
+
+class NcclWire(Wire):
+    """Messages of NCCL; round trips are timed TRIPS at a time."""
+
+    QUANTILE = LATENCY_QUANTILE[accelerator.TYPE]
+
+    def answer(self, partner: int) -> None:
+        self._connect(partner, first=False)
+        for _ in range(sum(self._readings())):
+            self._trips(partner, first=False)
+        while size := self._hear(partner):
+            into = self._bytes(size)
+            accelerator.synchronize(self._device)  # the memory is there
+            works = [
+                self._start(dist.isend, self._word, partner),
+                self._start(dist.irecv, into, partner),
+                self._start(dist.isend, self._word, partner),
+            ]
+            self._finish(works)
+
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        self._connect(partner, first=True)
+        warmup, counted = self._readings()
+        return [self._trips(partner, first=True) for _ in range(warmup + counted)], counted
+
+    def _readings(self) -> tuple[int, int]:
+        """Return how many times TRIPS round trips are timed: for warm-up, and measured."""
+        return -(-self._protocol.warmup // TRIPS), -(-self._protocol.round_trips // TRIPS)
+
+    def _connect(self, partner: int, *, first: bool) -> None:
+        """Make one round trip without a clock: the first message of a pair connects it."""
+        self._finish(self._trip(partner, first=first))
+
+    def _trips(self, partner: int, *, first: bool) -> float:
+        """Return the seconds of a round trip, the mean of TRIPS consecutive ones on the device. One more before them
+        brings both ends in step."""
+        _hold()
+        works = self._trip(partner, first=first)
+        works[-1].wait()  # the stream waits, the host goes on
+        begin = self._now()
+        for _ in range(TRIPS):
+            works += self._trip(partner, first=first)
+        works[-1].wait()
+        end = self._now()
+        self._finish(works)
+        return elapsed_s(begin, end) / TRIPS
+
+    def _trip(self, partner: int, *, first: bool) -> list[Any]:
+        """Enqueue this end's half of a round trip; NCCL's stream keeps the order."""
+        ways = (dist.isend, dist.irecv) if first else (dist.irecv, dist.isend)
+        return [self._start(way, self._word, partner) for way in ways]
+
+    def _transfer(self, partner: int, size: int) -> float:
+        payload = self._bytes(size)
+        self._say(partner, size)
+        _hold()
+        ready = self._start(dist.irecv, self._word, partner)
+        ready.wait()
+        begin = self._now()
+        works = [ready, self._start(dist.isend, payload, partner), self._start(dist.irecv, self._word, partner)]
+        works[-1].wait()
+        end = self._now()
+        self._finish(works)
+        return elapsed_s(begin, end)
+
+    def _now(self) -> accelerator.Event:
+        return record_event(current_stream(self._device))
+
+    def _say(self, partner: int, number: int) -> None:
+        self._word.fill_(number)
+        self._finish([self._start(dist.isend, self._word, partner)])
+
+    def _hear(self, partner: int) -> int:
+        self._finish([self._start(dist.irecv, self._word, partner)])
+        return int(self._word.item())
+
+    def _start(self, way: Any, tensor: Tensor, partner: int) -> Any:
+        """Enqueue one message. Returns the work that ends with it."""
+        return dist.batch_isend_irecv([dist.P2POp(way, tensor, partner)])[-1]
+
+    def _finish(self, works: Sequence[Any]) -> None:
+        """Wait until the device has done all of them; a work that is never waited for keeps its tensors."""
+        for work in works:
+            work.wait()
+        accelerator.synchronize(self._device)
+
+
+def _hold() -> None:
+    """Hold the device back until everything that comes next is enqueued."""
+    accelerator.api()._sleep(int(HOLD_S * MOST_CYCLES_PER_S))

@@ -49,7 +49,7 @@ class TrainingWorkload(Workload):
         if isinstance(spec.protocol, TurnsProtocol):
             return {}
         if spec.traces is not None and spec.protocol.traced:
-            spec.traces.mkdir(exist_ok=True)
+            Path(spec.traces).mkdir(exist_ok=True)
         return nccl.environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
@@ -151,6 +151,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
+    stem = f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
     probed = ProbedRank(
         case=case,
         protocol=protocol,
@@ -159,7 +160,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         optimizer=training.optimizer,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
-        traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
+        traces=Path(spec.traces) / stem if spec.traces else None,
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
@@ -224,13 +225,16 @@ def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Mark
 
 
 def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
-    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory."""
+    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory. Waits between the
+    batches of one step count as waits for data."""
     for step, row in steps_with_marks(marks, case):
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
+        waited = case.later_waits.get(step, 0.0)
+        longer = {"data_s": waited, "forward_backward_s": -waited}
         for part, begin, end in parts_of(row):
-            yield Sample(rank, step, phases[step], part, float(end - begin))
+            yield Sample(rank, step, phases[step], part, float(end - begin) + longer.get(part, 0.0))
     for step, loss in enumerate(case.losses):
         yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
     if case.grad_norm is not None:

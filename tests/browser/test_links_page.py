@@ -14,7 +14,7 @@ from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
 from parabench.report.sections.environment import links_section
-from parabench.report.spec import SHADES, Cell
+from parabench.report.spec import SHADES
 from parabench.store.results import load
 from parabench.store.store import Store
 
@@ -33,19 +33,19 @@ def section(path, links):
 
 
 def texts(matrix):
-    return [[cell.text for cell in row] for row in matrix.rows]
+    return [[text for text, _ in row] for row in matrix.rows]
 
 
 def test_matrix_has_measured_pairs_of_ranks(tmp_path):
     one = section(tmp_path / "a.db", fake_links.rows(2, 2, lambda a, b: 0.5 if (a, b) == (3, 2) else 1.0))
     bandwidth, latency = one.matrices
     assert bandwidth.names == ("rank 0 (node 0)", "rank 1 (node 0)", "rank 2 (node 1)", "rank 3 (node 1)")
-    none, across, inside = Cell(""), Cell("0.50", 0), Cell("4.0", SHADES)
+    none, across, inside = ("", None), ("0.50", 0), ("4.0", SHADES)
     assert bandwidth.rows == (
         (none, inside, across, none),
         (inside, none, none, none),
         (across, none, none, inside),
-        (none, none, Cell("2.0", 3), none),
+        (none, none, ("2.0", 3), none),
     )
     assert texts(latency)[0] == ["", "20", "60", ""]
     assert one.lead == "Across nodes 0.50 GB/s, in a node 4.0 GB/s: 8.0 times less."

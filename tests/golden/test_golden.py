@@ -240,7 +240,7 @@ def of_export() -> str:
 def of_collectives() -> str:
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     asked = CollectivesRequest.of(
-        argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_size="1MiB", launches=2, iterations=4
+        argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_bytes="1MiB", launches=2, iterations=4
     )
     return told(lambda console: run_session(asked, console, launcher))
 

@@ -15,9 +15,12 @@ givePage({
       { case: 0, label: "ring", bytes: 1024, call_s: 1.23e-5, n_wrong: 0, low_s: 0.001, high_s: 0.002, busbw: 41.23 },
       { case: 1, label: "ring", bytes: 2 ** 21, call_s: null, n_wrong: 1200, low_s: null, high_s: null, busbw: 1234.5 },
     ],
-    cases: CASES, launches: [aLaunch({ block: 0, launch_step_s: 0.05, error: "x" })],
+    cases: CASES,
+    launches: [
+      aLaunch({ block: 0, launch_step_s: 0.05, error: "x", label: "a" }),
+      aLaunch({ launch_id: 2, case: null, label: "single", block: -1, launch_step_s: null }),
+    ],
   },
-  apart: { n: 1, launch_id: [2], case_id: ["r"], label: ["single"], block: [-1], launch_step_s: [null] },
   tables_of: {
     cases: {
       initial: "step_time_s", csv: [["step_time_s", "step_time_s"], ["which", "case_id"]],
@@ -38,7 +41,7 @@ givePage({
   },
 });
 const { columnsOf, declared } = await import("../../reports/script/table/columns.js");
-const { busSizes, cases, every } = await import("../../reports/script/core/data.js");
+const { busSizes, cases, launches } = await import("../../reports/script/core/data.js");
 
 // What a cell shows: its texts, and after a colon the class of what is marked.
 const shown = (cell) => [cell].flat().filter((part) => part !== null && part !== "").map((part) => (
@@ -64,7 +67,7 @@ test("what is unknown is a dash, and in the place of a side's number stands how 
 
 test("columns of words sort as words, and launches of no case stand among the others", () => {
   assert.deepEqual(columnsOf("cases", cases).filter(({ text }) => text).map(({ name }) => name), ["label", "status"]);
-  assert.deepEqual([0, 1].map((i) => cells("launches", every, i)), [["a: name", "0", "50.0"], ["single: name", "reference", "–"]]);
+  assert.deepEqual([0, 1].map((i) => cells("launches", launches, i)), [["a: name", "0", "50.0"], ["single: name", "reference", "–"]]);
 });
 
 test("a file has the columns and heads that Python names", () => {

@@ -1,4 +1,4 @@
-// What Python packs (parabench/report/data/columns.py) is unpacked, and launches are told by their cases.
+// Launches are grouped by their cases.
 import assert from "node:assert/strict";
 import test from "node:test";
 
@@ -8,31 +8,20 @@ givePage({
   tables: {
     cases: [aCase({ case_id: "a", label: "A" }), aCase({ case_id: "b", label: "B" })],
     launches: [
-      aLaunch({ launch_id: 5, case: 1 }), aLaunch({ launch_id: 2, case: 0, block: 1, counts: 0 }), aLaunch({ launch_id: 9, case: 0 }),
+      aLaunch({ launch_id: 1, case: null, block: -1, counts: 0 }), aLaunch({ launch_id: 2, case: 0, block: 1, counts: 0 }),
+      aLaunch({ launch_id: 5, case: 1 }), aLaunch({ launch_id: 9, case: 0 }),
     ],
-    apart: [{ launch_id: 1, case_id: "single", label: "single, 1 rank", block: -1 }],
   },
   sides: [{ name: "one" }, { name: "two" }, { name: "three" }],
 });
 const {
-  asTheyRan, blockName, counts, distinct, every, groupBy, launchesOf, others, rowOf, unpack,
+  blockName, counts, distinct, groupBy, launchesOf, others, rowOf,
 } = await import("../../reports/script/core/data.js");
 
-test("each way to pack a column gives its rows", () => {
-  const table = unpack({
-    n: 3, list: [1, null, 3], all: { all: "x" }, few: { values: ["a", null], of: [1, 0, 1] },
-  });
-  assert.deepEqual(table, {
-    n: 3, list: [1, null, 3], all: ["x", "x", "x"], few: [null, "a", null],
-  });
-});
-
-test("launches are found by their case, and all of them in the order in which they ran", () => {
+test("launches are found by their case", () => {
   assert.equal(rowOf.get("b"), 1);
-  assert.deepEqual(launchesOf, [[1, 2], [0]]);
-  assert.deepEqual(every.label, ["B", "A", "A", "single, 1 rank"]);
-  assert.deepEqual(asTheyRan, [3, 1, 0, 2]);
-  assert.deepEqual([0, 1, 2].map(counts), [true, false, true]);
+  assert.deepEqual(launchesOf, [[1, 3], [2]]);
+  assert.deepEqual([0, 1, 2, 3].map(counts), [false, false, true, true]);
   assert.deepEqual([-1, 0, 12].map(blockName), ["reference", "0", "12"]);
 });
 

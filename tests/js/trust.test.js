@@ -12,7 +12,7 @@ givePage({
       launch_id: 10 * block + of, case: of, block, from_case: FROM[of][block], counts: FROM[of][block] === null ? 0 : 1,
       drift: of === 1 ? 0.15 : 0.01 * block,
     }))),
-    blocks: [{ block: 0, median: -0.015 }, { block: 1, median: 0.015 }], apart: [],
+    blocks: [{ block: 0, median: -0.015 }, { block: 1, median: 0.015 }],
   },
   limits: { drift: { cpu: 0.1 }, aa: { median: 0.025 } },
 });

@@ -20,7 +20,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
-from parabench.workloads.link_wires import rate
+from parabench.workloads.links import rate
 
 QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
 THREE = Case(world_size=3, device="cpu", backend="gloo")

@@ -25,7 +25,7 @@ COMPUTE = [
     sweep(strategy=("ddp", "fsdp"), model="toy", batch_per_rank=2, world_size=(2, 8)),
 ]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
-COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_size": "64KiB", "max_size": "64KiB"}
+COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", "max_bytes": "64KiB"}
 '''
 
 

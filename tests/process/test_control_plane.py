@@ -183,7 +183,7 @@ def test_who_hands_over_nothing_after_the_deadline_is_lost(cluster: Cluster, mon
     monkeypatch.setattr(Coordinator, "hand_over_s", 1.0)
     node = Node(cluster.store(), does=hang)
     cluster.node_0.assemble(())
-    results = cluster.run(replace(SPEC, deadline_s=0.0))
+    results = cluster.run(SPEC.replace(deadline_s=0.0))
     assert results[1].lost is not None
     assert results[1].lost.startswith("node 1 (")
     over.set()

@@ -105,11 +105,11 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
         thread.join()
     assert sorted(version for each in answers for version in each) == list(range(1, ranks * steps + 1))
     for rank in range(ranks):
-        mine = [each for each in versions.applied if each.rank == rank]
-        assert [each.step for each in mine] == list(range(steps))
+        mine = [(step, staleness) for by, step, staleness in versions.applied if by == rank]
+        assert [step for step, _ in mine] == list(range(steps))
         # What a worker counts from the versions it gets is what the server counted.
         before = [0, *answers[rank]]
-        assert [each.staleness for each in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
+        assert [staleness for _, staleness in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
 
 
 # -- the asynchronous server in processes ---------------------------------------------------------------------------

@@ -13,9 +13,8 @@ import fake_results
 import pipeline_helpers
 from guard import GUARD_S
 from parabench import Model
-from parabench.analysis.numbers import numbers
 from parabench.analysis.pipeline import bubbles
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
@@ -328,8 +327,7 @@ def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
             shown(other, []),
         ],
     )
-    session = select_session(results)
-    found = bubbles(numbers(results, session), results.whole)
+    found = bubbles(session_data(results))
     assert list(found["label"]) == [one.label, other.label]
     assert list(found["case_id"]) == [one.id, other.id]
     assert list(found["schedule"]) == ["1f1b", "gpipe"]

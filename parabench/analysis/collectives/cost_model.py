@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from parabench.analysis import format
 from parabench.analysis.collectives.rounds import costs
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.text import format
 
 Matrix = NDArray[np.float64]
 # A constant of the model: its tier (of `rounds`, or LINE) and its letter.

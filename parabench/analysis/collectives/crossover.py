@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import ROUNDING, fit
-from parabench.analysis.text import format
 from parabench.plan.collective_case import LOGGED_OPS, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.results import Results
@@ -57,12 +57,7 @@ class Crossover:
 
 @dataclass(frozen=True)
 class BusAnswer:
-    """The fastest algorithms of one operation and world size.
-
-    `ranges` cover the measured sizes in their order; between two of them is one of `changes`. `peak` is the highest
-    bus bandwidth, GB/s, of `peak_algorithm` at `peak_bytes`. If nothing is distinguishable, `why_not` is the reason and
-    `ranges` is empty. `sizes` are all that were measured, `timing` is how (`collective_protocol.in_words`).
-    """
+    """The fastest algorithms of one operation and world size; docs/site/keys.toml describes every field."""
 
     op: str
     world_size: int

@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format as words
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured
-from parabench.analysis.environment.nodes import crowded, several_nodes
+from parabench.analysis.environment.nodes import crowded
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
-from parabench.analysis.text import format as words
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
 from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status
@@ -42,7 +42,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         first = rows.iloc[0]
         yield from _start(rows, session)
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
-        yield f"# timed: {in_words(first['timing'])}{_batches(rows)}"
+        yield f"# timed: {in_words(first['timing'])}"
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
         yield f"# p50, p95, p99, below: over a launch's {what}"
@@ -50,8 +50,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
-            of_node = " of each node" if several_nodes(session.environment) else ""
-            yield f"# warning: {first['world_size']} ranks on {short[1]} core(s){of_node} take turns"
+            yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
         yield from _header()
         for _, own in rows.groupby("bytes"):
             yield _line(own)
@@ -80,15 +79,6 @@ def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
     )
     if session.timing == LATENCY:
         yield "# Blocking Enabled: wait for completion and barrier after each collective"
-
-
-def _batches(rows: pd.DataFrame) -> str:
-    """Return how many calls were between two readings of the clock, if they were back to back."""
-    if rows["timing"].iloc[0] == LATENCY:
-        return ""
-    each = rows["calls"] / rows["batches"]
-    least, most = (f"{value:,.0f}" for value in (each.min(), each.max()))
-    return f"; {least if least == most else f'{least} to {most}'} between two readings of the clock"
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:

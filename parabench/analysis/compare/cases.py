@@ -1,22 +1,20 @@
-"""The comparison of single configurations of two sessions: numbers, failures and the outcome by the gate's rule."""
+"""Configurations of two sessions, one record each: numbers, failures, and the outcome by the gate's rule."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-
-import pandas as pd
+from typing import NamedTuple
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
-from parabench.analysis.energy import COUNTER
-from parabench.analysis.numbers import Launches, by_case, launch_ids, of_pair
+from parabench.analysis.numbers import Launches, launch_ids, of_pair
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Between, TTest, factor, holm, judge, logs_of
-from parabench.store.record import GB, Status
+from parabench.store.record import Status
 
 TOLERANCE, ALPHA = 0.02, 0.01
 # The ids of a configuration in base and in candidate; None if a side does not have it.
@@ -111,7 +109,7 @@ def compare_cases(
     for pair, sides in launches.items():
         test, end = tests.get(pair), ends[pair]
         if end.outcome is None:
-            end = _by_numbers(end, sides, test, tolerance, alpha, paired)
+            end = _by_numbers(end, sides, test, tolerance, alpha)
         there, case = (candidate, pair[1]) if pair[1] is not None else (base, pair[0])
         assert case is not None
         assert end.outcome is not None
@@ -159,66 +157,50 @@ def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tu
     return Outcome.SAME, ""
 
 
-@dataclass(frozen=True)
-class _End:
-    """The outcome of a configuration by the ends of its launches; None if their numbers decide."""
+class _End(NamedTuple):
+    """The outcome of a configuration, None if its numbers decide. The fields are those of `CaseResult`."""
 
     outcome: Outcome | None
-    note: str
+    note: str = ""
     exempt: bool = False
     fails_more: bool = False
 
 
-def _by_numbers(
-    end: _End, launches: Launches, test: TTest | None, tolerance: float, alpha: float, paired: bool
-) -> _End:
+def too_few(launches: Launches) -> str:
+    """Return why there is no interval."""
+    return f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {len(launches[0])} and {len(launches[1])}"
+
+
+def _by_numbers(end: _End, launches: Launches, test: TTest | None, tolerance: float, alpha: float) -> _End:
     """Return the outcome of a configuration that succeeded on both sides."""
-    if test is not None:
-        outcome, note = speed(test, tolerance, alpha)
-        if note and test.launches_for(tolerance) is not None:
-            note += "; more launches would tell"
-    else:
-        outcome = Outcome.NOT_JUDGED
-        what = "blocks that succeeded on both sides" if paired else "successful launches per side"
-        counts = str(len(launches[0])) if paired else f"{len(launches[0])} and {len(launches[1])}"
-        note = f"{FEWEST_LAUNCHES} {what} are needed; there are {counts}"
+    outcome, note = (Outcome.NOT_JUDGED, too_few(launches)) if test is None else speed(test, tolerance, alpha)
     if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
         outcome = Outcome.UNCLEAR
-    return replace(end, outcome=outcome, note="; ".join(each for each in (note, end.note) if each))
+    return end._replace(outcome=outcome, note="; ".join(each for each in (note, end.note) if each))
 
 
 _FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
 
 
-@dataclass(frozen=True)
-class _Launches:
+class _Launches(NamedTuple):
     """How the launches of a configuration ended on one side. Interrupted launches neither failed nor succeeded."""
 
-    counts: dict[str, int]
+    counts: str
     failed: int
     ok: int
     valid: int
-    error: str
-
-    def said(self) -> str:
-        """Return 'oom', or '8 ok, 1 oom' if they ended in several ways."""
-        return next(iter(self.counts)) if len(self.counts) == 1 else self.each()
-
-    def each(self) -> str:
-        """Return '8 ok, 1 oom', or 'none'."""
-        return ", ".join(f"{n} {how}" for how, n in self.counts.items()) or "none"
 
 
 def _launches(case: str, side: SessionData) -> _Launches:
     own = side.repetitions[case]
     how = own["status"].mask((own["status"] == Status.OK) & ~own["timed"], f"{Status.OK} without a step time")
+    counts = ", ".join(f"{n} {status}" for status, n in Counter(how).items())
     error = next(iter(own["error"].dropna()), "")
     return _Launches(
-        counts=dict(Counter(map(str, how))),
+        counts=f"{counts}: {error}" if error else counts,
         failed=int(own["status"].isin(_FAILURES).sum()),
         ok=int((own["status"] == Status.OK).sum()),
         valid=int(own["timed"].sum()),
-        error=f": {error}" if error else "",
     )
 
 
@@ -255,100 +237,14 @@ def _rose(base: _Launches, candidate: _Launches) -> float:
 
 
 def _end(base: _Launches, candidate: _Launches, rose: bool) -> _End:
-    note = ""
-    if any(side.failed and side.ok for side in (base, candidate)):
-        note = f"base {base.each()}; candidate {candidate.each()}{candidate.error or base.error}"
-    was_is = note or f"was {base.said()}, is {candidate.said()}{candidate.error}"
+    note = f"base {base.counts}; candidate {candidate.counts}"
     if candidate.failed and (not base.failed or rose or (base.valid and not candidate.valid)):
-        return _End(Outcome.BROKE, was_is)
+        return _End(Outcome.BROKE, note)
     if not candidate.valid:
-        never = bool(base.failed) and not base.valid
-        return _End(Outcome.NOT_OK, note or f"base {base.said()}, candidate {candidate.said()}{candidate.error}", never)
+        return _End(Outcome.NOT_OK, note, exempt=bool(base.failed) and not base.valid)
     if not base.valid and base.failed:
-        return _End(Outcome.FIXED, was_is)
+        return _End(Outcome.FIXED, note)
     # Shares of failed launches, compared without a division by zero.
-    more = candidate.failed * base.ok > base.failed * candidate.ok
-    return _End(None, f"{note}; fails more often, though not beyond chance" if more else note, fails_more=more)
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A number of a configuration on two sides, and candidate / base with its 95% interval from the launches alone.
-
-    `base` and `candidate` are geometric means over launches. `reason` is why a number or the interval is unknown.
-    """
-
-    base: float | None
-    candidate: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Known:
-    """Numbers of launches by configuration (`numbers.by_case`), and the reason for each configuration without one."""
-
-    by_case: Mapping[str, pd.Series[float]]
-    why: dict[str, str]
-
-
-def step_times(side: SessionData) -> Known:
-    """Return step times in seconds."""
-    status = side.cases_by_id.loc[~side.cases_by_id.index.isin(list(side.by_case)), "status"]
-    return Known(side.by_case, {str(case): f"its launches ended {how}" for case, how in status.items()})
-
-
-def tokens_per_gb(side: SessionData) -> Known:
-    """Return tokens/s (samples/s without sequences) per GB of peak memory of the largest rank."""
-    good = side.counted
-    value = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
-    return _known(side, good.assign(value=value, reason="peak memory was not recorded"))
-
-
-def tokens_per_joule(side: SessionData) -> Known:
-    """Return tokens (samples without sequences) per joule of all devices in the measured steps."""
-    good = side.counted
-    # A configuration uses one source of energy: the counter, if a launch has it.
-    counter = good["joules_source"] == COUNTER
-    joules = good["joules_per_step"].where(counter | ~counter.groupby(good["case"]).transform("any"))
-    return _known(
-        side, good.assign(value=good["global_batch"] * good["seq_len"] / joules, reason=good["joules_reason"])
-    )
-
-
-def _known(side: SessionData, good: pd.DataFrame) -> Known:
-    unknown = good[good["value"].isna() & (good["reason"] != "")].drop_duplicates("case")
-    why = dict(zip(unknown["case"], unknown["reason"], strict=True)) | step_times(side).why
-    return Known(by_case(good[good["value"] > 0], "value"), why)
-
-
-def ratios(
-    pairs: Sequence[tuple[str, str]], base: Known, candidate: Known, paired: bool, names: tuple[str, str]
-) -> dict[Pair, Ratio]:
-    """Return the ratio of a number of each configuration; `names` are the names of the sides."""
-    launches = {pair: of_pair(pair, base.by_case, candidate.by_case, paired) for pair in pairs}
-    logs = {pair: (logs_of(own[0]), logs_of(own[1])) for pair, own in launches.items()}
-    tests = judge(logs, paired=paired)
-    found: dict[Pair, Ratio] = {}
-    for pair, own in logs.items():
-        first, other = (math.exp(side.mean()) if len(side) else None for side in own)
-        test = tests.get(pair)
-        if first is None or other is None:
-            found[pair] = Ratio(first, other, None, None, None, _why(pair, base, candidate, names))
-        elif test is None:
-            counts = f"{len(own[0])} and {len(own[1])}"
-            reason = f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {counts}"
-            found[pair] = Ratio(first, other, other / first, None, None, reason)
-        else:
-            found[pair] = Ratio(first, other, other / first, factor(test.low), factor(test.high), "")
-    return found
-
-
-def _why(pair: tuple[str, str], base: Known, candidate: Known, names: tuple[str, str]) -> str:
-    """Return why a number is unknown on one side or on both."""
-    why = [base.why.get(pair[0]), candidate.why.get(pair[1])]
-    if why[0] == why[1]:
-        return why[0] or ""
-    return " and ".join(f"on {name}, {said}" for name, said in zip(names, why, strict=True) if said)
+    if candidate.failed * base.ok > base.failed * candidate.ok:
+        return _End(None, f"{note}; fails more often, though not beyond chance", fails_more=True)
+    return _End(None, note if base.failed or candidate.failed else "")

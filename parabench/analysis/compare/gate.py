@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
-from parabench.analysis.compare.sides import check_two, interleaved
-from parabench.analysis.compare.warnings import unfinished, unpaired_finding
+from parabench.analysis.compare.sides import check_distinct, interleaved
+from parabench.analysis.compare.warnings import UNPAIRED, unfinished
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -107,7 +107,7 @@ def compare(
     something that affects step times and `changed` does not name it (if the sides were interleaved, this difference is
     what they compare).
     """
-    check_two(base, candidate)
+    check_distinct((base, candidate))
     cases = [*base.cases_by_id.index, *candidate.cases_by_id.index]
     if len(set(cases)) == len(cases):
         raise UsageError(
@@ -133,75 +133,33 @@ def compare(
         between_sessions=between,
         rows=tuple(rows),
         differences=tuple(differing),
-        findings=(*unfinished(base, candidate), *(() if paired else unpaired_finding(base, candidate, rows))),
+        findings=(*unfinished(base, candidate), *(() if paired else (UNPAIRED,))),
         changed=changed,
     )
 
 
 def sentence(of: Comparison) -> str:
-    """Return the verdict, the slowdowns that are ruled out, their basis, and other outcomes."""
+    """Return `sentences` in one line."""
     return " ".join(sentences(of))
 
 
 def sentences(of: Comparison) -> list[str]:
-    """Return the same, one sentence per entry."""
-    said = {
-        Verdict.REGRESSION: _regression,
-        Verdict.INCONCLUSIVE: _inconclusive,
-        Verdict.NO_REGRESSION: _none,
-    }[of.verdict](of)
-    counts = {outcome: sum(row.outcome == outcome for row in of.rows) for outcome in Outcome}
-    told = {*REGRESSIONS, Outcome.SAME}
-    if of.verdict is Verdict.INCONCLUSIVE and counts[Outcome.UNCLEAR] == len(of.not_ruled_out):
-        told.add(Outcome.UNCLEAR)
-    rest = [f"{counts[outcome]:,} {outcome}" for outcome in Outcome if outcome not in told and counts[outcome]]
-    also = f"Also: {', '.join(rest)}." if rest else ""
-    return [part for part in (*said, *_basis(of), also) if part]
+    """Return the verdict with the outcomes, the slowdowns that are ruled out, advice, and the basis of the verdict."""
+    return [f"{of.verdict.capitalize()}: {_outcomes(of)}.", *_bounds(of), *_advice(of), *_basis(of)]
 
 
-def _regression(of: Comparison) -> Iterator[str]:
-    said = []
-    slower = [row for row in of.rows if row.outcome is Outcome.SLOWER]
-    if slower:
-        most = max(slower, key=lambda row: row.ratio or 0)
-        which = f"{len(slower):,} of {format.count(len(of.judged), 'case')} slower"
-        said.append(f"{which}, the worst by {format.percent((most.ratio or 1) - 1)} ({most.label})")
-    broke = [row for row in of.rows if row.outcome is Outcome.BROKE]
-    for some_succeed, how in ((False, "newly failing"), (True, "failing more often")):
-        labels = [row.label for row in broke if bool(row.candidate_launches) == some_succeed]
-        if labels:
-            said.append(f"{format.count(len(labels), 'case')} {how} ({format.listed(labels, most=3)})")
-    yield f"Regression: {' and '.join(said)}."
-    ruled_out = len(of.judged) - len(of.not_ruled_out)
-    if 0 < ruled_out < len(of.judged):
-        yield f"Slowdowns above {tolerated(of)} are ruled out in {ruled_out:,} of them ({format.percent(CONFIDENCE)})."
-
-
-def _none(of: Comparison) -> Iterator[str]:
-    part = len(of.judged) < len(of.rows)
-    yield f"No regression: {_part(of)}." if part else "No regression."
-    yield f"Slowdowns above {tolerated(of)} are ruled out{' in every case judged' if part else ''} ({_bound(of)})."
-
-
-def _inconclusive(of: Comparison) -> Iterator[str]:
-    not_judged = [row for row in of.rows if row.not_judged]
-    if not of.judged:
-        yield "Inconclusive: no case has enough launches on both sides to be judged."
-        if len(not_judged) < len(of.rows) and not_judged:
-            yield f"{_not_judged(not_judged)}."
-        return
-    open_, many = len(of.not_ruled_out), len(of.judged)
-    if open_:
-        where = "" if many == 1 == len(of.rows) else f" in {open_:,} of {format.count(many, 'case')}"
-        bounds = f"slowdowns above {tolerated(of)} are not ruled out{where} ({_bound(of)})."
-    else:
-        bounds = f"slowdowns above {tolerated(of)} are ruled out in every case judged ({_bound(of)})."
-    if not not_judged:
-        yield f"Inconclusive: {bounds}"
-    else:
-        yield f"Inconclusive: {_part(of)}: {_not_judged(not_judged)}. Measure these too, or take a base without them."
-        yield bounds[0].upper() + bounds[1:]
-    yield _advice(of)
+def _outcomes(of: Comparison) -> str:
+    """Return '2 cases slower (ddp ring +10 %; fsdp +8.1 %), 3 same'."""
+    found: list[str] = []
+    for outcome in sorted(Outcome, key=lambda each: each is Outcome.SAME):
+        rows = [row for row in of.rows if row.outcome is outcome]
+        if rows:
+            count = f"{len(rows):,}" if found else format.count(len(rows), "case")
+            changed = outcome in (Outcome.SLOWER, Outcome.FASTER)
+            labels = (f"{row.label} {format.signed((row.ratio or 1) - 1)}" if changed else row.label for row in rows)
+            named = "" if outcome is Outcome.SAME else f" ({format.listed(labels, most=3)})"
+            found.append(f"{count} {outcome}{named}")
+    return ", ".join(found)
 
 
 def tolerated(of: Comparison) -> str:
@@ -209,35 +167,12 @@ def tolerated(of: Comparison) -> str:
     return f"{100 * of.tolerance:.6g} %"
 
 
-def _bound(of: Comparison) -> str:
-    """Return '95 %; the largest upper bound is +1.1 %, ddp ring 25 MiB, 2 ranks'."""
-    row = max(of.judged, key=lambda row: row.upper or 0.0)
-    which = "the largest upper bound" if len(of.judged) > 1 else "the upper bound"
-    return f"{format.percent(CONFIDENCE)}; {which} is {format.signed((row.upper or 0.0) - 1)}, {row.label}"
-
-
-def _part(of: Comparison) -> str:
-    return f"{len(of.judged):,} of {format.count(len(of.rows), 'case')} judged"
-
-
-# How a sentence names configurations that should have been judged and were not.
-_WHY = {
-    Outcome.ONLY_BASE: ("is only in base", "are only in base"),
-    Outcome.NOT_OK: ("has no launch in candidate that counts", "have no launch in candidate that counts"),
-    Outcome.NOT_JUDGED: ("has too few launches", "have too few launches"),
-    Outcome.UNCLEAR: ("fails more often, though not beyond chance", "fail more often, though not beyond chance"),
-}
-
-
-def _not_judged(rows: list[CaseResult]) -> str:
-    """Return '2 are only in base (a; b), 1 has too few launches (c)'."""
-    said = []
-    for outcome, (one, several) in _WHY.items():
-        labels = [row.label for row in rows if row.outcome is outcome]
-        if labels:
-            which = format.listed(labels, most=3)
-            said.append(f"{len(labels):,} {one if len(labels) == 1 else several} ({which})")
-    return ", ".join(said)
+def _bounds(of: Comparison) -> Iterator[str]:
+    if of.judged:
+        largest = max(of.judged, key=lambda row: row.upper or 0.0)
+        ruled_out = f"{len(of.judged) - len(of.not_ruled_out):,} of {format.count(len(of.judged), 'case')} judged"
+        bound = f"the largest upper bound is {format.signed((largest.upper or 0.0) - 1)}, {largest.label}"
+        yield f"Slowdowns above {tolerated(of)} are ruled out in {ruled_out} ({format.percent(CONFIDENCE)}; {bound})."
 
 
 def needed(of: Comparison) -> int | None:
@@ -246,25 +181,20 @@ def needed(of: Comparison) -> int | None:
     return None if None in known else max((each for each in known if each is not None), default=None)
 
 
-def _advice(of: Comparison) -> str:
-    if not of.not_ruled_out:
-        return ""
-    launches = needed(of)
-    if launches is not None:
-        most = max(of.not_ruled_out, key=lambda row: row.launches_needed or 0)
-        equal = f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})"
-        counts = sorted((len(ids), side) for side, ids in (("base", most.base_launches),
-                                                           ("candidate", most.candidate_launches)))  # fmt: skip
-        (few, short), (many, _) = counts
-        other = "candidate" if short == "base" else "base"
-        more = f"; {short} has {format.count(few, 'launch')} where {other} has {many:,}"
-        return f"{equal}{more if few < many else ''}."
-    if any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
-        return (
-            f"No number of launches up to {MOST_LAUNCHES} would suffice, because sessions differ: interleave the sides "
-            "with `parabench ab`."
-        )
-    return f"More than {MOST_LAUNCHES} launches per side would be needed: too noisy for this tolerance."
+def _advice(of: Comparison) -> Iterator[str]:
+    """Yield what would make an inconclusive gate pass."""
+    if of.verdict is not Verdict.INCONCLUSIVE:
+        return
+    if any(row.not_judged for row in of.rows):
+        yield "Measure the cases that were not judged, or take a base without them."
+    if of.not_ruled_out:
+        launches = needed(of)
+        if launches is not None:
+            yield f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})."
+        elif any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
+            yield f"{MOST_LAUNCHES} launches per side would not suffice: interleave the sides with `parabench ab`."
+        else:
+            yield f"{MOST_LAUNCHES} launches per side would not suffice: the launches are too noisy for this tolerance."
 
 
 def _basis(of: Comparison) -> Iterator[str]:
@@ -273,24 +203,19 @@ def _basis(of: Comparison) -> Iterator[str]:
         return
     launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
     many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
-    yield f"{many} launches per side, {'not ' if of.between_sessions else ''}interleaved."
-    if of.between_sessions is not None:
-        yield _sessions(of, of.between_sessions)
-
-
-def _sessions(of: Comparison, between: BetweenSessions) -> str:
-    there = f"{format.count(between.sessions, 'session')} of base's suite and environment in its store"
-    if not between.allowed:
-        typical = format.percent(median(row.session_sd for row in of.judged if row.session_sd is not None))
-        return f"What sessions differ is in the bounds, from {there}: {typical} (standard deviation, typical case)."
-    share = f"{100 * between.allowance:.6g} % (standard deviation, --between-sessions)"
+    between = of.between_sessions
+    yield f"{many} launches per side, {'not ' if between else ''}interleaved."
+    if between is None:
+        return
+    sessions = format.count(between.sessions, "session")
     if between.measured:
-        which = f"{between.allowed:,} of {format.count(len(of.judged), 'case')}"
-        return f"Sessions are assumed to differ by {share} for {which}, and by what {there} show for the others."
-    if any((row.session_sd or 0.0) > between.allowance for row in of.judged):
-        share += ", or as much as launches of one where that is more"
-    is_ = "is" if between.sessions == 1 else "are"
-    return f"Sessions are assumed to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
+        typical = format.percent(median(row.session_sd or 0.0 for row in of.judged))
+        yield f"The bounds contain the variation between {sessions}: {typical} (standard deviation, typical case)."
+    if between.allowed:
+        which = "" if between.allowed == len(of.judged) else f" in {format.count(between.allowed, 'case')}"
+        share = f"{100 * between.allowance:.6g} % or more{which} (standard deviation, --between-sessions)"
+        there = f"the store of base has {sessions} of its suite and environment"
+        yield f"Sessions are assumed to differ by {share}: {there}, and {FEWEST_SESSIONS} are needed to measure it."
 
 
 def command(of: Comparison) -> str:

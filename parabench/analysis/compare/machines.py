@@ -5,18 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from msgspec import to_builtins
 
+from parabench.analysis import format
 from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
-from parabench.analysis.compare.several import NUMBERS, Row, Several
-from parabench.analysis.compare.sides import check_two
+from parabench.analysis.compare.several import Row, Several
+from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -27,7 +28,7 @@ TITLES = {"step_time": "step", "per_joule": "per joule", "per_gb": "per GB"}
 class Machines:
     """Two machines. `names`, `origins` and `hardware_names` are of base and candidate.
 
-    `works` are the answers by work, `rows` the ratios by configuration, fastest first.
+    `works` are the answers by workload, `rows` the ratios by configuration, fastest first.
     """
 
     names: tuple[str, ...]
@@ -45,7 +46,7 @@ def compared(base: SessionData, candidate: SessionData) -> Several:
 
     Raises UsageError if both sides are the same session, or if they have no configuration in common.
     """
-    check_two(base, candidate)
+    check_distinct((base, candidate))
     of = Several((base, candidate))
     if not of.common(1):
         raise UsageError(
@@ -71,7 +72,7 @@ def machines(of: Several) -> Machines:
 
 
 def answers(works: Iterable[Overall]) -> list[str]:
-    """Return the sentences about all works."""
+    """Return the sentences about all workloads."""
     said = []
     for work in works:
         own = [*sentences(work), *(given(work, name) for name in GIVES if work.others)]
@@ -82,41 +83,48 @@ def answers(works: Iterable[Overall]) -> list[str]:
 
 def lines(of: Machines) -> list[str]:
     """Return the comparison as lines of text."""
+    rows = table(of)
     return [
         *(f"{name}: {hardware}" for name, hardware in zip(of.names, of.hardware_names, strict=True)),
         *format.in_lines(answers(of.works)),
         *(f"hardware: {difference}" for difference in of.hardware),
         *(f"software: {difference}" for difference in of.software),
         *format.warnings(of.findings),
-        *(f"{row.label}: {_line(of, row)}" for row in of.rows),
+        *(format.aligned(rows) if len(rows) > 1 else ()),
+        *(f"{label}: {why}" for label, why in without_ratio(of)),
     ]
 
 
-def _line(of: Machines, row: Row) -> str:
-    """Return '50.0 ms -> 20.0 ms; step 0.40 times (95 %: 0.39 to 0.41); per joule ...', or why there is no ratio."""
-    if alone := alone_on(of, row):
-        return f"only in {alone[0]}: {alone[1]}"
-    step = row.step_time[0]
-    assert step is not None
-    if step.ratio is None:
-        return step.note
-    said = [f"{format.milliseconds(step.base_step_time_s)} -> {format.milliseconds(step.candidate_step_time_s)}"]
-    for name in NUMBERS:
-        found = row.ratio(name, 1)
-        if found is None or found.ratio is None:
-            said.append(f"{TITLES[name]} unknown ({getattr(found, 'reason', '')})")
-        else:
-            ends = f" (95 %: {interval(found)})" if found.low is not None else " (no interval)"
-            said.append(f"{TITLES[name]} {format.times(found.ratio)} times{ends}")
-    return "; ".join(said)
+def table(of: Machines) -> list[list[str]]:
+    """Return the head, then the cells of each configuration with a ratio, candidate / base."""
+    ratios = chain.from_iterable((title, "95 %") for title in TITLES.values())
+    rows = [["Case", *(f"{name}, ms" for name in of.names), *ratios]]
+    for row in of.rows:
+        step = row.step_time[0]
+        if step is not None and step.ratio is not None:
+            times = (step.base_step_time_s, step.candidate_step_time_s)
+            cells = ["–" if time_s is None else format.digits(time_s * 1e3) for time_s in times]
+            for name in TITLES:
+                found = row.ratio(name, 1)
+                if found is not None and found.ratio is not None:
+                    cells += [format.times(found.ratio), interval(found)]
+                else:
+                    cells += ["–", "–"]
+            rows.append([row.label, *cells])
+    return rows
 
 
-def alone_on(of: Machines, row: Row) -> tuple[str, str] | None:
-    """Return the only side that has a row, and why the other does not; None if both have it."""
-    if None not in row.cases:
-        return None
-    at = row.cases.index(None)
-    return of.names[1 - at], row.missing[at]
+def without_ratio(of: Machines) -> list[tuple[str, str]]:
+    """Return the label of each configuration without a ratio, and the reason."""
+    found = []
+    for row in of.rows:
+        step = row.step_time[0]
+        if step is None:
+            at = row.cases.index(None)
+            found.append((row.label, f"only in {of.names[1 - at]}: {row.missing[at]}"))
+        elif step.ratio is None:
+            found.append((row.label, step.note))
+    return found
 
 
 def command(origins: Iterable[Origin]) -> str:

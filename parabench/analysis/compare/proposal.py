@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.compare.cases import REGRESSIONS
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
-from parabench.analysis.text import format
 
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01
@@ -32,11 +32,10 @@ FIRST_REJECT = 3
 
 @dataclass(frozen=True)
 class Judgement:
-    """What pairs of launches say of a proposal. `accept` is None where more of them would tell; `why` is for people.
+    """The judgement of a proposal by pairs of launches. `accept` is None if more pairs are needed, `why` is the reason.
 
-    `gain` is the share of a step's time that it saves, over all cases (their geometric mean), `low` to `high` its 95 %
-    interval for this proposal alone, `at_least` what it saves at the confidence at which it would be accepted now; None
-    where unknown.
+    `gain` is the share of a step's time that it saves, over all cases (their geometric mean). `low` to `high` is its
+    95% interval for this proposal alone, `at_least` its lower bound at the confidence of an accept. Unknown is None.
     """
 
     accept: bool | None = None
@@ -49,15 +48,17 @@ class Judgement:
 
 
 def alpha_of(number: int, alpha: float = ALPHA) -> float:
-    """What the proposal of that number, from 1, may spend of the chance of any false accept in its series."""
+    """Return the share of the chance of any false accept in a series that its n-th proposal may spend, from 1."""
     return alpha / (number * (number + 1))
 
 
 def judge_proposal(
     base: SessionData, candidate: SessionData, spend: float, least: float = LEAST, over: bool = False
 ) -> Judgement:
-    """Judge a proposal, `candidate`, that may `spend` so much, by the launches that both sides have so far; `over`: no
-    more are to come."""
+    """Judge a proposal, `candidate`, that may `spend` this chance of a false accept, by the launches of both sides.
+
+    `over` means that no more launches follow.
+    """
     outcome = compare(base, candidate)
     worse = [row for row in outcome.rows if row.outcome in REGRESSIONS]
     logs = _log_ratios(base, candidate)
@@ -70,7 +71,7 @@ def judge_proposal(
 
 
 def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, over: bool = False) -> Judgement:
-    """The same by the test of the mean over cases of so many pairs of launches."""
+    """Judge a proposal by the test of the mean over cases of this number of pairs of launches."""
     over = over or pairs >= MOST_PAIRS
     if test is None:
         return Judgement(False if over else None, "too few launches have ended" if over else "", pairs)
@@ -94,7 +95,7 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
 
 
 def _log_ratios(base: SessionData, candidate: SessionData) -> Numbers:
-    """Of each block that both sides have of every case, the mean over cases of log(candidate / base)."""
+    """Return the mean over cases of log(candidate / base) for each block that both sides have of every case."""
     before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
     blocks = (after / before).unstack("case").dropna()
     found: Numbers = np.log(blocks.to_numpy(dtype=float)).mean(axis=1)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
 from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
-from parabench.analysis.session import SHORT_COMMIT, Session, SessionData
-from parabench.analysis.text import format
+from parabench.analysis.session import Session, SessionData
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine import accelerator
 from parabench.plan.protocol import BY_STEPS_OR_TIME
@@ -79,7 +79,7 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> Iterator[Fa
     yield fact(SOFTWARE, "python", known("python"))
     yield fact(HARDWARE, "os", known("os"))
     yield fact(SOFTWARE, "parabench", lambda of: of.version)
-    yield fact(SOFTWARE, "commit", known("git", "commit"))
+    yield fact(SOFTWARE, "commit", lambda of: of.commit)
     for name in names_in("env"):
         yield fact(SOFTWARE, name, partial(_variable, name))
     yield fact(SOFTWARE, "launches", _launches)
@@ -140,13 +140,7 @@ def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> 
     """Return the changes from one session to the next: first those that matter, last the commit, which nearly always
     changes."""
     found = session_differences(before.session, after.session, set(devices))
-    short = (
-        replace(each, base=each.base[:SHORT_COMMIT], candidate=each.candidate[:SHORT_COMMIT])
-        if each.name == "commit"
-        else each
-        for each in found
-    )
-    return tuple(sorted(short, key=lambda change: (not change.matters, change.name == "commit")))
+    return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
 
 
 def _devices(sides: Iterable[SessionData]) -> set[str]:
@@ -189,15 +183,13 @@ def hardware_name(side: SessionData) -> str:
 def machine_facts(sides: Sequence[SessionData]) -> Iterator[Fact]:
     """Yield the facts of the machines, as their records have them; devices only if each machine has some."""
     environments = [side.session.environment for side in sides]
-    told = [dict(machine_pairs(environment)) for environment in environments]
-    if any(map(several_nodes, environments)):
-        told = [
-            {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} | facts
-            for environment, facts in zip(environments, told, strict=True)
-        ]
-    devices = all(environment.get("gpus") for environment in environments)
-    if devices:
-        told = [facts | _device_facts(environment) for facts, environment in zip(told, environments, strict=True)]
+    several, devices = any(map(several_nodes, environments)), all(each.get("gpus") for each in environments)
+    told = []
+    for environment in environments:
+        facts = dict(machine_pairs(environment))
+        if several:
+            facts = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} | facts
+        told.append(facts | _device_facts(environment) if devices else facts)
     for name in dict.fromkeys(name for facts in told for name in facts):
         if devices or name not in ("driver", "newest CUDA it runs"):
             values = tuple(format.one_line(facts.get(name, NOT_RECORDED)) for facts in told)

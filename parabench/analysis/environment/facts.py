@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 
 # The keys of a session's environment that are the machine's, as against the run's and its software's.
 MACHINE = (

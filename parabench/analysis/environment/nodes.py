@@ -3,13 +3,12 @@ however many there are. Of a session of one machine nothing is said of nodes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import Rows, devices_said, gpu_rows, link_rows, machine_pairs
-from parabench.analysis.text import format
 from parabench.machine import accelerator
 
 
@@ -62,15 +61,11 @@ def rank_said(rank: int, facts: Mapping[str, Any]) -> str:
 
 
 def nodes_of_group(ranks: str, facts: Mapping[str, Any]) -> int:
-    """On how many nodes the ranks of a group lie, written `0-3` or `0,2` as in `CollectiveSample.ranks`; 1 where
-    something else is written."""
+    """Return on how many nodes the ranks of a group are, written `0-3` or `0,2` as in `CollectiveSample.ranks`."""
     node_of = node_of_rank(facts)
-    runs = [_RUN.fullmatch(run) for run in ranks.split(",")]
-    ends = [(int(run[1]), int(run[2] or run[1])) for run in runs if run]
-    return len({node for rank, node in node_of.items() if any(first <= rank <= last for first, last in ends)}) or 1
-
-
-_RUN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+    runs = [run.partition("-") for run in ranks.split(",")]
+    members = [rank for first, _, last in runs for rank in range(int(first), int(last or first) + 1)]
+    return len({node_of[rank] for rank in members if rank in node_of}) or 1
 
 
 def samplers(facts: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from parabench.analysis import format
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
 from parabench.plan.suite import BATCH_PER_RANK

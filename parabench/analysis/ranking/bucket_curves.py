@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from parabench.analysis import format
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects
-from parabench.analysis.text import format
 from parabench.plan.case import DEFAULTS, Case
 
 # Two points are not a curve.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from parabench.analysis import format as words
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 from parabench.store.results import records
 

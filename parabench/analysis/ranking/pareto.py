@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.numbers import levels
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.text import format
 
 
 @dataclass(frozen=True)

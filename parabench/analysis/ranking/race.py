@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
-from parabench.analysis.text import format
 from parabench.store.record import FIRST_BLOCK
 
 # How often the fastest may be eliminated.
@@ -64,16 +64,14 @@ def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
 
 
 def race_note(looks: Sequence[Look]) -> list[str]:
-    """Return when configurations were eliminated, and by which bound: 'Left the race: 11 configurations after block 3,
-    24 % or more behind; 2 more by block 7.'"""
-    left = sorted((look.block + 1, each.at_least) for look, each in exits(looks).values())
+    """Return when configurations were eliminated, and by which bound: 'Left the race: 11 configurations by block 3,
+    24 % or more behind.'"""
+    left = list(exits(looks).values())
     if not left:
         return []
-    first, least = left[0]
-    at_first = sum(block == first for block, _ in left)
-    text = f"Left the race: {format.count(at_first, 'configuration')} after block {first}, {format.percent(least)}"
-    more = f"; {len(left) - at_first} more by block {left[-1][0]}" if len(left) > at_first else ""
-    return [f"{text} or more behind{more}."]
+    last, least = max(look.block + 1 for look, _ in left), min(each.at_least for _, each in left)
+    some = format.count(len(left), "configuration")
+    return [f"Left the race: {some} by block {last}, {format.percent(least)} or more behind."]
 
 
 def confidence_of(look: int) -> float:

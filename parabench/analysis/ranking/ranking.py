@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.links import with_links
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
 from parabench.analysis.ranking.bucket_curves import Curve, Members, bucket_curves, members
@@ -23,10 +24,9 @@ from parabench.analysis.ranking.pareto import ParetoPoint, front
 from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
-from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
-from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import records
 from parabench.strategies import OPTIONAL, Rule, entry_of
 from parabench.strategies.snippet import snippet
@@ -299,12 +299,8 @@ def _no_number(own: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, obj
     if len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
         return f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
-    succeeded = int((own["status"] == Status.OK).sum())
-    if succeeded:
-        which = format.count(succeeded, "launch")
-        return f"{which} succeeded, none with a known step time, so there is no fastest configuration."
     how = ", ".join(f"{n} {status}" for status, n in Counter(own["status"]).items())
-    return f"No launch succeeded with a step time, so there is no fastest configuration ({how})."
+    return f"No launch has a known step time, so there is no fastest configuration ({how})."
 
 
 def _why_not(effects: Effects) -> str | None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.carry_over import sentence as carried_over
+from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.noise_floor import noise_floor
 from parabench.analysis.ranking.bucket_curves import curve_notes
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
 from parabench.analysis.ranking.pareto import front_table
@@ -23,7 +24,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
-from parabench.analysis.text import format
+from parabench.analysis.turns import noise_floor
 from parabench.store.record import MEASURED_ON_CPU, WATCHED
 from parabench.store.store import STORE_NAME
 
@@ -67,13 +68,12 @@ def closing_lines(seen: SessionData) -> list[str]:
 
     If nothing is decided, memory comes first: it is the same in every launch.
     """
-    answers = seen.once(spots)
-    held = compared(seen.once(case_states))
-    fastest = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
-    fastest += [*summary.lines(seen), *scaling_lines(seen)]
-    first = [*fastest, *held] if any(answer.decided for answer in answers) else [*held, *fastest]
+    answers, held = seen.once(spots), compared(seen.once(case_states))
+    parts = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
+    parts += [*summary.lines(seen), *scaling_lines(seen)]
+    parts = [*parts, *held] if any(answer.decided for answer in answers) else [*held, *parts]
     following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
-    return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *following]
+    return [*_on_cpu(seen), *parts, *of_turns(seen, small=False), *following]
 
 
 def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
@@ -93,8 +93,6 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
     far = left.more_blocks is not None and blocks_begun(launches) + left.more_blocks > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
-    from parabench.analysis.environment.nodes import cluster_options
-
     command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
 
@@ -229,25 +227,21 @@ def _place(answer: Answer, best: Candidate, objective: Objective) -> Iterator[st
     near, everything = len(answer.tied) + 1, format.count(len(answer.candidates), "configuration")
     names, following = [each.name for each in answer.members], next(iter(answer.slower), None)
     worse = objective.worse(following.slower) if following else ""
-    blocks = f"{format.percent(CONFIDENCE)}, {format.count(answer.blocks, 'block')}"
-    basis = blocks if answer.half_width is None else f"{blocks}, {format.within(answer.half_width)}"
+    basis = f"{format.percent(CONFIDENCE)}, {format.count(answer.blocks, 'block')}"
+    if answer.tied and answer.half_width is not None:
+        basis += f", {format.within(answer.half_width)}"
     if answer.too_wide or (answer.tied and not following):
         listed = format.listed(names, MOST_NAMES)
-        if following and answer.half_width is not None:
+        if following:
             yield f"{objective.first}: one of {near} of {everything} ({basis}): {listed}."
             yield f"The next, {following.label}, {worse}."
-            yield _apart(answer)
-        elif answer.too_wide:
-            yield f"No clear winner among {format.count(near, 'configuration')} ({basis}): {listed}."
         else:
-            spread = max(each.slower or 0.0 for each in answer.tied)
-            last = f": the last {objective.worse(spread)} than the first" if spread > format.EXACT else ""
-            yield f"No significant difference between the {everything} ({basis}){last}."
+            yield f"No clear winner among {everything} ({basis}): {listed}."
+        yield _apart(answer)
         yield _nominally(answer, best, objective)
         yield _more_blocks(answer)
         return
-    of = f" of the {everything} compared" if answer.not_compared else ""
-    yield f"{objective.first}{of}: {names[0]}: {_with_rate(best, objective)}."
+    yield f"{objective.first}: {names[0]}: {_with_rate(best, objective)}."
     if answer.tied:
         others = [name for name in names[1:] if name not in answer.apart]
         if others:
@@ -257,10 +251,10 @@ def _place(answer: Answer, best: Candidate, objective: Objective) -> Iterator[st
         yield _apart(answer)
         yield _more_blocks(answer)
     elif following and len(answer.slower) == 1:
-        yield f"{following.label} {worse} ({blocks})."
+        yield f"{following.label} {worse} ({basis})."
     elif following:
         rest = format.count(len(answer.slower), "other configuration")
-        yield f"It is {objective.ahead} the {rest} ({blocks}); the next, {following.label}, {worse}."
+        yield f"It is {objective.ahead} the {rest} ({basis}); the next, {following.label}, {worse}."
 
 
 def _with_rate(best: Candidate, objective: Objective) -> str:
@@ -305,7 +299,7 @@ def _default(answer: Answer, best: Candidate, objective: Objective) -> str:
     if default.case_id == best.case_id:
         return f"{best.label} is PyTorch's default."
     if default in answer.tied:
-        return f"PyTorch's default ({default.label}) is one of these." if answer.slower else ""
+        return f"PyTorch's default ({default.label}) is one of these."
     return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(default.slower)}."
 
 
@@ -332,12 +326,7 @@ def _no_comm_baseline(answer: Answer) -> str:
     step = f"Without communication ({of.strategy}) a step takes {format.milliseconds(of.step_time_s)}"
     if of.share is None:
         return f"{step}; no launch or repetition that counts connects it with the fastest."
-    if of.share <= 0:
-        return f"{step}, not less than the fastest's."
     between = ""
     if of.low is not None and of.high is not None:
-        between = f" (95 %: {format.percent(max(0.0, of.low))} to {format.percent(of.high)})"
-    share = format.percent(of.share)
-    if of.bound:
-        return f"{step}: communication costs at most {share} of the fastest's{between}."
-    return f"{step}, {share} less than the fastest's{between}."
+        between = f" (95 %: {format.percent(max(0.0, of.low))} to {format.percent(max(0.0, of.high))})"
+    return f"{step}, {format.percent(max(0.0, of.share))} less than the fastest's{between}."

@@ -19,14 +19,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import (
-    MOST_ALIKE,
-    Numbers,
-    dunnett,
-    dunnett_cdf,
-    studentized_range,
-    t_quantile,
-)
+from parabench.analysis.stats.quantiles import MOST_ALIKE, Numbers, dunnett, dunnett_cdf, studentized_range, t_quantile
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
-from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD, Numbers
 
 # With fewer sessions, the spread between sessions is unknown. In simulated series of 6 sessions, with a noise of 1%, a
 # step of 10% was found in 85%.

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.numbers import step_numbers
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
-from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.store.record import MESSAGES, WAIT, Finding, Phase
 from parabench.strategies import Rule, entry_of

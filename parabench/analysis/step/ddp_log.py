@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
-from parabench.analysis.text import format
 from parabench.store.record import Finding, Phase
 
 SPANS = ("forward", "backward", "communication")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.energy import COUNTER, joules_between, phases, too_short
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.store.record import NOT_SUPPORTED, Phase
 
 # Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
@@ -162,18 +162,6 @@ def too_short_said(seen: SessionData) -> str:
     return f"power, energy and utilization of a launch: {whys[0]}{more}" if whys else ""
 
 
-def node_table(devices: pd.DataFrame) -> pd.DataFrame:
-    """`device_table` with the devices of a node in one row: means, extremes, and the energy of all of them."""
-    keys = ["case_id", "label", "node"]
-    how = dict.fromkeys(MEANS, "mean") | {
-        "sm_clock_low_hz": "min", "sm_clock_high_hz": "max", "temperature_c": "max", "device": "size",
-    }  # fmt: skip
-    groups = devices.groupby(keys, sort=False)
-    table = groups.agg(how).assign(energy_j=groups["energy_j"].sum(min_count=1)).reset_index()
-    places = zip(table["node"], table["device"], strict=True)
-    return table.assign(place=[f"node {node}, {format.count(n, 'device')}" for node, n in places])
-
-
 def _energy(seen: SessionData) -> pd.DataFrame:
     """Return `energy_j` by configuration and device: the growth of its counter in the measured steps."""
     rows = seen.rows("device_sample")
@@ -215,7 +203,7 @@ def unread(seen: SessionData) -> list[str]:
         what = f"{', '.join(dict.fromkeys(own['metric']))} {NOT_SUPPORTED}"
         alike.setdefault(what, []).append(nodes.device_said(device, node, of_several))
     for what, places in alike.items():
-        said += [f"{format.listed(places, most=4)}: {what}"] if of_several else [f"{one}: {what}" for one in places]
+        said.append(f"{format.listed(places, most=4)}: {what}")
     return list(dict.fromkeys(said))
 
 

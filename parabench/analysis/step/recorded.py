@@ -11,11 +11,11 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
 from parabench.analysis.step.timeline import Timeline, timeline_of
-from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import UNKNOWN
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase

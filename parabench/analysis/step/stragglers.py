@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import clock_error_s, rank_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.breakdown import instrumented_steps
 from parabench.analysis.step.calls import CALL, rank_calls
-from parabench.analysis.text import format
 from parabench.store.record import Finding
 from parabench.strategies import Layout, entry_of
 

@@ -64,7 +64,6 @@ CODES: dict[str, str] = {
     "recording_ranks": "the traces of some ranks are missing",
     "shared_cpu": "`doctor`: ranks run on CPU cores, which other processes share",
     "shared_device": "several ranks ran on one device (MPS or time slicing): speed and scaling are not meaningful",
-    "shared_gpu_nccl": "several NCCL ranks ran on one GPU: the times are not meaningful",
     "slow_link": "a link is slower than others of its kind",
     "slow_node": "the ranks of a node compute slower than the ranks of the others",
     "slow_node_links": "all links of a node are slower than the links between other nodes",

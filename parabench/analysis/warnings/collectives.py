@@ -7,18 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
-from parabench.analysis.warnings.launches import (
-    NOISY,
-    debug_environment,
-    failing,
-    few_launches,
-    nodes_differ,
-    oversubscribed,
-    shared_gpu,
-)
+from parabench.analysis.warnings.launches import NOISY, common, few_launches
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding
 
@@ -31,12 +23,8 @@ def check_collectives(cases: pd.DataFrame, table: pd.DataFrame, fits: Iterable[F
     `table` is that of `bus.bus_table`."""
     logged = (cases["source"] != "").any()
     return [
-        *([] if logged else few_launches(list(cases["label"]), list(cases["n_ok"]))),
-        *failing(cases),
-        *oversubscribed(cases, session.environment),
-        *shared_gpu(cases, session.environment),
-        *debug_environment(cases, session.environment),
-        *nodes_differ(session),
+        *([] if logged else few_launches(cases)),
+        *common(cases, session),
         *_other_algorithm(table),
         *_noisy(table),
         *_poor_fits(fits),

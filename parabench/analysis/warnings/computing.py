@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.numbers import case_of
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS
@@ -26,8 +26,6 @@ from parabench.store.record import Finding
 # The lag as a share of the step. A launch and the last kernels of a step take some 10 to 100 us of steps that last
 # milliseconds; a device that limits lags by half a step or more. A tenth is far from both.
 SMALL_LAG = 0.1
-# From this share on of the step that the device waits for a batch, loading is the cause that is named.
-LOADS = 0.5
 # From this share on loading is worth a word.
 WAITS = 0.1
 
@@ -60,22 +58,15 @@ def launch_bound(seen: SessionData) -> Iterator[Finding]:
         if rows["lag"].median() >= SMALL_LAG:
             continue
         middle = rows.sort_values("lag", kind="stable").iloc[(len(rows) - 1) // 2]
-        loading = middle["data_s"] / middle["step_s"]
-        loads = loading >= LOADS
         yield Finding(
             code="launch_bound",
             message=f"{middle['label']}: the device of rank {middle['rank']} is never more than "
             f"{format.milliseconds(middle['lag_s'])} behind its host, of a step of "
-            f"{format.milliseconds(middle['step_s'])}: it waits for the host, "
-            + (
-                f"{format.percent(loading)} of the step for the batch."
-                if loads
-                else "so these times compare Python and kernel launches, not the device."
-            ),
-            advice="Load batches in other processes (--set workers), or make them cheaper."
-            if loads
-            else "Give the device more in each step (a larger model, global_batch or seq_len), or launch less: "
-            "fused=on, compile=on, or CUDA graphs in a strategy of your own.",
+            f"{format.milliseconds(middle['step_s'])} ({format.milliseconds(middle['data_s'])} of it for the batch): "
+            "it waits for the host, so these times compare the host and not the device.",
+            advice="Give the device more in each step (a larger model, global_batch or seq_len), launch less "
+            "(fused=on, compile=on, or CUDA graphs in a custom strategy), or load batches in other processes "
+            "(--set workers).",
             case_id=str(case_id),
         )
 
@@ -131,16 +122,14 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
 
 
 def not_compiled(seen: SessionData) -> Iterator[Finding]:
-    """Find the cases with torch.compile that ran in eager mode, as a whole or in part."""
+    """Yield a warning if torch.compile left configurations to eager mode, as a whole or in part."""
     eager: dict[str, str] = {}
     for launch_id, label in zip(seen.counted["launch_id"], seen.counted["label"], strict=True):
         ranks = seen.facts[launch_id].get("compiled") or []
-        given_up = max((rank["eager_frames"] for rank in ranks), default=0)
-        if ranks and not any(rank["graphs"] for rank in ranks):
-            eager[label] = "torch.compile made no graph"
-        elif given_up:
-            frames = "1 frame" if given_up == 1 else f"{given_up} frames"
-            eager.setdefault(label, f"torch.compile gave up {frames} of Python code")
+        graphs, frames = (max((rank[name] for rank in ranks), default=0) for name in ("graphs", "eager_frames"))
+        if ranks and (frames or not graphs):
+            made = f"made {format.count(graphs, 'graph')} and gave up {format.count(frames, 'frame')} of Python code"
+            eager[label] = f"torch.compile {made}"
     if eager:
         yield Finding(
             code="not_compiled",

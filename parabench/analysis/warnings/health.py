@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
-from parabench.analysis.text import format
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 
 # A dedicated GPU's clocks stay within about 1-2 % under a steady load.
@@ -28,11 +28,7 @@ OPTIONAL = (
 
 
 def findings(seen: SessionData) -> tuple[Finding, ...]:
-    """Return all warnings of a session about devices and hosts."""
-    return seen.once(_findings)
-
-
-def _findings(seen: SessionData) -> tuple[Finding, ...]:
+    """Return all warnings of a session about devices and hosts, for `SessionData.once`."""
     devices = (
         rule(*place) for place in _places(seen, readings(seen)) for rule in (_foreign, _throttled, _clocks_moved)
     )

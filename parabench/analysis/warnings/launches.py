@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.carry_over import carry_over, sentence
-from parabench.analysis.environment.nodes import (
-    crowded,
-    kinds,
-    node_of_rank,
-    nodes_compared,
-    rank_said,
-    several_nodes,
-    sharing,
-)
+from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
-from parabench.analysis.text import format
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound, not_compiled
 from parabench.machine import accelerator
@@ -70,11 +62,19 @@ def session_warnings(seen: SessionData) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(seen)]
 
 
-def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
-    """The finding that some cases have too few `good` launches; those without any are told of elsewhere."""
-    few = [label for label, n_ok in zip(labels, good, strict=True) if 0 < n_ok < FEW_LAUNCHES]
+def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
+    """Yield the warnings that sessions of training runs and of collectives have in common."""
+    yield from failing(cases)
+    for rule in (oversubscribed, shared_devices, debug_environment):
+        yield from rule(cases, session.environment)
+    yield from nodes_differ(session)
+
+
+def few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a warning if launches of some configurations succeeded, but too few."""
+    few = list(cases.loc[(cases["n_ok"] > 0) & (cases["n_ok"] < FEW_LAUNCHES), "label"])
     if few:
-        which = "Every case" if len(few) == len(labels) else format.listed(few, most=3)
+        which = "Every case" if len(few) == len(cases) else format.listed(few, most=3)
         yield Finding(
             code="few_launches",
             message=f"{which}: fewer than {FEW_LAUNCHES} successful launches, "
@@ -97,36 +97,29 @@ def failing(cases: pd.DataFrame) -> Iterator[Finding]:
 
 def oversubscribed(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a warning if configurations have more computing threads than their nodes have cores."""
-    of_several = several_nodes(environment)
-    over: dict[str, tuple[int, int]] = {}
-    for case in cases[cases["device"] == "cpu"].to_dict("records"):
-        found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
-        if found:
-            over[case["label"]] = found
+    on_cpu = cases[cases["device"] == "cpu"].to_dict("records")
+    sizes = {case["label"]: [int(case[name]) for name in ("world_size", "threads", "nodes")] for case in on_cpu}
+    over = {label: found for label, size in sizes.items() if (found := crowded(environment, *size))}
     if over:
-        wanted, cores = max(over.values())
-        whose = "a node's ranks" if of_several else "world_size"
+        threads, cores = max(over.values())
         yield Finding(
             code="oversubscribed",
-            message=f"{format.listed(over, most=3)}: up to {wanted} computing threads on {format.count(cores, 'core')}"
-            f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
-            advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
+            message=f"{format.listed(over, most=3)}: up to {threads} computing threads on "
+            f"{format.count(cores, 'core')} of a node, so ranks take turns and scaling cannot be read from this.",
+            advice=f"Keep ranks per node x threads at {cores} or below, or use a machine with more cores.",
         )
 
 
-def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
-    """The finding that cases over NCCL had more ranks on a node than devices: what they compute is right, how long it
-    takes says nothing. `cases` have the columns device, backend, world_size and nodes."""
-    nccl = cases.loc[cases["backend"] == "nccl", ["device", "world_size", "nodes"]].drop_duplicates()
-    found = [shared for case in nccl.to_dict("records") if (shared := sharing(environment, case))]
+def shared_devices(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a warning if configurations had more ranks on a node than devices."""
+    found = {case["label"]: own for case in cases.to_dict("records") if (own := sharing(environment, case))}
     if found:
-        ranks, devices = max(found)
+        ranks, devices = max(found.values())
         yield Finding(
-            code="shared_gpu_nccl",
-            message=f"Up to {format.count(ranks, 'rank')} over NCCL on {format.count(devices, 'device')} of a node: "
-            "they share devices, so these cases are for correctness only: neither speed nor scaling can be read from "
-            "their times.",
-            advice="Give each rank a device of its own; use only losses and verification of these cases.",
+            code="shared_device",
+            message=f"{format.listed(found, most=3)}: up to {format.count(ranks, 'rank')} shared "
+            f"{format.count(devices, 'device')} of a node, so their times show neither speed nor scaling.",
+            advice="Give each rank its own device; use only losses and verification of these configurations.",
         )
 
 
@@ -146,35 +139,6 @@ def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> It
             message=f"Debugging was on in the environment: {each}. The times are longer than in training without it.",
             advice=f"Unset {', '.join(setting.partition('=')[0] for setting in costs)} and measure again.",
         )
-
-
-def _sharing(seen: SessionData) -> Iterator[Finding]:
-    """The finding that ranks without NCCL had a device together; `shared_gpu` tells of those with it."""
-    found = {
-        case["label"]: (case["case_id"], shared)
-        for case in seen.cases.to_dict("records")
-        if case["backend"] != "nccl" and (shared := sharing(seen.session.environment, case))
-    }
-    if not found:
-        return
-    ranks, devices = max(shared for _, shared in found.values())
-    rows = seen.rows("device_sample")
-    launches = seen.counted["launch_id"][seen.counted["case"].isin([case_id for case_id, _ in found.values()])]
-    servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
-    how = (
-        "through MPS, by which they compute at the same time"
-        if (servers > 0).any()
-        else "without MPS, so they take turns"
-        if len(servers)
-        else "whether through MPS is unknown"
-    )
-    where = f"up to {format.count(ranks, 'rank')} on {format.count(devices, 'device')}"
-    yield Finding(
-        code="shared_device",
-        message=f"{format.listed(found, most=3)}: {where}, {how}. A rank's times include those of the "
-        "others, so neither speed nor scaling can be read from them.",
-        advice="Give each rank a device of its own; use only losses and verification of these cases.",
-    )
 
 
 def _noisy(seen: SessionData) -> Iterator[Finding]:
@@ -218,26 +182,30 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
 
 
 def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
-    good, medians = seen.counted, seen.results.medians
-    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
+    medians, good = seen.results.medians, seen.counted
+    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)].set_index("launch_id", drop=False)
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
-    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
-    for case_id, group in local.groupby("case", sort=False):
-        own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
-        if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
-            continue
-        slowest = own.idxmax(axis="columns")
-        rank = slowest.iloc[0]
-        others = own.drop(columns=rank).median(axis="columns")
-        ratio = (own[rank] / others).min()
-        if (slowest == rank).all() and ratio > SLOW_RANK:
-            where = rank_said(int(rank), seen.facts[group["launch_id"].iloc[0]])
+    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank").reindex(local["launch_id"])
+    complete = wide.notna().sum(axis="columns") == local["world_size"]
+    local = local[complete.groupby(local["case"]).transform("all")]
+    if local.empty:
+        return
+    wide = wide.loc[local.index]
+    rank, slowest = wide.idxmax(axis="columns"), wide.max(axis="columns")
+    others = wide.mask(np.equal.outer(rank.to_numpy(), wide.columns.to_numpy())).median(axis="columns")
+    ranks = local.assign(rank=rank, ratio=slowest / others)
+    ranks = ranks[ranks.groupby("case")["rank"].transform("nunique") == 1]
+    ranks["ratio"] = ranks.groupby("case")["ratio"].transform("min")
+    for first in ranks.drop_duplicates("case").to_dict("records"):
+        ratio = first["ratio"]
+        if ratio > SLOW_RANK:
+            where = rank_said(int(first["rank"]), seen.facts[first["launch_id"]])
             yield Finding(
                 code="slow_rank",
-                message=f"{group['label'].iloc[0]}: {where} computes its forward pass at least "
+                message=f"{first['label']}: {where} computes its forward pass at least "
                 f"{format.percent(ratio - 1)} slower than the others in every launch; all ranks wait for it.",
                 advice="Look at that rank's device, its clocks, and what else runs there.",
-                case_id=str(case_id),
+                case_id=first["case"],
             )
 
 
@@ -252,25 +220,23 @@ def nodes_differ(session: Session) -> Iterator[Finding]:
 
 
 def _node_forward(seen: SessionData) -> pd.DataFrame:
-    """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
-    slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
+    """Return `launch_id, device, node, ratio` of launches that span nodes and do not communicate in the forward pass.
+
+    `node` is the slowest, and `ratio` its ranks' median forward pass over the median of the other nodes'. Launches
+    whose ranks are not all known are left out.
+    """
     good = seen.counted[seen.counted["strategy"].isin(LOCAL_FORWARD)]
-    node_of_ranks = {at: node_of_rank(seen.facts[at]) for at in good["launch_id"]}
-    spanning = {at: node_of for at, node_of in node_of_ranks.items() if len(set(node_of.values())) > 1}
+    places = [(at, rank, node) for at in good["launch_id"] for rank, node in node_of_rank(seen.facts[at]).items()]
     medians = seen.results.medians
-    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(spanning.keys())]
+    forward = medians.loc[medians["metric"] == "forward_s", ["launch_id", "rank", "value"]]
+    ranks = pd.DataFrame(places, columns=["launch_id", "rank", "node"], dtype=int)
+    ranks = ranks.merge(forward, "left", ["launch_id", "rank"])
+    ranks = ranks[~ranks["launch_id"].isin(ranks.loc[ranks["value"].isna(), "launch_id"])]
     found = []
-    by_launch = dict(iter(rows.groupby("launch_id")))
-    for launch_id, node_of in spanning.items():
-        if launch_id not in by_launch:
-            continue
-        by_rank = by_launch[launch_id].set_index("rank")["value"]
-        # What a rank did not tell is unknown, and so is which node is the slowest.
-        if by_rank.reindex(list(node_of)).isna().any():
-            continue
-        by_node = by_rank.groupby(by_rank.index.map(node_of)).median()
-        *others, slowest = by_node.sort_values(kind="stable")
-        found.append((launch_id, by_node.idxmax(), slowest / float(np.median(others))))
+    for launch_id, own in ranks.groupby("launch_id"):
+        by_node = own.groupby("node")["value"].median().sort_values(kind="stable")
+        if len(by_node) > 1:
+            found.append((launch_id, by_node.index[-1], by_node.iloc[-1] / by_node.iloc[:-1].median()))
     table = pd.DataFrame(found, columns=["launch_id", "node", "ratio"])
     return table.merge(good[["launch_id", "device"]], on="launch_id")
 
@@ -295,22 +261,17 @@ def _slow_nodes(seen: SessionData) -> Iterator[Finding]:
 
 # All rules for a session of training runs; each yields the warnings that it has.
 RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
-    lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
-    lambda seen: failing(seen.cases),
-    lambda seen: oversubscribed(seen.cases, seen.session.environment),
-    lambda seen: shared_gpu(seen.cases, seen.session.environment),
-    _sharing,
-    lambda seen: debug_environment(seen.cases, seen.session.environment),
+    lambda seen: few_launches(seen.cases),
+    lambda seen: common(seen.cases, seen.session),
     arithmetic,
     _noisy,
     _drifting,
     _carried_over,
     _slow_ranks,
-    lambda seen: nodes_differ(seen.session),
     _slow_nodes,
     breakdown.findings,
     stragglers.findings,
-    health.findings,
+    lambda seen: seen.once(health.findings),
     launch_bound,
     not_compiled,
     data_bound,

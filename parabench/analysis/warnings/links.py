@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from parabench.analysis import format as words
 from parabench.analysis.links import ACROSS, SAID, gigabytes, link_table, microseconds
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format as words
 from parabench.store.record import Finding
 
 # A link that came up at a lower speed (half the lanes, one of two ports, a generation back) carries half or less. Links

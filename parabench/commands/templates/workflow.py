@@ -6,8 +6,8 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+from parabench.analysis import format
 from parabench.analysis.noise import Needs, Sensitivity
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
 

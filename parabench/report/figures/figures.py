@@ -13,12 +13,14 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.ranking.ranking import NOT_RANKED
-from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 Trace = dict[str, Any]
 Figure = dict[str, Any]
+# A gray that is visible on white and on black.
+GREY = "#87909A"
 
 
 @dataclass(frozen=True)

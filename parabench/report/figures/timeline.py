@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import spread_over_nodes
 from parabench.analysis.step.timeline import Row, Timeline
-from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.plan.collective_case import OPS
 from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short

@@ -3,19 +3,22 @@ along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from parabench.analysis.ranking.race import exits
+from parabench.analysis import format
+from parabench.analysis.ranking.race import Look, exits
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.text import format
-from parabench.report.figures.figures import unranked
-from parabench.report.figures.race import race_panel
-from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of
+from parabench.report.figures.figures import GREY, Panel, lay_out, plain, unranked
+from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
+_BLUE = "#0072B2"
+# Names in the text of a point of a race.
+_MOST_NAMES = 4
 # Text under the figures of bucket sizes.
 _CAPS = (
     "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest. If cases differ in other axes too, "
@@ -64,31 +67,28 @@ def _relative(answer: Answer) -> Table:
         case: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}"
         for case, (look, each) in exits(answer.race).items()
     }
-    shown = answer.candidates[:MOST_CASES]
     return table_of(
         " · ".join(filter(None, ("Behind the best", answer.heading))),
         (
             Column("Case", "label"),
             Column("Behind the best", "slower", "percent"),
             Column("95 %", _interval, WORDED),
-            *([Column("Left the race", lambda each: left.get(each.case_id, DASH), WORDED)] if left else []),
+            *([Column("Left the race", lambda each: left.get(each.case_id), WORDED)] if left else []),
             Column("Launches", "launches", "count"),
         ),
-        shown,
-        note=f"The {MOST_CASES} fastest of {len(answer.candidates):,}." if len(shown) < len(answer.candidates) else "",
-        cases=tuple(each.case_id for each in shown),
+        answer.candidates,
     )
 
 
-def _interval(of: Candidate) -> str:
+def _interval(of: Candidate) -> str | None:
     if of.slower_low is None or of.slower_high is None:
-        return DASH
+        return None
     return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
 
 
 def race_section(seen: SessionData) -> Section | None:
     """Return how a race went; `None` if there was none, or it was over before two cases could be compared."""
-    panels = [panel for answer in seen.once(spots) if (panel := race_panel(answer))]
+    panels = [panel for answer in seen.once(spots) if (panel := _race_panel(answer))]
     if not panels:
         return None
     return Section(
@@ -103,6 +103,70 @@ def race_section(seen: SessionData) -> Section | None:
     )
 
 
+def _race_panel(answer: Answer) -> Panel | None:
+    """Return a point for each look of a race; `None` if no look has a half-width.
+
+    Dotted lines mark where cases left; on top is the number of those that stay.
+    """
+    sharp = [look for look in answer.race if look.half_width]
+    if not sharp:
+        return None
+    labels = {each.case_id: each.label for each in answer.candidates}
+    widths = [100 * (look.half_width or 0.0) for look in sharp]
+    enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
+    low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
+    counted = [answer.race[0], *(look for look in answer.race[1:] if look.left)]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
+    width = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "half-width",
+        "x": [round(look.seconds, 1) for look in sharp],
+        "y": widths,
+        "line": {"color": _BLUE},
+        "marker": {"color": _BLUE, "size": 8},
+        "text": [_hover(look, labels) for look in sharp],
+        "hovertemplate": "±%{y:.3~g} % %{text}<extra></extra>",
+    }
+    goal = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"{enough:g} %: sharp enough",
+        "x": [0, end],
+        "y": [enough, enough],
+        "line": {"color": GREY, "dash": "dash", "width": 1.5},
+        "hoverinfo": "skip",
+    }
+    line = {"type": "line", "layer": "below", "yref": "paper", "y0": 0, "y1": 1}
+    style = {"color": GREY, "dash": "dot", "width": 1}
+    count = {"y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "xshift": 2, "showarrow": False}
+    figure = lay_out(
+        [width, goal],
+        "seconds of launches",
+        "half-width (%)",
+        xaxis={"range": [0, 1.06 * end]},
+        yaxis={
+            "type": "log",
+            "range": [math.log10(low), math.log10(high)],
+            "tickvals": ticks,
+            "ticktext": [f"{tick:g}" for tick in ticks],
+        },
+        shapes=[line | {"x0": look.seconds, "x1": look.seconds, "line": style} for look in answer.race if look.left],
+        annotations=[count | {"x": look.seconds, "text": str(len(look.racing))} for look in counted],
+    )
+    return Panel(answer.heading, figure, 340)
+
+
+def _hover(look: Look, labels: dict[str, str]) -> str:
+    """Return the text of a point after its half-width."""
+    parts = [f"after block {look.block + 1}", f"{format.count(len(look.racing), 'case')} still in the race"]
+    if look.left:
+        names = format.listed((plain(labels[each.case_id]) for each in look.left), _MOST_NAMES)
+        parts.append(f"left: {names}; {format.percent(min(each.at_least for each in look.left))} or more behind")
+    return "<br>".join(parts)
+
+
 def front_section(seen: SessionData) -> Section | None:
     """Return the Pareto front; `None` if one configuration is best in both."""
     answers = [answer for answer in seen.once(spots) if len(answer.front) > 1]
@@ -114,7 +178,7 @@ def front_section(seen: SessionData) -> Section | None:
         "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
         "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
         "in both.",
-        tuple(_table(answer) for answer in answers),
+        tuple(map(_front, answers)),
         draw="front",
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
         "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
@@ -122,7 +186,7 @@ def front_section(seen: SessionData) -> Section | None:
     )
 
 
-def _table(answer: Answer) -> Table:
+def _front(answer: Answer) -> Table:
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
@@ -135,7 +199,6 @@ def _table(answer: Answer) -> Table:
         answer.front,
         closed=False,
         note=answer.heading,
-        cases=tuple(point.case_id for point in answer.front),
     )
 
 

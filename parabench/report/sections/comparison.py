@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.compare.several import Row, Several
@@ -13,8 +14,7 @@ from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
-from parabench.analysis.text import format
-from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
+from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 
 _BUCKETS = Section(
     "buckets",
@@ -40,12 +40,10 @@ _MEMORY = Section(
     "No peak memory is known.",
     draw="sides_memory",
 )
-# More rows than these nobody reads in a page; the table of all cases has the others.
-MOST_ROWS = 300
 
 
 def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
-    """The page's tabs, each with its sections."""
+    """Return the tabs of the page."""
     names, labels = of.names, [row.label for row in of.rows]
     per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory")
     by_case = [{case: launch_ids(launches) for case, launches in side.by_case.items()} for side in of.sides]
@@ -67,7 +65,7 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
                 side_section(of.origins, names, "Sources"),
             ),
         ),
-        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names, MOST_ROWS))),
+        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names))),
         Tab("data", "Data", ()),
     ]
 
@@ -87,7 +85,7 @@ def _ratios(of: Several) -> Section:
 
 
 def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
-    """The facts of a kind that are not the same everywhere, those that can explain another step time first."""
+    """Return the section of the facts of a kind that differ; those that can explain another step time come first."""
     own = sorted((fact for fact in told if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
     matter = [fact.name for fact in own if fact.matters]
     verb = "can" if len(matter) == 1 else "can each"
@@ -97,37 +95,30 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
         f"{kind.capitalize()} that differs",
         "",
         "Nothing that was recorded.",
-        (table,) if own else (),
+        (table,),
         lead=f"{format.joined(matter)} {verb} explain a different step time." if matter else "",
     )
 
 
 def _agreeing(told: Iterable[Fact]) -> Section:
     same = [fact for fact in told if not fact.differs]
-    columns = (Column("", "name"), Column("On every side", lambda fact: fact.values[0]))
+    columns = (Column("", "name"), Column("On every side", "values.0"))
     table = table_of(format.count(len(same), "fact"), columns, same)
-    return Section("agrees", "Equal on all sides", "", "Nothing.", (table,) if same else ())
+    return Section("agrees", "Equal on all sides", "", "Nothing.", (table,))
 
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
-    """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
+    """Return the section of the cases without a step time on some side, with the reasons."""
     numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
-        {"label": row.label, "case_id": str(at), "sides": [_launched(of, row, side) for side in range(len(names))]}
+        {"label": row.label, "case_id": at, "sides": [_launched(of, row, side) for side in range(len(names))]}
         for at, row in zip(of.cases["case_id"], of.rows, strict=True)
         if not all(case in there for case, there in zip(row.cases, numbers, strict=True))
     ]
-    shown = rows[:MOST_ROWS]
-    columns, ids = (Column("Case", "label"), *of_each(names, "sides")), tuple(row["case_id"] for row in shown)
-    table = table_of(format.count(len(rows), "case"), columns, shown, closed=False, cases=ids)
-    more = len(rows) - MOST_ROWS
-    return Section(
-        "missing",
-        "Cases missing on a side",
-        f"First {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
-        "None: every case succeeded on every side.",
-        (table,) if rows else (),
-    )
+    columns = (Column("Case", "label"), *of_each(names, "sides"))
+    table = table_of(format.count(len(rows), "case"), columns, rows, closed=False)
+    nothing = "None: every case succeeded on every side."
+    return Section("missing", "Cases missing on a side", "", nothing, (table,))
 
 
 def _launched(of: Several, row: Row, side: int) -> str:
@@ -143,10 +134,8 @@ def _launched(of: Several, row: Row, side: int) -> str:
 
 def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> Section:
     """Return the section of a number in `overall.GIVES` relative to the first side, work by work."""
-    some = any(mean.ratio is not None for work in works for mean in work.gives[name])
-    lead = " ".join(f"{work.heading.capitalize()}: {given(work, name)}" if work.heading else given(work, name)
-                    for work in works)  # fmt: skip
-    if not some:
+    lead = " ".join(": ".join(filter(None, (work.heading.capitalize(), given(work, name)))) for work in works)
+    if all(mean.ratio is None for work in works for mean in work.gives[name]):
         return Section(at, title, "", lead or f"{title}: unknown.")
     return Section(
         at,
@@ -159,29 +148,24 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> S
     )
 
 
-_NO_BEST: dict[str, Any] = {
-    "step_s": None, "margin": DASH, "throughput": DASH, "peak": None, "equals": DASH, "times": None
-}  # fmt: skip
-
-
 def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
-    """Each side's sweet spot of each work."""
+    """Return the section of each side's fastest configuration of each workload."""
     headings = {work_key(work.work): work.heading for work in works}
     firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
     rows: list[dict[str, Any]] = []
     for name, seen in zip(names, of.sides, strict=True):
         for answer in seen.once(spots):
             work, best = work_key(answer.work), answer.best
-            row = _NO_BEST | {"side": name, "answer": sentence(answer), "spot": answer.why_not or format.UNKNOWN}
+            row: dict[str, Any] = {"side": name, "answer": sentence(answer), "spot": answer.why_not or format.UNKNOWN}
             if best is not None:
                 first, margin_s = firsts.get(work), best.plus_minus_s
                 row |= {
                     "spot": _spot(answer, best, headings.get(work, "")),
                     "step_s": best.step_time_s,
-                    "margin": DASH if margin_s is None else format.margin_ms(margin_s, best.step_time_s),
+                    "margin": None if margin_s is None else format.margin_ms(margin_s, best.step_time_s),
                     "throughput": format.throughput(best.tokens_per_s, best.unit),
                     "peak": seen.cases_by_id.loc[best.case_id, "peak_memory_bytes"],
-                    "equals": format.count(len(answer.tied), "other") if answer.decided else DASH,
+                    "equals": format.count(len(answer.tied), "other") if answer.decided else None,
                     "times": best.step_time_s / first.step_time_s if first is not None else None,
                 }
             rows.append(row)
@@ -222,36 +206,26 @@ TWO = ("Base", "Candidate")
 
 
 def of_each(names: Sequence[str], field: str) -> list[Column]:
-    """A column of words for each side: what `field` of a row holds at the side's place."""
+    """Return a column for each side, with the value of `field` at the side's place."""
     return [Column(name, f"{field}.{at}") for at, name in enumerate(names)]
 
 
 def difference_section(title: str, differences: Iterable[Difference]) -> Section:
-    """What is not the same on both sides, as a table."""
+    """Return the section of the differences between two sides."""
     columns = (Column("", "name"), *(Column(name, name.lower()) for name in TWO))
     table = table_of(title, columns, differences, closed=False)
-    return Section("differs", title, "", "Nothing that was recorded.", (table,) if table.rows else ())
+    return Section("differs", title, "", "Nothing that was recorded.", (table,))
 
 
-def launch_section(
-    cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO, most: int | None = None
-) -> Section:
-    """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
+def launch_section(cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO) -> Section:
+    """Return the launches behind the numbers, of (label, launch ids of each side)."""
     rows = [{"label": label, "ids": [*map(launch_range, sides)]} for label, sides in cases]
-    shown = rows[:most]
-    some = "" if len(shown) == len(rows) else f" First {len(shown):,} of {format.count(len(rows), 'case')}."
-    table = table_of(format.count(len(shown), "case"), (Column("Case", "label"), *of_each(names, "ids")), shown)
-    return Section(
-        "launches",
-        "Launches behind the numbers",
-        f"Launch ids in each side's store.{some}",
-        "None.",
-        (table,) if rows else (),
-    )
+    table = table_of(format.count(len(rows), "case"), (Column("Case", "label"), *of_each(names, "ids")), rows)
+    return Section("launches", "Launches behind the numbers", "Launch ids in each side's store.", "None.", (table,))
 
 
 def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title: str = "The two sides") -> Section:
-    """Where the sides' numbers are from."""
+    """Return the section of the sessions that the sides' numbers are from."""
     facts: dict[str, Callable[[Origin], str]] = {
         "session": lambda each: each.session,
         "suite": lambda each: each.suite,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.energy import phases
 from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
@@ -17,180 +17,80 @@ from parabench.analysis.step.device_time import (
     drawn_launches,
     host_table,
     memory_timeline,
-    node_table,
     throttled_at,
     too_short_said,
     unread,
 )
-from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
-from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
-from parabench.report.figures.figures import Panel
+from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
 from parabench.report.sections.usage import on_gpus
-from parabench.report.spec import DASH, WORDED, Column, Section, Table, case_table
+from parabench.report.spec import WORDED, Column, Section, nothing_counted, table_of
+from parabench.store.record import MIB, Phase
 
-# Of more devices a case than these the table has a row for each node.
-_MOST_DEVICES = 32
-# More findings than these stand behind a heading.
+# If there are more findings, their table is closed.
 _MOST_OPEN = 8
-# Metric, heading, axis, unit and how many of the stored unit make one drawn.
+# Metric, title, axis, unit, and the stored units in one drawn unit.
 OVER_TIME = (
     ("power_w", "Power", "power (W)", "W", 1.0),
     ("sm_clock_hz", "SM clock", "SM clock (MHz)", "MHz", 1e6),
     ("temperature_c", "Temperature", "temperature (°C)", "°C", 1.0),
 )
+# Okabe and Ito's palette; further lines of devices and ranks repeat the colors with other dashes.
+_LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+# The most lines that can be distinguished, and two points per pixel of a wide page.
+_MOST_LINES, _MOST_POINTS = 16, 400
+# The phases of a launch, visible on light and dark pages.
+_SHADE = {
+    Phase.WARMUP: ("rgba(128,128,128,0.10)", "warm-up"),
+    Phase.MEASURE: ("rgba(0,114,178,0.13)", "timed"),
+    Phase.INSTRUMENT: ("rgba(230,159,0,0.16)", "instrumented"),
+    Phase.PROFILE: ("rgba(204,121,167,0.16)", "profiled"),
+}
 
 
 def memory_section(seen: SessionData) -> Section:
-    """Memory in use from a launch's begin to its end."""
-    launches = drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
+    """Return the section of memory in use during a launch."""
     panels: list[Panel] = []
-    crowded = False
-    for launch_id in launches:
+    for launch_id in drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample"):
         timeline = memory_timeline(seen, launch_id)
-        crowded |= timeline["place"].nunique() > MOST_LINES
         if len(timeline):
-            case_id, label = _case(seen, launch_id)
-            panels.append(replace(memory_panel(label, timeline, phases(seen.facts[launch_id])), case=case_id))
+            lines = timeline.assign(value=timeline["bytes"] / MIB)
+            panels.append(_over_time(seen, launch_id, "", lines, "memory in use (MiB)", "%{y:,.0f} MiB"))
+    reasons = " ".join(f"{why}." for why in unread(seen))
     return Section(
         "time-memory",
         "Memory over time",
         "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second; of a "
         "watched loop once a second.",
-        _why_no_memory(seen),
+        nothing_counted(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
         panels=panels,
-        reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled. Peaks of "
-        "the timed steps alone, and the training state by formula, are above."
-        + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
+        reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled, with up "
+        f"to {_MOST_LINES} lines. Peaks of the timed steps alone, and the training state by formula, are above.",
     )
-
-
-def _why_no_memory(seen: SessionData) -> str:
-    if seen.counted.empty:
-        return f"{seen.why_none}, so there is nothing to draw."
-    return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
 
 def devices_section(seen: SessionData) -> Section | None:
-    """Power, clocks and temperature; only where something ran on GPUs."""
+    """Return the section of power, clocks and temperature; None if no case ran on GPUs."""
     if not on_gpus(seen):
         return None
-    table = device_table(seen)
     panels: list[Panel] = []
-    crowded = False
-    by_node = len(table) > 0 and table.groupby("case_id").size().max() > _MOST_DEVICES
-    if by_node:
-        table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
-        ran, held_down = phases(seen.facts[launch_id]), throttled_at(seen, launch_id)
-        case_id, label = _case(seen, launch_id)
-        read = {metric: device_line(seen, launch_id, metric) for metric, *_ in OVER_TIME}
-        # A device has one colour in all figures of a launch: they have the same order of devices.
-        many = any(lines["place"].nunique() > MOST_LINES for lines in read.values())
-        crowded |= many
         for metric, title, axis, unit, divisor in OVER_TIME:
-            lines = read[metric]
-            if lines["value"].notna().any():
-                lines = _first(lines, held_down) if many else lines
-                lines = lines.assign(value=lines["value"] / divisor)
-                marks = held_down if metric == "sm_clock_hz" else None
-                panel = device_panel(f"{title} · {label}", lines, ran, axis, unit, marks)
-                panels.append(replace(panel, case=case_id))
+            lines = device_line(seen, launch_id, metric)
+            if lines["value"].isna().all():
+                continue
+            lines = lines.assign(value=lines["value"] / divisor)
+            panel = _over_time(seen, launch_id, f"{title} · ", lines, axis, f"%{{y:,.4~g}} {unit}")
+            throttled = throttled_at(seen, launch_id).merge(lines, on=["node", "device", "t_s"])
+            if metric == "sm_clock_hz" and len(throttled):
+                marker = {"symbol": "triangle-down", "size": 9, "color": "#D55E00"}
+                hover = {"hovertemplate": "%{x:.2f} s: throttled by %{customdata}<extra></extra>"}
+                at = throttled["t_s"], listed(throttled["value"])
+                panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
+            panels.append(panel)
     missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
-    lacking = f" Not read: {'; '.join(missing)}." if missing else ""
-    return Section(
-        "time-devices",
-        "Power, clocks and temperature",
-        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for "
-        "the reason.",
-        _why_no_devices(seen, missing),
-        (_device_rows(table),) if len(table) else (),
-        panels=panels,
-        reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read; the "
-        "table is over all launches' timed steps. Energy is the increase of the device's own counter."
-        + (f" {MOST_LINES} devices are drawn, throttled ones first." if crowded else "")
-        + (" The table has one row per node: means, extremes, and the energy of all its devices." if by_node else "")
-        + lacking,
-    )
-
-
-def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
-    """The lines, those of devices that were held down before the others."""
-    of_line, of_held = (pd.MultiIndex.from_frame(table[["node", "device"]]) for table in (lines, held_down))
-    held = of_line.isin(of_held)
-    return pd.concat([lines[held], lines[~held]])
-
-
-def _why_no_devices(seen: SessionData, missing: list[str]) -> str:
-    if seen.counted.empty:
-        return f"{seen.why_none}, so there is nothing to draw."
-    return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
-
-
-def host_section(seen: SessionData) -> Section | None:
-    """Only where the host was read."""
-    host = host_table(seen)
-    if host["other_share"].isna().all():
-        return None
-    most = host.iloc[int(host["other_share"].argmax())]
-    of_several = several_nodes(seen.session.environment)
-    whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
-    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else DASH, WORDED),)
-    return Section(
-        "host",
-        "Host CPU during the timed steps",
-        "CPU time that other processes used, as a share of all cores (mean over launches).",
-        "",
-        (
-            case_table(
-                "CPU time of other processes",
-                (
-                    Column("Case", "label"),
-                    Column("Other processes", "other_share", "percent"),
-                    *(on_node if of_several else ()),
-                    Column("Sampling, of a core", "sampler_share", "percent"),
-                ),
-                host,
-            ),
-        ),
-        lead=f"Other processes used up to {format.percent(most['other_share'])} of {whose} CPU time ({most['label']}).",
-        reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
-        + (" Of several nodes, the one with the highest share is listed." if of_several else "")
-        + ("" if on_gpus(seen) else " Ranks ran on CPU cores, so no GPU was read."),
-    )  # fmt: skip
-
-
-def health_section(seen: SessionData) -> Section | None:
-    """Warnings about devices and host; only where one of them was read."""
-    if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
-        return None
-    labels = seen.labels
-    place = {case_id: at for at, case_id in enumerate(labels)}
-    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
-    rows = [(each.case_id or "", each.code.replace("_", " "), each.message) for each in found]
-    table = pd.DataFrame(rows, columns=["case_id", "code", "message"])
-    columns = (
-        Column("Case", lambda row: labels.get(row["case_id"], "all")),
-        Column("Warning", lambda row: row["code"].replace(" ", "\u00a0")),
-        Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
-    )
-    counts = [
-        str(code) + f" in {format.count(own['case_id'].nunique(), 'case')}" * bool(own["case_id"].any())
-        for code, own in table.groupby("code", sort=False)
-    ]
-    return Section(
-        "health",
-        "Health",
-        "Advice on each is under Trust.",
-        "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
-        "they were read.",
-        (case_table("Health warnings", columns, table, closed=len(table) > _MOST_OPEN),) if found else (),
-        lead=f"Found: {', '.join(counts)}." if counts else "",
-    )
-
-
-def _device_rows(table: pd.DataFrame) -> Table:
-    return case_table(
+    table = table_of(
         "The devices during the timed steps",
         (
             Column("Case", "label"),
@@ -203,23 +103,144 @@ def _device_rows(table: pd.DataFrame) -> Table:
             Column("PCIe out and in, GB/s", lambda row: _both(row, "pcie"), WORDED),
             Column("NVLink out and in, GB/s", lambda row: _both(row, "nvlink"), WORDED),
         ),
-        table,
+        device_table(seen),
+    )
+    return Section(
+        "time-devices",
+        "Power, clocks and temperature",
+        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for "
+        "the reason.",
+        nothing_counted(seen) or f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}.",
+        (table,),
+        panels=panels,
+        reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read, with up "
+        f"to {_MOST_LINES} devices; the table is over all launches' timed steps. Energy is the increase of the "
+        "device's own counter." + (f" Not read: {'; '.join(missing)}." if missing else ""),
     )
 
 
-def _clocks(row: dict[Any, Any]) -> str:
+def _clocks(row: dict[Any, Any]) -> str | None:
     low, high = row["sm_clock_low_hz"], row["sm_clock_high_hz"]
-    return f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else DASH
+    return f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else None
 
 
-def _both(row: dict[Any, Any], link: str) -> str:
+def _both(row: dict[Any, Any], link: str) -> str | None:
     sent, received = row[f"{link}_tx_bytes_per_s"], row[f"{link}_rx_bytes_per_s"]
-    if not format.known(sent) or not format.known(received):
-        return DASH
-    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}"
+    both = format.known(sent) and format.known(received)
+    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}" if both else None
 
 
-def _case(seen: SessionData, launch_id: int) -> tuple[str, str]:
-    """The id and the label of a launch's case."""
-    own = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
-    return str(own["case"]), str(own["label"])
+def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFrame, axis: str, text: str) -> Panel:
+    """Return the figure of a launch with one line per place of `lines` (`place, t_s, value`), and its phases."""
+    launch = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
+    traces: list[Trace] = []
+    names = list(dict.fromkeys(lines["place"]))[:_MOST_LINES]
+    for i, name in enumerate(names):
+        points = _thinned(lines[lines["place"] == name])
+        dash = _DASHES[i // len(_LINES) % len(_DASHES)]
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": plain(name), "connectgaps": False,
+            "x": [round(float(t_s), 3) for t_s in points["t_s"]], "y": listed(points["value"].round(3)),
+            "line": {"color": _LINES[i % len(_LINES)], "width": 2, "dash": dash},
+            "hovertemplate": f"%{{x:.2f}} s: {text}<extra>%{{fullData.name}}</extra>",
+        })  # fmt: skip
+    shaded = {_SHADE[Phase(phase)]: ends for phase, ends in phases(seen.facts[launch_id]).items() if phase in _SHADE}
+    # Phases are named in the legend, because short ones have no room for a name in the figure.
+    traces += [
+        {
+            "type": "scatter", "mode": "markers", "name": meaning, "x": [None], "y": [None], "hoverinfo": "skip",
+            "marker": {"symbol": "square", "size": 13, "color": color, "line": {"width": 1, "color": "#888888"}},
+        }
+        for color, meaning in shaded
+    ]  # fmt: skip
+    figure = lay_out(
+        traces,
+        "seconds after the launch began",
+        axis,
+        showlegend=True,
+        shapes=[
+            {
+                "type": "rect", "x0": begin_s, "x1": end_s, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain",
+                "fillcolor": color, "line": {"width": 0}, "layer": "below",
+            }
+            for (color, _), (begin_s, end_s) in shaded.items()
+        ],
+        # Only zero degrees Celsius has no meaning.
+        yaxis={"rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
+    )  # fmt: skip
+    return Panel(f"{title}{launch['label']}", figure, 260 + 20 * (len(names) + len(shaded)), case=str(launch["case"]))
+
+
+def _thinned(line: pd.DataFrame) -> pd.DataFrame:
+    """Return at most _MOST_POINTS points of a line: the lowest and the highest of each stretch, and the gaps."""
+    if len(line) <= _MOST_POINTS:
+        return line
+    line = line.reset_index(drop=True)
+    stretch = pd.Series(range(len(line))) * (_MOST_POINTS // 2) // len(line)
+    known = line.dropna(subset=["value"]).groupby(stretch)["value"]
+    gaps = line.index[line["value"].isna()].to_series().groupby(stretch).first()
+    return line.loc[sorted({0, len(line) - 1, *known.idxmin(), *known.idxmax(), *gaps})]
+
+
+def host_section(seen: SessionData) -> Section | None:
+    """Return the section of CPU time of other processes; None if the host was not read."""
+    host = host_table(seen)
+    if host["other_share"].isna().all():
+        return None
+    most = host.iloc[int(host["other_share"].argmax())]
+    of_several = several_nodes(seen.session.environment)
+    whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
+    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else None, WORDED),)
+    table = table_of(
+        "CPU time of other processes",
+        (
+            Column("Case", "label"),
+            Column("Other processes", "other_share", "percent"),
+            *(on_node if of_several else ()),
+            Column("Sampling, of a core", "sampler_share", "percent"),
+        ),
+        host,
+    )
+    return Section(
+        "host",
+        "Host CPU during the timed steps",
+        "CPU time that other processes used, as a share of all cores (mean over launches).",
+        "",
+        (table,),
+        lead=f"Other processes used up to {format.percent(most['other_share'])} of {whose} CPU time ({most['label']}).",
+        reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
+        + (" Of several nodes, the one with the highest share is listed." if of_several else "")
+        + ("" if on_gpus(seen) else " Ranks ran on CPU cores, so no GPU was read."),
+    )  # fmt: skip
+
+
+def health_section(seen: SessionData) -> Section | None:
+    """Return the section of warnings about devices and host; None if neither was read."""
+    if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
+        return None
+    labels = seen.labels
+    place = {case_id: at for at, case_id in enumerate(labels)}
+    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
+    rows = [
+        {
+            "case_id": each.case_id or "",
+            "label": labels.get(each.case_id or "", "all"),
+            "code": each.code.replace("_", "\u00a0"),
+            "message": each.message.removeprefix(f"{labels.get(each.case_id or '')}: "),
+        }
+        for each in found
+    ]
+    columns = (Column("Case", "label"), Column("Warning", "code"), Column("Observed", "message"))
+    cases: dict[str, set[str]] = {}
+    for each in found:
+        cases.setdefault(each.code.replace("_", " "), set()).update(filter(None, [each.case_id]))
+    counts = [code + f" in {format.count(len(own), 'case')}" * bool(own) for code, own in cases.items()]
+    return Section(
+        "health",
+        "Health",
+        "Advice on each is under Trust.",
+        "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
+        "they were read.",
+        (table_of("Health warnings", columns, rows, closed=len(rows) > _MOST_OPEN),),
+        lead=f"Found: {', '.join(counts)}." if counts else "",
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
 from parabench.analysis.environment.nodes import (
     cluster_said,
@@ -19,8 +20,7 @@ from parabench.analysis.environment.nodes import (
 )
 from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
-from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Cell, Column, Matrix, Section, Table, table_of
+from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Column, Matrix, Section, Table, table_of
 
 # A matrix of more ranks is not read: then it is one of nodes.
 MOST_RANKS = 16
@@ -50,16 +50,13 @@ def links_section(links: pd.DataFrame) -> Section | None:
         (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
         lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the warnings say why.",
         matrices=matrices,
-        reading=_READING,
+        reading="One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is "
+        "one way without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. "
+        "Between nodes, their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix "
+        "of nodes, the diagonal is the median inside a node.",
     )
 
 
-_READING = (
-    "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is one way "
-    "without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. Between "
-    "nodes, their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix of nodes, "
-    "the diagonal is the median inside a node."
-)
 _TIER = (
     Column("Links", lambda tier: SAID[tier.name]),
     Column("Directions", "links", WORDED),
@@ -80,23 +77,19 @@ def _matrix(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
     else:
         values = links.groupby(["from_node", "to_node"])[number].median().to_dict()
         names = [f"node {node}" for node in range(nodes)]
-    shade = _shades(values.values())
+    # Shades are logarithmic, because tiers are orders of magnitude apart. The range is a factor of two or more, so that
+    # similar numbers look similar.
+    known = [value for value in values.values() if format.known(value) and value > 0] or [1.0]
+    low, span = min(known), max(math.log(max(known) / min(known)), math.log(2))
 
-    def cell(ends: tuple[int, int]) -> Cell:
+    def cell(ends: tuple[int, int]) -> tuple[str, int | None]:
         value = values.get(ends)
-        return Cell(FORMATS[how](value), shade(value)) if format.known(value) else Cell(DASH if ends in values else "")
+        if not format.known(value):
+            return DASH if ends in values else "", None
+        return FORMATS[how](value), round(SHADES * math.log(max(value, low) / low) / span)
 
     every = range(len(names))
     return Matrix(title, tuple(names), tuple(tuple(cell((a, b)) for b in every) for a in every))
-
-
-def _shades(values: Iterable[float]) -> Callable[[float], int]:
-    """How dark a value is: 0 the least of all, SHADES the most, in between by its logarithm, because tiers are orders
-    of magnitude apart. The whole range is a factor of two at least, so that what is nearly alike looks so."""
-    known = [value for value in values if format.known(value) and value > 0]
-    low, high = (min(known), max(known)) if known else (1.0, 1.0)
-    span = max(math.log(high / low), math.log(2))
-    return lambda value: round(SHADES * math.log(max(value, low) / low) / span)
 
 
 def machine_section(session: Session) -> Section:
@@ -119,24 +112,21 @@ def machine_section(session: Session) -> Section:
 
 
 def _of_words(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table with a column for each device or kind of node."""
+    """Return a table with a column for each device or kind of node."""
     return table_of(title, [Column(head, str(at)) for at, head in enumerate(heads)], rows, closed=False)
 
 
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:
-    """Tables of a machine's devices and what lies between them, and how to read them; `of` are its nodes, if any."""
+    """Return the tables of the devices of a machine, or of the nodes `of`, and their links, and how to read them."""
     whose = f" of {of}" if of else ""
     alike, devices, unread = gpu_rows(environment)
     head, links, legend = link_rows(environment)
-    found, said = [], []
-    if devices:
-        found.append(_of_words(f"Devices{whose}", (of, *alike[1:]), devices))
-    if len(links) > 1:
-        found.append(_of_words(f"Links between the devices{whose}", (of, *head[1:]), links))
-    if devices:
-        said.append("Clocks, links and modes are those at the start of the session.")
+    notes = ["Clocks, links and modes are those at the start of the session."] if devices else []
     if unread:
-        said.append(f"Unknown: {format.listed(unread)}.")
+        notes.append(f"Unknown: {format.listed(unread)}.")
     if len(links) > 1:
-        said.append(f"Links, as nvidia-smi topo -m names them: {'; '.join(legend)}.")
-    return tuple(found), said
+        notes.append(f"Links, as nvidia-smi topo -m names them: {'; '.join(legend)}.")
+    return (
+        _of_words(f"Devices{whose}", (of, *alike[1:]), devices),
+        _of_words(f"Links between the devices{whose}", (of, *head[1:]), links if len(links) > 1 else []),
+    ), notes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history import (
     MOST_CHANGES,
@@ -22,20 +23,24 @@ from parabench.analysis.history import (
 from parabench.analysis.numbers import same_work
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
-from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel
-from parabench.report.figures.history import MOST_LINES, over_time
+from parabench.report.figures.figures import GREY, Panel, Trace, lay_out, plain, short
 from parabench.report.page import fill
+from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.store.results import Results, records
 
 _ms = FORMATS["ms"]
-# The most figures.
-MOST_PANELS = 12
+# The most figures, and the most lines of a figure, which have different symbols.
+MOST_PANELS, _MOST_LINES = 12, len(SYMBOLS)
 # The most sessions in a report, whose cost must not depend on the length of the database, and in an open table.
 MOST_SESSIONS = 30
 # Fewer sessions have no history.
 FEWEST = 2
+# Cases of one color have different dashes.
+_DASHES = ("solid", "dash", "dot", "dashdot")
+# The most dates that a phone has room for, the most changes in a tooltip, and the most characters of one.
+_MOST_TICKS = _MOST_NAMED = 4
+_LONGEST = 60
 
 
 def history_section(results: Results, session: Session) -> Section | None:
@@ -68,7 +73,7 @@ def page_sections(history: History) -> list[Section]:
         "Every case",
         "“Sessions differ” is the standard deviation between sessions, beyond that of their launches.",
         "No launch was recorded.",
-        (_cases(history),) if history.series else (),
+        (_cases(history),),
     )
     return [_section(history, ""), cases, numbers, visits]
 
@@ -79,14 +84,14 @@ def _section(history: History, lead: str) -> Section:
         "Over time",
         "A mark is a session's step time with its 95 % interval; a line is a level, a diamond a change point.",
         "No launch succeeded, so there is nothing to draw.",
-        tuple(_changes(history)),
+        (_changes(history),),
         panels=_panels(history)[:MOST_PANELS],
         lead=lead,
         reading="The interval of a mark covers the session's launches; sessions vary by more than that. The axis does "
         f"not start at zero. Change points are detected from {FEWEST_SESSIONS} sessions of a case on: from a change "
         "point on, the step time differs by more than sessions vary anyway. A dotted line: the next session ran on "
-        f"another machine or with other software. At most {MOST_PANELS} figures of {MOST_LINES} cases are drawn, those "
-        "with the newest changes.",
+        f"another machine or with other software. At most {MOST_PANELS} figures of {_MOST_LINES} cases are drawn, "
+        "those with the newest changes.",
     )
 
 
@@ -106,7 +111,113 @@ def _panels(history: History) -> list[Panel]:
         ranks = format.count(series.case.world_size, "rank")
         key = suite, f"{series.case.strategy}, {ranks}", work
         groups.setdefault(key, []).append(series)
-    return [over_time(history, group, "".join(key)) for key, group in groups.items()]
+    return [_over_time(history, group, "".join(key)) for key, group in groups.items()]
+
+
+def _over_time(history: History, group: Sequence[Series], title: str) -> Panel:
+    """Return a figure of cases of one suite: a mark with an interval for each session, a line for each level, a diamond
+    for each change point, and a dotted line before a session with another machine or software."""
+    places = [i for i, visit in enumerate(history.visits) if visit.session.suite == group[0].suite]
+    at = {visit: x for x, visit in enumerate(places)}
+    traces: list[Trace] = []
+    drawn = group[:_MOST_LINES]
+    colours = [colour_of(ALGORITHM, series.case.algorithm) for series in drawn]
+    for i, (series, colour) in enumerate(zip(drawn, colours, strict=True)):
+        dash = _DASHES[colours[:i].count(colour) % len(_DASHES)]
+        traces += _line(history, series, at, {"color": colour, "dash": dash}, SYMBOLS[i])
+    step = max(1, -(-len(places) // _MOST_TICKS))
+    ticks = list(range(len(places) - 1, -1, -step))
+    figure = lay_out(
+        traces,
+        "",
+        "step time (ms)",
+        xaxis={
+            "tickvals": ticks,
+            # Two lines, so that a phone has room for several days.
+            "ticktext": ["{1}<br>{0}".format(*history.visits[places[x]].session.day.split("-", 1)) for x in ticks],
+            "tickangle": 0,
+            "ticklabeloverflow": "allow",
+            "range": [-0.6, len(places) - 0.4],
+            "showgrid": False,
+        },
+        shapes=[
+            _change_line(x, history.machine[visit])
+            for visit, x in at.items()
+            if history.machine[visit] and history.visits[visit].session.judged
+        ],
+    )
+    return Panel(title, figure, 340 + 20 * len(drawn), wide=len(places) > 60)
+
+
+def _line(history: History, series: Series, at: dict[int, int], line: dict[str, Any], symbol: str) -> Iterator[Trace]:
+    """Yield the step times, the levels and the change points of a case, with one name in the legend."""
+    points = [point for point in series.points if point.step_time_s is not None]
+    style: dict[str, Any] = {"type": "scatter", "name": plain(_line_name(series)), "legendgroup": series.case.id}
+    yield style | {
+        "x": [at[point.visit] for point in points],
+        "y": [(point.step_time_s or 0.0) * 1e3 for point in points],
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1, "width": 0,
+            "array": [_milliseconds(point.step_time_s, point.high_s) for point in points],
+            "arrayminus": [_milliseconds(point.low_s, point.step_time_s) for point in points],
+        },
+        # Without levels, lines connect the marks.
+        "mode": "lines+markers" if series.why_not is not None else "markers",
+        "line": line | {"width": 1},
+        "marker": {"color": line["color"], "symbol": symbol, "size": 7},
+        "customdata": [_visit(history, point.visit, history.machine[point.visit]) for point in points],
+        "hovertemplate": "%{y:.3~f} ms: %{customdata}<extra>%{fullData.name}</extra>",
+    }  # fmt: skip
+    style |= {"showlegend": False}
+    starts = {shift.visit for shift in series.shifts}
+    level: list[tuple[float | None, float | None]] = []
+    for point in series.points:
+        if point.level_s is not None:
+            level += [(None, None)] * (point.visit in starts) + [(at[point.visit], point.level_s * 1e3)]
+    x, y = [x for x, _ in level], [y for _, y in level]
+    yield style | {"x": x, "y": y, "mode": "lines", "line": line | {"width": 2}, "hoverinfo": "skip"}
+    if series.shifts:
+        edge = {"width": 1.5, "color": GREY}
+        yield style | {
+            "x": [at[shift.visit] for shift in series.shifts],
+            "y": [shift.after_s * 1e3 for shift in series.shifts],
+            "mode": "markers",
+            "marker": {"color": line["color"], "symbol": "diamond", "size": 13, "line": edge},
+            "customdata": [
+                f"{format.signed(shift.change)} since {_visit(history, shift.visit, shift.changed, NOTHING)}"
+                for shift in series.shifts
+            ],
+            "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
+        }
+
+
+def _change_line(x: int, found: Sequence[Difference]) -> dict[str, Any]:
+    """Return a dotted line before a session, with the name of the first change."""
+    name = plain(short(found[0].name, 16)) + (" …" if found[1:] else "")
+    return {
+        "type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "x0": x - 0.5, "x1": x - 0.5,
+        "line": {"color": GREY, "width": 1, "dash": "dot"}, "label": {"text": name, "textposition": "end"},
+    }  # fmt: skip
+
+
+def _milliseconds(begin_s: float | None, end_s: float | None) -> float | None:
+    return None if begin_s is None or end_s is None else (end_s - begin_s) * 1e3
+
+
+def _line_name(series: Series) -> str:
+    """Return the part of the label that is not in the heading of the figure."""
+    ranks = f", {format.count(series.case.world_size, 'rank')}"
+    return series.label.removeprefix(f"{series.case.strategy} ").replace(ranks, "", 1)
+
+
+def _visit(history: History, visit: int, changed: Sequence[Difference], otherwise: str = "") -> str:
+    """Return the day, name and commit of a session, and what changed, in lines."""
+    session = history.visits[visit].session
+    commit = f", commit {plain(session.commit)}" if session.commit else ""
+    lines = [plain(short(arrow(change), _LONGEST)) for change in changed]
+    more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
+    text = f"{session.day}, {plain(short(session.name, _LONGEST))}{commit}"
+    return "<br>".join(filter(None, [text, *(lines[:_MOST_NAMED] or [otherwise]), *more]))
 
 
 def _work_name(work: dict[str, Any]) -> str:
@@ -116,7 +227,7 @@ def _work_name(work: dict[str, Any]) -> str:
     return f"{work['model']}, {data}, batch {batch}, {work['precision']}, {work['device']}"
 
 
-def _changes(history: History) -> list[Table]:
+def _changes(history: History) -> Table:
     """Return the table of all change points, the newest first."""
     found = [(shift, series) for series in history.changed for shift in series.shifts]
     rows = [
@@ -132,7 +243,7 @@ def _changes(history: History) -> list[Table]:
         Column("95 %", lambda row: f"{format.signed(row['shift'].low)} to {format.signed(row['shift'].high)}", WORDED),
         Column("ms", lambda row: f"{_ms(row['shift'].before_s)} → {_ms(row['shift'].after_s)}", WORDED),
     )
-    return [table_of("Change points", columns, rows, closed=False)] if rows else []
+    return table_of("Change points", columns, rows, closed=False)
 
 
 def _cases(history: History) -> Table:
@@ -183,18 +294,15 @@ def _numbers(history: History) -> tuple[Table, ...]:
     for suite in suites:
         places = [i for i, visit in enumerate(history.visits) if visit.session.suite == suite][::-1]
         rows = [
-            {"label": series.label, "numbers": {point.visit: point.step_time_s for point in series.points}}
+            {"label": series.label} | dict.fromkeys(map(str, places))
+            | {str(point.visit): point.step_time_s for point in series.points}
             for series in history.series
             if series.suite == suite
-        ]
-        days = (Column(history.visits[at].session.day, _number_at(at), "ms") for at in places)
+        ]  # fmt: skip
+        days = (Column(history.visits[at].session.day, str(at), "ms") for at in places)
         title = "Step time in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(table_of(title, (Column("Case", "label"), *days), rows))
     return tuple(made)
-
-
-def _number_at(visit: int) -> Callable[[dict[str, Any]], float | None]:
-    return lambda row: row["numbers"].get(visit)
 
 
 def render(history: History) -> str:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import one_form
-from parabench.analysis.text import format
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
-from parabench.report.spec import MOST_ROWS, Column, Section, Table, table_of
+from parabench.report.spec import Column, Section, Table, table_of
 
 # More columns do not fit on a page.
 MOST_LOGS = 6
@@ -33,8 +33,7 @@ def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section,
         Column("Network", lambda row: row["network"] or UNKNOWN),
         Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
     )
-    note = f"Listed are {MOST_ROWS} of {len(rows):,} tests." if len(rows) > MOST_ROWS else ""
-    tests = table_of("Tests in the logs", columns, rows[:MOST_ROWS], closed=False, note=note)
+    tests = table_of("Tests in the logs", columns, rows, closed=False)
     tables = tuple(_side_by_side(one_form(table[table["good"] > 0])))
     compared = Section(
         "compared",
@@ -65,7 +64,7 @@ def _side_by_side(table: pd.DataFrame) -> Iterator[Table]:
             columns.append(Column("Ratio", "ratio", "ratio"))
         title = f"{op}, {format.count(int(ranks), 'rank')}, {dtype}" + ("" if redop == "none" else f", {redop}")
         more = f" Listed are {MOST_LOGS} of {len(names):,} logs; tab Data has all." if len(names) > MOST_LOGS else ""
-        yield table_of(title, columns, cells.to_dict("records"), note=f"{title}.{more}")
+        yield table_of(title, columns, cells, note=f"{title}.{more}")
 
 
 def _rate(name: str) -> Column:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from parabench.analysis import format
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.palette import STATE
-from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw
-
-_RESIDENT = (
-    " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state of a "
-    "small model."
-)
+from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, table_of
 
 
 def peaks_section(seen: SessionData) -> Section:
-    """Observed peaks against the training state by formula."""
+    """Return the section of observed peaks against the model states by formula."""
     rows, states = measured(seen.cases), seen.once(case_states)
     recorded = rows[["peak_memory_bytes", "peak_reserved_bytes", "used_bytes"]].notna().any(axis=None)
     theory = (
@@ -26,65 +19,54 @@ def peaks_section(seen: SessionData) -> Section:
         if states["theory"].notna().any()
         else "The training state by formula is unknown here."
     )
+    unknown = "The peak memory of the selected cases is unknown."
+    resident = (
+        " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state "
+        "of a small model."
+    )
     return Section(
         "memory",
         "Peak memory vs training state by formula",
         f"The largest peak of all ranks and launches. {theory}",
-        nothing_to_draw(seen)
-        or (
-            "The peak memory of the selected cases is unknown."
-            if recorded
-            else "Peak memory was not recorded: unknown, not zero."
-        ),
+        nothing_to_draw(seen) or (unknown if recorded else "Peak memory was not recorded: unknown, not zero."),
         draw="peak_memory" if recorded else "",
         reading="Beyond the training state, memory holds activations, communication buffers and libraries."
-        + (_RESIDENT if (rows["device"] == "cpu").any() else "")
+        + (resident if (rows["device"] == "cpu").any() else "")
         + unranked(rows["strategy"]),
     )
 
 
 def state_section(seen: SessionData) -> Section:
-    """What ranks hold of the training state, measured and by formula."""
+    """Return the section of the model states of a rank, measured and by formula."""
     states = seen.once(case_states)
-    uneven = (
-        " A pipeline rank holds what its stage needs; its formula is an even split."
-        if (~states["exact"].astype(bool) & states["formula"].notna()).any()
-        else ""
-    )
-    table = case_table(
+    even = (~states["exact"].astype(bool) & states["formula"].notna()).any()
+    uneven = " A pipeline rank holds what its stage needs; its formula is an even split." if even else ""
+    table = table_of(
         "Training state in MiB: measured, and by formula",
         (
             MARKED,
-            Column("Formula", _formula),
+            Column("Formula", "formula"),
             *(Column(STATE[part][1].capitalize(), part, "mib", format.UNKNOWN) for part in PARTS),
             Column("Measured", "measured", "mib", format.UNKNOWN),
             Column("Theory", "theory", "mib", format.UNKNOWN),
             Column("Ratio", "ratio", "ratio", format.UNKNOWN),
         ),
-        states,
-        first="those of few ranks that hold least",
+        states.assign(formula=states["formula"].fillna(format.UNKNOWN + (": " + states["why_unknown"]).fillna(""))),
+    )
+    empty = (
+        "The training state of the selected cases is unknown."
+        if len(states)
+        else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
     )
     return Section(
         "state",
         "Memory of the training state",
         "Parameters, gradients and optimizer state of the largest rank, counted from tensors. Activations and "
         "communication buffers are not included.",
-        nothing_to_draw(seen)
-        or (
-            "The training state of the selected cases is unknown."
-            if len(states)
-            else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
-        ),
-        (table,) if len(states) else (),
+        nothing_to_draw(seen) or empty,
+        (table,),
         lead=" ".join(sentences(states)),
         draw="states" if len(states) else "",
         reading="Cases with the same state share a bar; strategies with the same state share a line. "
         f"{SYMBOLS}{uneven}{unranked(states['strategy'], dashed=True)}",
     )
-
-
-def _formula(row: dict[Any, Any]) -> str:
-    why = row["why_unknown"]
-    if isinstance(row["formula"], str):
-        return row["formula"]
-    return f"{format.UNKNOWN}: {why}" if isinstance(why, str) else format.UNKNOWN

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from parabench.analysis import format
 from parabench.analysis.prediction.base import Base, base_of
 from parabench.analysis.prediction.predict import Prediction, Predictor, interval, predicted, refusals
 from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain

@@ -6,17 +6,15 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.models import EXACT, VERIFICATIONS
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
-# More rows than this nobody reads; the table of all launches has every one.
-MOST_EXCLUDED = 100
 NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts."
 _NO_NUMBER = "no measured step has a known length"
 _WHY_NO_COUNT = {
@@ -72,11 +70,10 @@ def order_section(seen: SessionData) -> Section:
 
 def excluded_section(seen: SessionData) -> Section:
     """The launches that do not count, and why."""
-    launches = seen.numbers
+    launches = seen.numbers.rename(columns={"case": "case_id"})
     others = launches[~launches["launch_id"].isin(seen.counted["launch_id"])]
-    own = others[others["repetition"] >= FIRST_BLOCK]
     # Failures are listed before planned exclusions.
-    shown = pd.concat([own, others[others["repetition"] < FIRST_BLOCK]])
+    planned = others["repetition"] < FIRST_BLOCK
     table = table_of(
         "Excluded launches",
         (
@@ -85,12 +82,8 @@ def excluded_section(seen: SessionData) -> Section:
             Column("Status", "status"),
             Column("Why", _why),
         ),
-        shown.head(MOST_EXCLUDED).to_dict("records"),
-        closed=len(shown) > 20,
-        note=f"First {MOST_EXCLUDED} of {len(shown):,}; the table of launches under Data has all."
-        if len(shown) > MOST_EXCLUDED
-        else "",
-        cases=tuple(map(str, shown["case"].head(MOST_EXCLUDED))),
+        pd.concat([others[~planned], others[planned]]),
+        closed=len(others) > 20,
     )
     count = f"Excluded: {len(others):,} of {format.count(len(launches), 'launch')}"
     why = f"{count}: {status_counts(map(_kind, others['repetition'], others['status']))}." if len(others) else ""
@@ -99,7 +92,7 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches",
         "Excluded launches are in no number, figure or verdict.",
         "No launch is excluded.",
-        (table,) if table.rows else (),
+        (table,),
         lead=" ".join(filter(None, (NEVER_DELETED, why, weaker_levels(seen.counted)))),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
 from parabench.analysis.collectives.cost_model import Fit, fit_costs
 from parabench.analysis.collectives.crossover import answers
@@ -16,7 +17,6 @@ from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
@@ -205,12 +205,12 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     points = pd.concat(fitted) if fitted else pd.DataFrame(columns=["case", "bytes", "call_s", "residual"], dtype=float)
     points = points.assign(measured_s=points["call_s"], fitted_s=points["call_s"] * (1 + points["residual"]))
     algorithms = palette.in_native_order(cases["algorithm"].unique())
-    ran = launches[["launch_id", "repetition", "status", "error", "wall_s"]].rename(columns={"repetition": "block"})
+    ran = launches[["case", "label", "launch_id", "repetition", "status", "error", "wall_s"]].sort_values("launch_id")
+    ran = ran.rename(columns={"case": "case_id", "repetition": "block"})
     sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
     return {
         "cases": packed(cases),
-        "launches": packed(ran.assign(case=[rows[case] for case in launches["case"]])),
-        "apart": {"n": 0},  # every launch is of a case
+        "launches": packed(ran.assign(case=ran["case_id"].map(rows))),
         "sizes": packed(
             sizes.assign(case=[rows[case] for case in table["case_id"]], drawn=[i in shown for i in table.index])
         ),
@@ -220,7 +220,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
                 [str(name) for name in sizes if name != "in_place"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
-            "launches": declared(LAUNCH_COLUMNS, ["case_id", "label", *ran]),
+            "launches": declared(LAUNCH_COLUMNS, [str(name) for name in ran]),
         },
         "points": packed(points[["case", "bytes", "measured_s", "fitted_s"]]),
         "fits": [sorted({int(case) for case in each["case"]}) for each in fitted],

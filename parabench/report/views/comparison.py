@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.compare.machines import TITLES
 from parabench.analysis.compare.overall import Overall, explore, interval, overall, sentences, steps
 from parabench.analysis.compare.several import SHARED_WORK, Several
@@ -18,7 +19,6 @@ from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.numbers import same_work, status_counts
 from parabench.analysis.ranking.ranking import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
-from parabench.analysis.text import format
 from parabench.files import write_whole
 from parabench.plan.case import Case
 from parabench.report import palette

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.overall import explore
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup
-from parabench.report.figures.figures import Panel, lay_out, name_bars, plain
+from parabench.report.figures.figures import Panel, lay_out, marks, name_bars, plain
 from parabench.report.page import declared, fill, packed
 from parabench.report.sections.comparison import difference_section, launch_section, side_section
 from parabench.report.spec import WORDED, Column, Section
@@ -47,18 +47,15 @@ def render(of: Comparison) -> str:
 
 
 def _changes(of: Comparison) -> Section:
-    panels = change_panels(of)
-    shown = sum(row.ratio is not None for row in of.rows)
-    some = f" First {MOST_DOTS} of {shown} cases; the table has all." if shown > MOST_DOTS else ""
     return Section(
         "changes",
         "Change of each case",
         "Candidate over base, with 95 % intervals; right of the line is slower. The shaded band is the tolerance.",
         "No case has a step time on both sides, so there is nothing to draw.",
-        panels=panels,
+        panels=change_panels(of),
         reading="A grey tick is the one-sided 95 % upper bound: slowdowns beyond it are ruled out. A tick right of the "
-        "band means that a slowdown of the tolerance is not ruled out. The table has the numbers of bars and ticks "
-        f"that leave the figure.{some}",
+        "band means that a slowdown of the tolerance is not ruled out. The figure shows the first "
+        f"{MOST_DOTS} cases, and the table has all numbers.",
     )
 
 
@@ -117,42 +114,26 @@ def change_panels(of: Comparison) -> list[Panel]:
     if rows.empty:
         return []
     changes = 100 * (rows[["ratio", "low", "high", "upper"]].astype(float) - 1)
-    words = rows[["label", "change", "interval"]].replace({"interval": {"": format.UNKNOWN}}).map(plain)
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": str(outcome),
-            "x": own["ratio"].tolist(),
-            "y": own.index.tolist(),
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "array": (own["high"] - own["ratio"]).fillna(0.0).tolist(),
-                "arrayminus": (own["ratio"] - own["low"]).fillna(0.0).tolist(),
-                "thickness": 1.5,
-                "width": 4,
-            },
-            "customdata": words.loc[own.index].to_numpy().tolist(),
-            "hovertemplate": "%{customdata[0]}: %{customdata[1]} (95 %: %{customdata[2]})<extra></extra>",
-            "marker": {"color": color, "symbol": symbol, "size": 9},
-        }
-        for outcome, (color, symbol) in _MARKERS.items()
-        if len(own := changes[rows["outcome"] == outcome])
+    rows["hover"] = [
+        f"{plain(label)}: {change} (95 %: {interval or format.UNKNOWN})"
+        for label, change, interval in zip(rows["label"], rows["change"], rows["interval"], strict=True)
     ]
+    traces = []
+    for outcome, (color, symbol) in _MARKERS.items():
+        own = changes[rows["outcome"] == outcome]
+        ends = {
+            "array": (own["high"] - own["ratio"]).fillna(0.0).tolist(),
+            "arrayminus": (own["ratio"] - own["low"]).fillna(0.0).tolist(),
+        }
+        bars = {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 4}
+        marker = {"color": color, "symbol": symbol, "size": 9}
+        hovers = rows["hover"][own.index].tolist()
+        if len(own):
+            traces.append(marks(own["ratio"], own.index.tolist(), str(outcome), hovers, marker, error_x=bars))
     bounds = changes["upper"].dropna()
-    if len(bounds):
-        traces.append(
-            {
-                "type": "scatter",
-                "x": bounds.tolist(),
-                "y": bounds.index.tolist(),
-                "mode": "markers",
-                "name": "upper bound",
-                "marker": {"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}},
-                "hovertemplate": "slowdowns above %{x:.2~f} % are ruled out (95 %)<extra></extra>",
-            }
-        )
+    tick = {"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}}
+    ruled_out = [f"slowdowns above {above} are ruled out (95 %)" for above in rows["above"][bounds.index]]
+    traces.append(marks(bounds, bounds.index.tolist(), "upper bound", ruled_out, tick))
     share = 100 * of.tolerance
     over_all = {"y0": 0, "y1": 1, "yref": "paper"}
     tolerated = {
@@ -172,15 +153,11 @@ def change_panels(of: Comparison) -> list[Panel]:
 
 
 def _range(changes: pd.DataFrame, tolerance: float) -> list[float]:
-    """Return the ends of the axis, in percent."""
-    points = [*changes["ratio"], tolerance, -tolerance]
-    # The noisiest case must not flatten all others, and bounds beyond twice the time need no place.
-    bounds = sorted(changes["upper"][changes["upper"] <= 100])
-    points += bounds[: math.ceil(0.9 * len(bounds))]
-    far = _REACH * max(map(abs, points))
-    points += [min(max(end, -far), far) for end in (*changes["low"].dropna(), *changes["high"].dropna())]
-    margin = 0.04 * (max(points) - min(points))
-    return [min(points) - margin, max(points) + margin]
+    """Return the ends of the axis, in percent: all changes, and as much of their intervals as does not flatten them."""
+    far = _REACH * max(tolerance, changes["ratio"].abs().max(), changes["upper"].abs().fillna(0.0).median())
+    ends = [tolerance, -tolerance, *changes.clip(-far, far).stack()]
+    margin = 0.04 * (max(ends) - min(ends))
+    return [min(ends) - margin, max(ends) + margin]
 
 
 # Characters in a line of a name on a phone, and its lines at most, as `reports/script/charts/layout.js` cuts it.

@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from xml.etree import ElementTree
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, CaseResult, Outcome
 from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.text import format
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)

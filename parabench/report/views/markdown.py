@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
-from parabench.analysis.compare.overall import interval
-from parabench.analysis.compare.several import Row
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.session import Origin
-from parabench.analysis.text import format
-from parabench.report.spec import DASH, WORDED, Column
 from parabench.report.views.gate import COLUMNS, gate_rows
-from parabench.store.record import Finding
 
 # The characters of a comment's body at most, as GitHub says itself when one is longer.
 LIMIT = 65_536
@@ -54,26 +49,24 @@ def code(value: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table whose rows may be cut: `head` are its columns, cells are escaped; `thing` is the subject of a row.
+    """A table of escaped cells whose last rows may be left out.
 
-    `summary` hides it behind a line to click on. The first column and those in `texts` are words, the others are
-    right-aligned.
+    A `summary` folds it. The columns at the places in `texts` are words, the others are right-aligned.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    thing: str
     summary: str = ""
-    texts: Sequence[int] = ()
+    texts: Sequence[int] = (0,)
 
     def first(self, most: int) -> str:
         """Return the table with its first rows, and a note about the others; empty without rows."""
         if not self.rows:
             return ""
-        marks = ("---" if i == 0 or i in self.texts else "---:" for i in range(len(self.head)))
+        marks = ("---" if i in self.texts else "---:" for i in range(len(self.head)))
         table = "".join(map(_line, (self.head, marks, *self.rows[:most])))
         if missing := len(self.rows) - most:
-            table += f"\n{missing:,} more {self.thing} left out: GitHub takes {LIMIT:,} characters.\n"
+            table += f"\n{missing:,} more rows are left out: GitHub takes {LIMIT:,} characters.\n"
         return (
             f"<details>\n<summary>{self.summary}</summary>\n\n{table}\n</details>\n\n" if self.summary else f"{table}\n"
         )
@@ -99,76 +92,45 @@ def fitted(parts: Sequence[str | Rows]) -> str:
 
 # Longer sentences than this are labels of a hostile length.
 SENTENCE = 2000
-
-
-def differing(title: str, differences: tuple[Difference, ...]) -> Rows:
-    """What is not the same on both sides, as a table to unfold."""
-    return Rows(
-        ("", "base", "candidate"),
-        [(text(each.name), text(each.base), text(each.candidate)) for each in differences],
-        "differences are",
-        f"{title} ({len(differences)})",
-        (1, 2),
-    )
-
-
-def findings(found: tuple[Finding, ...]) -> list[str]:
-    """Warnings, one per line."""
-    said = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in found]
-    return ["**Warnings**\n\n", *said, "\n"] if said else []
-
-
-def sides(origins: Sequence[Origin]) -> list[str]:
-    """Where the numbers of both sides are from."""
-    return [
-        *(
-            f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} succeeded: "
-            f"{text(each.command)}\n"
-            for role, each in zip(("base", "candidate"), origins, strict=True)
-        ),
-        "\n",
-    ]
-
-
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
-# Launches have a table of their own.
+# Launches have a separate table.
 _COLUMNS = COLUMNS[:-1]
 
 
 def render(of: Comparison | Machines) -> str:
     """Return the Markdown text, of at most LIMIT characters."""
-    return fitted(_of_gate(of) if isinstance(of, Comparison) else _of_machines(of))
+    if isinstance(of, Comparison):
+        body, again = _of_gate(of), gate.command(of)
+    else:
+        body, again = _of_machines(of), machines.command(of.origins)
+    warnings = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in of.findings]
+    sides = [
+        f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} succeeded: "
+        f"{text(each.command)}\n"
+        for role, each in zip(("base", "candidate"), of.origins, strict=True)
+    ]
+    return fitted(
+        [
+            *body,
+            *(["**Warnings**\n\n", *warnings, "\n"] if warnings else []),
+            *sides,
+            f"\nTo see it again:\n\n{code(again)}",
+        ]
+    )
 
 
 def _of_gate(of: Comparison) -> list[str | Rows]:
     head = [column.title for column in _COLUMNS]
     rows = gate_rows(of).to_dict("records")
     same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
+    ids = ((row.label, gate.ids(row.base_launches), gate.ids(row.candidate_launches)) for row in of.rows)
     return [
         f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
         f"{text(gate.sentence(of), SENTENCE)}\n\n",
-        Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], "cases are", texts=(1,)),
-        Rows(
-            head,
-            same,
-            "cases are",
-            f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(of)}",
-            (1,),
-        ),
-        differing("Other differences", of.differences),
-        *findings(of.findings),
-        Rows(
-            ("case", "base", "candidate"),
-            [
-                (text(row.label), *map(text, map(gate.ids, (row.base_launches, row.candidate_launches))))
-                for row in of.rows
-            ],
-            "cases are",
-            "Launches that the numbers are made of, by id",
-            (1, 2),
-        ),
-        *sides(of.origins),
-        f"To see it again:\n\n{code(gate.command(of))}",
+        Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], texts=(0, 1)),
+        Rows(head, same, f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(of)}", (0, 1)),
+        _differing("Other differences", of.differences),
+        _words(("case", "base", "candidate"), ids, "Launches that the numbers are made of, by id"),
     ]
 
 
@@ -178,51 +140,26 @@ def _cells(row: dict[Any, Any]) -> list[str]:
     return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
-def _ratio(name: str) -> tuple[Column, Column]:
-    """Return the columns of a ratio and of its 95% interval."""
-
-    def ends(row: Row) -> str:
-        found = row.ratio(name, 1)
-        return interval(found) if found is not None and found.low is not None else DASH
-
-    return Column(machines.TITLES[name], f"{name}.0.ratio", "times"), Column("95 %", ends, WORDED)
-
-
-def _name(row: Row) -> str:
-    step = row.step_time[0]
-    return row.label if step is None or step.ratio is not None else f"{row.label}: {step.note}"
-
-
-_MACHINES = (
-    Column("Case", _name),
-    Column("base, ms", "step_time.0.base_step_time_s", "ms"),
-    Column("candidate, ms", "step_time.0.candidate_step_time_s", "ms"),
-    *(column for name in machines.TITLES for column in _ratio(name)),
-)
-
-
 def _of_machines(of: Machines) -> list[str | Rows]:
-    alone = [(row.label, *why) for row in of.rows if (why := machines.alone_on(of, row))]
+    head, *rows = machines.table(of)
+    others = machines.without_ratio(of)
     return [
         f"## {text(of.hardware_names[1])} against {text(of.hardware_names[0])}\n\n",
         f"{text(' '.join(machines.answers(of.works)), SENTENCE)}\n\n",
-        Rows(
-            [column.title for column in _MACHINES],
-            [[text(column.cell(row)) for column in _MACHINES] for row in of.rows if None not in row.cases],
-            "cases are",
-        ),
+        Rows(head, [list(map(text, row)) for row in rows]),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
-        Rows(
-            ("case", "side", "why"),
-            [(text(label), side, text(why)) for label, side, why in alone],
-            "cases are",
-            f"{format.count(len(alone), 'case')} without a partner",
-            (1, 2),
-        ),
-        differing("Hardware that differs", of.hardware),
-        differing("Software that differs", of.software),
-        *findings(of.findings),
-        *sides(of.origins),
-        f"To see it again:\n\n{code(machines.command(of.origins))}",
+        _words(("case", "why"), others, f"{format.count(len(others), 'case')} without a ratio"),
+        _differing("Hardware that differs", of.hardware),
+        _differing("Software that differs", of.software),
     ]
+
+
+def _differing(title: str, differences: Sequence[Difference]) -> Rows:
+    values = ((each.name, each.base, each.candidate) for each in differences)
+    return _words(("", "base", "candidate"), values, f"{title} ({len(differences)})")
+
+
+def _words(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Rows:
+    """Return a folded table of words."""
+    return Rows(head, [list(map(text, row)) for row in rows], summary, range(len(head)))

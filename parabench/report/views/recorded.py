@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wirings
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.metrics import STEP_PARTS
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.report.page import fill
 from parabench.report.spec import WORDED, Column, Section
@@ -115,7 +115,7 @@ def to_markdown(of: Pair) -> str:
     """Return the comparison as Markdown."""
     told = (f"{markdown.text(each, markdown.SENTENCE)}\n\n" for each in sentences(of))
     rows = [list(map(markdown.text, cells)) for cells in _cells(of.table)]
-    return markdown.fitted(["## Two recordings\n\n", *told, markdown.Rows(_HEAD, rows, "rows are")])
+    return markdown.fitted(["## Two recordings\n\n", *told, markdown.Rows(_HEAD, rows)])
 
 
 def render(of: Pair) -> str:

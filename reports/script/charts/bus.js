@@ -1,12 +1,12 @@
 // Single collectives: bus bandwidth against size, and measured times over the fitted formula; a panel for each
 // operation and world size, a line per algorithm. Sizes and points are tables of their own, each row of one case.
-import { busSizes, cases, data, distinct, groupBy, unpack } from "../core/data.js";
+import { busSizes, cases, data, distinct, groupBy } from "../core/data.js";
 import { count, known, plain, say, sizeText } from "../core/format.js";
 import { onChange, selected } from "../core/state.js";
 import { ERROR_BARS } from "./cases.js";
 import { laidOut } from "./layout.js";
 
-const fitPoints = unpack(data.points || { n: 0 });
+const fitPoints = data.points || { n: 0 };
 
 // A line looks as its algorithm does on every page; one more line of it, with other ranks a node, is dotted.
 const styleOfLine = (row, before) => {

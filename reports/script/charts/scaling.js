@@ -1,13 +1,13 @@
 // Throughput and efficiency against the world size; strong and weak scaling, and each work, have their own panels.
 import { hoverOf } from "../core/cases.js";
-import { cases, data, distinct, groupBy, unpack } from "../core/data.js";
+import { cases, data, distinct, groupBy } from "../core/data.js";
 import { cut, known, say } from "../core/format.js";
 import { named, state } from "../core/state.js";
 import { lazily, onPhone, pointsOf, scaledBy } from "./cases.js";
 import { laidOut } from "./layout.js";
 
-const scalingCurves = unpack(data.curves?.curves || { n: 0 });
-const scalingPoints = unpack(data.curves?.points || { n: 0 });
+const scalingCurves = data.curves?.curves || { n: 0 };
+const scalingPoints = data.curves?.points || { n: 0 };
 // How far above the highest measured point the ideal line is shown, so that it does not press the curves down.
 const ABOVE = 1.5;
 const sizeOf = (row) => cases.world_size[row];

@@ -1,5 +1,5 @@
 // Curves of several sides over each other: a colour a side.
-import { cases, data, distinct, groupBy, sideColumn, sides, unpack } from "../core/data.js";
+import { cases, data, distinct, groupBy, sideColumn, sides } from "../core/data.js";
 import { count, known, plain, say } from "../core/format.js";
 import { bucketPlaces, curvesOf } from "./buckets.js";
 import { bucketSizes, firstOfEach, inMs, launchBars, lazily, measured, titled, worldKey } from "./cases.js";
@@ -45,7 +45,7 @@ export const sidesBucketsPanels = (rows) => {
 };
 
 // Throughput and efficiency against the world size: a colour a side, a dash a strategy.
-const curvesOfSides = unpack(data.scaling || { n: 0 });
+const curvesOfSides = data.scaling || { n: 0 };
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 export const sidesScalingPanels = (rows) => {
   const chosen = new Set(rows);

@@ -1,5 +1,5 @@
 // How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
-import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
+import { cases, counts, data, distinct, groupBy, launches, launchesOf } from "../core/data.js";
 import { count, fixed, known, plain, say } from "../core/format.js";
 import { BAND, NEUTRAL, barHeight } from "./cases.js";
 import { colour, laidOut, nameAxis } from "./layout.js";
@@ -9,11 +9,7 @@ const MOST_SPREAD = 16;
 const MOST_BINS = 40;
 
 // The launches of cases, as they ran.
-const launchesIn = (rows) => {
-  const chosen = new Uint8Array(cases.n);
-  for (const row of rows) chosen[row] = 1;
-  return asTheyRan.filter((i) => i < launches.n && chosen[launches.case[i]]);
-};
+const launchesIn = (rows) => rows.flatMap((row) => launchesOf[row]).sort((a, b) => a - b);
 
 const launchHover = (i, told) => [
   `<b>${plain(cases.label[launches.case[i]])}</b>`, `block ${launches.block[i]}: ${say.ms(launches.launch_step_s[i])} ms per step`, told,
@@ -142,7 +138,7 @@ export const driftPanels = (rows) => {
   }];
 };
 
-const blocks = unpack(data.blocks || { n: 0 });
+const blocks = data.blocks || { n: 0 };
 export const orderPanels = (rows) => {
   const from = launches.from_case;
   const own = launchesIn(rows).filter((i) => known(from[i]));

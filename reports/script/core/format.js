@@ -1,4 +1,4 @@
-// How numbers are said; the rules are those of parabench/analysis/text/format.py. Unknown is a dash, never 0.
+// How numbers are said; the rules are those of parabench/analysis/format.py. Unknown is a dash, never 0.
 export const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 const decimals = (value, significant = 3) => {

@@ -1,12 +1,12 @@
 // What is known of one case.
 import { laidOut } from "../charts/layout.js";
 import { marginMs, marginRate } from "../core/cases.js";
-import { cases, counts, data, distinct, every, groupBy, launches, launchesOf, unpack } from "../core/data.js";
+import { cases, counts, data, distinct, groupBy, launches, launchesOf } from "../core/data.js";
 import { element, part, why } from "../core/element.js";
 import { count, known, say } from "../core/format.js";
 import { columnsOf } from "../table/columns.js";
 
-const foundOf = unpack(data.findings || { n: 0 });
+const foundOf = data.findings || { n: 0 };
 const findingsOf = groupBy(Array.from({ length: foundOf.n }, (_, i) => i), (i) => foundOf.case[i]);
 
 // From a file on disk the clipboard may be refused: then the text is selected, ready for the keyboard.
@@ -81,7 +81,7 @@ const bucketsOf = (row) => {
 
 const LAUNCH_COLUMNS = ["block", "status", "launch_step_s", "p90_s", "drift", "wall_s"];
 const launchesTable = (own) => {
-  const columns = columnsOf("launches", every, LAUNCH_COLUMNS);  // the launches of cases come first there
+  const columns = columnsOf("launches", launches, LAUNCH_COLUMNS);
   const cell = ({ name, cell: made }, i) => [
     made(i), name === "status" && launches.error[i] ? element("div", { class: "error" }, launches.error[i]) : null,
   ];

@@ -1,13 +1,13 @@
 // The tables of the page: Python declares their columns and those of their files (parabench/report/spec.py, Column);
 // here is how their cells are made.
 import { caseButton, errorLine, marginMs, statusTag, subLine, tagsOf } from "../core/cases.js";
-import { asTheyRan, blockName, busSizes, cases, data, every, launches } from "../core/data.js";
+import { blockName, busSizes, cases, data, launches } from "../core/data.js";
 import { element } from "../core/element.js";
 import { intervalOf, known, say, sizeText, times } from "../core/format.js";
 import { selected, selectedSet, state } from "../core/state.js";
 
 // Whether a row has a case that can be opened; `of` are cases, or launches, of which some belong to none.
-const caseOf = (of, i) => (of === every ? (i < launches.n ? launches.case[i] : null) : i);
+const caseOf = (of, i) => (of === launches ? launches.case[i] : i);
 const named = (of, i) => {
   const row = caseOf(of, i);
   return row !== null && (cases.rerun || data.sides) ? caseButton(row) : element("span", { class: "name" }, of.label[i]);
@@ -52,18 +52,17 @@ const tableOf = (name, of, more = {}) => () => ({
   csv: () => data.tables[name].csv.map(([head, column]) => [head, of[column]]),
 });
 
+const places = (table) => Array.from({ length: table.n }, (_, i) => i);
 const launchRows = () => {
-  if (!state.filters.size) return asTheyRan;
   const chosen = selectedSet();
-  return asTheyRan.filter((i) => i < launches.n && chosen.has(launches.case[i]));
+  return places(launches).filter((i) => !state.filters.size || chosen.has(launches.case[i]));
 };
-
-const sizeRows = () => Array.from({ length: busSizes.n }, (_, i) => i).filter((i) => selectedSet().has(busSizes.case[i]));
+const sizeRows = () => places(busSizes).filter((i) => selectedSet().has(busSizes.case[i]));
 
 // By the name that a section gives its table.
 export const declared = {
   cases: tableOf("cases", cases, { good: (row) => cases.ranking[row] }),
-  launches: tableOf("launches", every, { rows: launchRows }),
+  launches: tableOf("launches", launches, { rows: launchRows }),
   sizes: tableOf("sizes", busSizes, { rows: sizeRows }),
   sides: tableOf("sides", cases),
   gate: tableOf("gate", cases),

@@ -138,7 +138,7 @@ def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(la
 def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
     lab.step_s["b"] = 0.012
     assert lab.run(label="mine") == 1, lab.output
-    assert "Regression: 3 of 3 cases slower, the worst by 2" in lab.output
+    assert "Regression: 3 cases slower (" in lab.output
     lab.step_s["b"] = 0.008
     axes = [word for axis in AXES for word in ("--set", axis)]
     given = ["ab", "quick", "--a", "", "--b", "", *axes, "--launches", "4", "--steps", "4", "--label", "mine"]

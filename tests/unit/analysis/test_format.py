@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parabench.analysis.text import format
+from parabench.analysis import format
 
 
 @pytest.mark.parametrize(

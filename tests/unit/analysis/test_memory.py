@@ -88,7 +88,9 @@ def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path)
 def test_headroom_holds_neither_least_nor_most(tmp_path):
     (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
     assert ": fsdp native, 2 ranks: 26.0 MiB." in text
-    assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured memory is equal to the formula in 1 case."]
+    assert said(tmp_path, holding(48, strategy="local_only")) == [
+        "Measured memory is 1.00 times the formula in 1 case."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 import fake_results as fake
-from page_helpers import unpacked
 from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
+from parabench.analysis.format import milliseconds
 from parabench.analysis.history import numbers_of, visits_of
 from parabench.analysis.numbers import case_table, levels, numbers
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import SessionData, select_session
-from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.report.page_data import page_data
 from parabench.report.views.comparison import several_data
@@ -49,10 +48,6 @@ def write(path: Path, label: str = "fake", scale: float = 1.0, **more: object):
     return fake.write(path, [*launches, missing], label=label, **more)  # type: ignore[arg-type]
 
 
-def table_of(packed: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: unpacked(column, packed["n"]) for name, column in packed.items() if name != "n"}
-
-
 def told(*arguments: object) -> Any:
     result = CliRunner().invoke(main, [*map(str, arguments), "--json", "-"])
     assert result.exit_code in (0, 1, 3), result.output
@@ -70,7 +65,7 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     assert expected == pytest.approx(raw, rel=1e-12)
 
     page = page_data(SessionData(results, session), ())
-    cases = table_of(page["cases"])
+    cases = page["cases"]
     assert cases["step_time_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
     for objective in ("step_time_s", "tokens_per_s", "memory"):
         (answer,) = told("best", tmp_path / "a.db", "--objective", objective)
@@ -95,7 +90,7 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     assert series["points"][0]["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
     of = Several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
-    beside = table_of(several_data(of, ())["cases"])
+    beside = several_data(of, ())["cases"]
     at = beside["case_id"].index(FAST.id)
     assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
     (own,) = [row.step_time[0] for row in of.rows if row.cases[0] == FAST.id]

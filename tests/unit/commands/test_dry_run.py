@@ -44,7 +44,7 @@ CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 PROTOCOL = Protocol(launches=2, warmup=2, steps=2, instrumented=0)
 COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=(2, 8))]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
-COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_size": "64KiB", "max_size": "64KiB"}
+COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", "max_bytes": "64KiB"}
 '''
 
 SUITE = '''\
@@ -318,7 +318,7 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
 
 def test_collectives_know_their_store(tmp_path):
     asked = CollectivesRequest.of(
-        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
+        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_bytes="256KiB", device="cpu"
     )
     run_session(asked, Console(file=StringIO()), FakeLauncher())
     store = (tmp_path / "results.db").read_bytes()

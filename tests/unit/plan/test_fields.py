@@ -11,12 +11,12 @@ from msgspec import NODEFAULT, Meta
 from parabench.errors import UsageError
 from parabench.plan.case import BaseCase, Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import option_fields, parse_field, typed
 from parabench.plan.protocol import Protocol
 from parabench.records import Field, Record, declared, read
 
-EVERY = (Case, Protocol, CollectiveCase, CollectiveProtocol, CollectiveSweep)
+EVERY = (Case, Protocol, CollectiveCase, CollectiveProtocol)
 
 
 class Sample(BaseCase, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def test_every_field_that_is_declared_is_one_that_can_be_checked_and_offered(kin
         assert bool(each.field.option) == bool(each.field.help), f"{kind.__name__}.{name}: an option has a help text"
         if each.type in (int, float):
             bounds = (each.bounds.ge, each.bounds.gt)
-            assert bounds != (None, None) or kind is CollectiveSweep, f"{kind.__name__}.{name}: it has no lower bound"
+            assert bounds != (None, None), f"{kind.__name__}.{name}: it has no lower bound"
 
 
 def test_every_axis_can_be_set_to_its_default_on_the_command_line() -> None:

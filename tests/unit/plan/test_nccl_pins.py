@@ -216,7 +216,7 @@ def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machi
 def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
     environment = dict(fake.ENVIRONMENT, gpus=[{"name": "NVIDIA H100"}] * gpus)
     found = check(fake.write(path, launches, environment=environment))
-    return [each for each in found if each.code == "shared_gpu_nccl"]
+    return [each for each in found if each.code == "shared_device"]
 
 
 def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from parabench.plan.case import Case
 from parabench.plan.suite import load_suite
 from parabench.strategies import STRATEGIES
-from parabench.strategies.snippet import snippet
 
 
 @pytest.mark.parametrize("field", ["splits", "travels", "color", "code"])
 def test_every_strategy_is_told_of_in_all_its_fields(field: str) -> None:
     lacking = [name for name, entry in STRATEGIES.items() if not getattr(entry, field)]
     assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
-
-
-def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRATEGIES, "zero2", replace(STRATEGIES["zero2"], code=()))
-    assert "No line does zero2: how it is done stands in parabench/strategies/fsdp.py." in snippet(
-        Case(strategy="zero2", world_size=2)
-    )
 
 
 def test_the_suite_of_strategies_compares_all_of_them() -> None:

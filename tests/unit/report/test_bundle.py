@@ -52,7 +52,7 @@ def test_what_a_module_imports_stands_before_it_and_once():
                 "a": 'import { b } from "./b.js";\nexport const a = 1;',
                 "b": 'import { a } from "./a.js";\nexport const b = 1;',
             },
-            r"import each other: a\.js -> b\.js -> a\.js; move what both need to a third",
+            r"b\.js imports a\.js, which imports it; move what both need to a third module",
         ),
     ],
 )

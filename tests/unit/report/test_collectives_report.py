@@ -9,7 +9,6 @@ import re
 import pytest
 
 import fake_collectives as fake
-from page_helpers import unpacked
 from parabench.collectives import ON_ANY_BACKEND
 from parabench.plan.collective_case import OPS
 from parabench.report.build import render
@@ -66,10 +65,6 @@ def figures_of(page):
     return json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def column(table, name):
-    return unpacked(table[name], table["n"])
-
-
 def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     text = text_of(page)
     body = text[text.index("all_reduce, 4 ranks") :]  # after the names of the tabs
@@ -89,9 +84,9 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
 def test_the_data_of_the_figures_is_embedded_once(page):
     data = data_of(page)
     cases = data["cases"]
-    questions = list(dict.fromkeys(column(cases, "question")))
+    questions = list(dict.fromkeys(cases["question"]))
     assert questions == ["all_reduce, 2 ranks", *(f"{op}, 4 ranks" for op in OPS)]
-    lines = [name for name, op in zip(column(cases, "line"), column(cases, "op"), strict=True) if op == "all_gather"]
+    lines = [name for name, op in zip(cases["line"], cases["op"], strict=True) if op == "all_gather"]
     assert lines == list(ON_ANY_BACKEND)
     assert list(data["styles"]["algorithm"]) == [*ON_ANY_BACKEND, "nccl:nvls"]
     assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(ON_ANY_BACKEND)
@@ -99,7 +94,7 @@ def test_the_data_of_the_figures_is_embedded_once(page):
                                ["status", "Status"]]  # fmt: skip
     # Every launch and size of the form that is compared; the other form is in the table of sizes alone.
     assert data["points"]["n"] == MEASURED * 3 * 4
-    drawn = column(data["sizes"], "drawn")
+    drawn = data["sizes"]["drawn"]
     assert (len(drawn), sum(drawn)) == (MEASURED * 4 + BOTH_FORMS * 4, MEASURED * 4)
     assert figures_of(page) == {}
 
@@ -113,7 +108,7 @@ def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path)
     ]
     data = data_of(render(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda c, s: 1e-3))))
     told = data["cases"]
-    assert sorted(zip(column(told, "question"), column(told, "line"), strict=True)) == [
+    assert sorted(zip(told["question"], told["line"], strict=True)) == [
         ("all_reduce, 4 ranks, float32", "two_level (1 a node)"),
         ("all_reduce, 4 ranks, float32", "two_level (2 a node)"),
         ("all_reduce, 4 ranks, float64", "native"),

@@ -16,12 +16,12 @@ from markupsafe import escape
 import fake_results as fake
 from command_line import parabench
 from fake_results import OOM
+from parabench.analysis import format as words
 from parabench.analysis.compare import gate
 from parabench.analysis.compare import gate as compare_text
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict, ids
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.text import format as words
 from parabench.cli import main
 from parabench.report.views import gate as compare_report
 from parabench.report.views import junit as compare_junit
@@ -173,8 +173,8 @@ def test_markdown_is_cut_where_github_would_refuse_it(gates):
     assert LIMIT - 1000 < len(written) <= LIMIT
     assert written.index("**slower**") < written.index("| same |")
     shown = len(re.findall(r"\| same \|", written))
-    assert f"\n{500 - shown:,} more cases are left out: GitHub takes 65,536 characters." in written
-    assert "501 more cases are left out" in written  # of the ids
+    assert f"\n{500 - shown:,} more rows are left out: GitHub takes 65,536 characters." in written
+    assert "501 more rows are left out" in written  # of the ids
     assert written.rstrip().endswith("```")
 
 

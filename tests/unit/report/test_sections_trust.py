@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import fake_results as fake
-from page_helpers import made, unpacked
+from page_helpers import made
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
 from parabench.report.page_data import page_data
@@ -25,10 +25,6 @@ def sections(results):
         trust.order_section,
         trust.excluded_section,
     )
-
-
-def column(table, name):
-    return unpacked(table[name], table["n"])
 
 
 def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
@@ -75,7 +71,7 @@ def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are
     seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
     rows = {case: i for i, case in enumerate(seen.cases["case_id"])}
     found = page_data(seen, seen.once(spots))["findings"]
-    told = sorted(zip(*(column(found, name) for name in ("case", "code", "message")), strict=True))
+    told = sorted(zip(found["case"], found["code"], found["message"], strict=True))
     assert told == [
         (rows[cases[1].id], "odd", "Something."),
         (rows[cases[0].id], "noisy", "launches differ by 25 % (40.0 ms to 50.0 ms)."),
@@ -92,9 +88,9 @@ def test_a_page_has_each_cases_fields_exactly_its_buckets_and_its_margin(tmp_pat
     data = page_data(seen, seen.once(spots))
     json.dumps(data, allow_nan=False)
     of = data["cases"]
-    at = column(of, "bucket_mib").index(0.123456789)
-    assert column(of, "bucket_mib")[1 - at] is None
-    assert column(of, "global_batch") == [1_234_568] * 2
-    assert column(of, "bucket_bytes")[at] == f"{MIB} {3 * MIB}"
-    assert column(of, "bucket_bytes")[1 - at] is None
-    assert all(margin > 0 for margin in column(of, "plus_minus_s"))
+    at = of["bucket_mib"].index(0.123456789)
+    assert of["bucket_mib"][1 - at] is None
+    assert of["global_batch"] == [1_234_568] * 2
+    assert of["bucket_bytes"][at] == f"{MIB} {3 * MIB}"
+    assert of["bucket_bytes"][1 - at] is None
+    assert all(margin > 0 for margin in of["plus_minus_s"])

@@ -31,7 +31,7 @@ def two_cores(monkeypatch):
 
 
 def request(folder, **more):
-    given = {"op": "all_reduce", "algorithm": "native,ring,tree", "max_size": "1MiB", "launches": 4, "iterations": 4}
+    given = {"op": "all_reduce", "algorithm": "native,ring,tree", "max_bytes": "1MiB", "launches": 4, "iterations": 4}
     return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder} | given | more))
 
 

@@ -34,7 +34,7 @@ def two_cores(monkeypatch):
 
 
 def request(folder, **more):
-    given = {"op": "all_reduce", "algorithm": "native,ring", "max_size": "1MiB", "launches": 2, "iterations": 4}
+    given = {"op": "all_reduce", "algorithm": "native,ring", "max_bytes": "1MiB", "launches": 2, "iterations": 4}
     return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
 
 
@@ -147,7 +147,7 @@ def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
 
 def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
     launcher = FakeLauncher()
-    run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
+    run(request(tmp_path, algorithm="native", max_bytes="64MiB", iterations=None), launcher)
     assert launcher.deadlines[0] > 100
     assert launcher.deadlines[1] == 60.0
     run(request(tmp_path, algorithm="native", deadline_s=7.0), launcher)

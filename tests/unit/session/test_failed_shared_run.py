@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_launch import FakeLauncher
-from page_helpers import unpacked
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import session_data
@@ -68,10 +67,6 @@ def best_json(folder):
     return answer
 
 
-def table_of(packed):
-    return {name: unpacked(column, packed["n"]) for name, column in packed.items() if name != "n"}
-
-
 @pytest.mark.parametrize(("status", "launches"), [(Status.WRONG, 1), (Status.CRASHED, 3)])
 def test_two_cases_are_compared_by_their_own_launches(run, tmp_path, status, launches):
     said, seen = run(status, ("ddp", "fsdp"), launches=launches)
@@ -102,7 +97,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
     for text in (" ".join(said.split()), answer["sentence"]):
         assert f"connects them with these: {measured}" in text
     assert "To settle it: parabench run --resume --until-decided" in said
-    cases = table_of(page_data(seen, answers(seen.numbers))["cases"])
+    cases = page_data(seen, answers(seen.numbers))["cases"]
     of = {strategy: at for at, strategy in enumerate(cases["strategy"])}
     assert cases["slower"][of["ddp"]] is None
     assert cases["slower"][of["zero1"]] == pytest.approx(0.1, rel=1e-3)

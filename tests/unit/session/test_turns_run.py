@@ -169,7 +169,7 @@ def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_
     assert sizes[:3] == [4, 4, 2]
     assert set(sizes[2:]) <= {1, 2}
     assert "2 of 4 cases may be the fastest, ±" in said
-    assert "Left the race: 2 configurations after block 3, " in said
+    assert "Left the race: 2 configurations by block 3, " in said
     plan = select_session(load(tmp_path / "out" / "results.db")).plan
     assert len(plan["extra"]) == len(sizes) - 2
     # The launches of their own are short; in the shared ones a turn takes about as long of every case.

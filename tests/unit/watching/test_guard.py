@@ -16,9 +16,8 @@ from parabench import watch
 from parabench.probes.memory import MemoryClock
 from parabench.probes.step_clock import StepClock
 from parabench.watching import observer
-from parabench.watching.instruments import GuardedRecorder
 from parabench.watching.loop import Loop
-from parabench.watching.observer import Observer
+from parabench.watching.observer import GuardedRecorder, Observer
 
 pytestmark = pytest.mark.usefixtures("unanalyzed")
 

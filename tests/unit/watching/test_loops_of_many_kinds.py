@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import sqlite3
 import threading
@@ -16,7 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -100,16 +98,6 @@ def in_backward(training: Training, steps: Steps) -> None:
         training.optimizer.zero_grad()
 
 
-def clipped_and_scheduled(training: Training, steps: Steps) -> None:
-    scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 5, gamma=0.5)
-    for batch in steps(training.batches):
-        training.backward(batch)
-        nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-        scheduler.step()
-
-
 def averaged_and_saved(training: Training, steps: Steps) -> None:
     """Copies of the watched model: an average, and a deep copy that is called."""
     average = AveragedModel(training.model)
@@ -128,11 +116,6 @@ def endless(training: Training, steps: Steps) -> None:
         training.step(batch)
         if at == STEPS - 1:
             break
-
-
-def zipped(training: Training, steps: Steps) -> None:
-    for at, (batch, more) in enumerate(zip(steps(training.batches), training.batches, strict=True)):
-        training.step(batch + at * more)
 
 
 def growing(training: Training, steps: Steps) -> None:
@@ -180,15 +163,6 @@ def compiled_optimizer(training: Training, steps: Steps) -> None:
         training.backward(batch)
         stepping()
         training.optimizer.zero_grad()
-
-
-def freeing_memory(training: Training, steps: Steps) -> None:
-    """Collect garbage and empty CUDA's cache at times, with or without a GPU."""
-    for at, batch in enumerate(steps(training.batches)):
-        training.step(batch)
-        if at % 16 == 0:
-            gc.collect()
-            torch.cuda.empty_cache()
 
 
 def plain(training: Training, steps: Steps) -> None:
@@ -248,17 +222,14 @@ LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | N
     (two_models, None, STEPS),
     (sharpness_aware, None, STEPS),
     (in_backward, None, STEPS),
-    (clipped_and_scheduled, None, STEPS),
     (averaged_and_saved, None, STEPS),
     (endless, None, STEPS),
-    (zipped, None, STEPS),
     (growing, Recurrent, STEPS),
     (skipping, None, STEPS),  # the step that is left out is part of the next one
     (in_a_thread, None, STEPS),
     (one_by_one, None, STEPS),
     (compiled_step, None, STEPS),
     (compiled_optimizer, None, STEPS),
-    (freeing_memory, None, STEPS),
 ]  # fmt: skip
 
 
@@ -369,23 +340,6 @@ def test_tuning_leaves_losses_as_they_are(
     assert found[0] == found[1]
     assert any(line.startswith("Tuning of 2 bucket caps over 3 rounds") for line in said)
     assert not [line for line in said if "error" in line]
-
-
-def test_watched_loop_in_join_trains_the_same(tmp_path: Path, alone: None) -> None:
-    losses = []
-    for folder in (None, tmp_path):
-        torch.manual_seed(0)
-        module = DistributedDataParallel(nn.Linear(8, 4))
-        training = Training(module)
-        with Join([module]):
-            if folder is None:
-                plain(training, iter)
-            else:
-                with watch(module, training.optimizer, out=folder, log=lambda line: None) as steps:
-                    plain(training, steps)
-        losses.append(training.losses)
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == STEPS
 
 
 def test_watched_pipeline_trains_the_same(tmp_path: Path, alone: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,18 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{}, {"bucket_mib": [1]}, {"bucket_mib": [1, 1]}, {"bucket_mib": [0, 1]}, {"bucket_mib": ["one", 2]}, [1, 4]],
+    [
+        {},
+        {"bucket_mib": [1]},
+        {"bucket_mib": [1, 1]},
+        {"bucket_mib": [0, 1]},
+        {"bucket_mib": [2, math.nan]},
+        {"bucket_mib": ["one", 2]},
+        [1, 4],
+    ],
 )
 def test_checked_refuses_a_wrong_tune(asked: Any) -> None:
-    with pytest.raises(UsageError, match="give two or more bucket caps"):
+    with pytest.raises(UsageError, match="give two or more different bucket caps"):
         checked(asked, nn.Linear(1, 1))
 
 

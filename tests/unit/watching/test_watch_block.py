@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -222,7 +221,7 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert f"{1e3 * wall_s:.2f} ms per step, {8 / wall_s:,.0f} samples/s." in text
     assert "on rank 0 (mean of 100 steps after the first 2): backward 23 %, after the optimizer 77 %." in text
     assert "Undisturbed step (10th percentile): 2.00 ms." in text
-    assert "step takes 20.0 ms longer after the optimizer" in text
+    assert "one takes 20.0 ms longer after the optimizer" in text
     data = session_data(load(tmp_path / "results.db"), 1)
     ((case,), (launch,)) = data.cases.to_dict("records"), data.numbers.to_dict("records")
     assert [case["step_time_s"], launch["step_s"]] == pytest.approx([wall_s, wall_s])
@@ -231,23 +230,6 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     answer = to_dict(*data.once(spots))
     assert answer["best"]["step_time_s"] == pytest.approx(wall_s)
     assert "mean step of the loop" in answer["basis"]
-
-
-def test_watch_headline_agrees_with_a_loop_that_reads_the_clock(tmp_path: Path) -> None:
-    training, began_s, ended_s = Training(tmp_path, instrumented=0), list[float](), list[float]()
-    large = torch.ones(200, 200)
-    with watch(training.model, training.optimizer, **training.options) as steps:
-        for at, batch in enumerate(steps([torch.ones(2, 4)] * 105)):
-            began_s.append(perf_counter())
-            training.take([batch])
-            for _ in range(20 if at % 4 == 3 else 0):
-                large = large @ large * 0.005
-            ended_s.append(perf_counter())
-        left_s = perf_counter()
-    # A step ends between its last reading and the next step's first, however long this process waits for a core.
-    least_s, most_s = ended_s[-1] - began_s[5], left_s - ended_s[4]
-    data = session_data(load(tmp_path / "results.db"), 1)
-    assert 0.99 * least_s <= 100 * data.cases["step_time_s"][0] <= 1.01 * most_s
 
 
 def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +243,7 @@ def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypa
     data = session_data(load(tmp_path / "results.db"), 1)
     assert data.numbers["n_steps"][0] < 150
     assert data.numbers["step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
-    assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
+    assert any(line.startswith("Every 50 steps, one takes 599 ms longer after the optimizer") for line in training.said)
 
 
 def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
@@ -300,7 +282,7 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
         ({"out": None}, "out is None; give the path of a folder"),
         ({"log": 5}, "log is 5; give a function that takes a line, or None"),
         ({"label": 5}, "label 5: use 1 to 64 of"),
-        ({"tune": [1, 4]}, r"tune is \[1, 4\]; give two or more bucket caps"),
+        ({"tune": [1, 4]}, r"tune is \[1, 4\]; give two or more different bucket caps"),
     ],
 )
 def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:

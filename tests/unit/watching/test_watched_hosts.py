@@ -8,7 +8,7 @@ from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.store.record import Status
-from parabench.watching.hosts import cores_of, node_records
+from parabench.watching.group import cores_of, node_records
 from parabench.watching.record import group_by_node
 
 
@@ -17,7 +17,6 @@ def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[s
         "cores": list(cores),
         "core_limit": limit,
         "environment": environment,
-        "devices": [],
         "devices_reason": None,
     }
 

@@ -111,7 +111,7 @@ def test_frames_left_to_eager_mode_count_for_their_case_alone(shapes: list[list[
             [{"rank": 0, "graphs": 8, "eager_frames": 0}, {"rank": 1, "graphs": 8, "eager_frames": 2}],
             "gave up 2 frames",
         ),
-        ([{"rank": 0, "graphs": 0, "eager_frames": 0}], "made no graph"),
+        ([{"rank": 0, "graphs": 0, "eager_frames": 0}], "made 0 graphs"),
     ],
 )
 def test_warning_names_cases_left_to_eager_mode(told: list[dict[str, int]], text: str | None, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from guard import GUARD_S
 from parabench.plan.protocol import LinkProtocol
 from parabench.store.record import MIB, Phase
-from parabench.workloads import link_wires
-from parabench.workloads.link_wires import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
+from parabench.workloads import links
+from parabench.workloads.links import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
 
 LATENCY_S, BYTES_PER_S = 3e-6, 400e9
 # What Python needs to start one message: more than ten times what the message takes.
@@ -152,7 +152,7 @@ def test_latency_and_bandwidth_are_the_devices(machine):
 
 def test_without_the_hold_the_hosts_time_would_be_measured(machine, monkeypatch):
     """The stand-in is no easier than the real thing."""
-    monkeypatch.setattr(link_wires, "HOLD_S", 0.0)
+    monkeypatch.setattr(links, "HOLD_S", 0.0)
     _, latency_s, _ = measured(machine)
     assert latency_s > ENQUEUE_S / 2
 

@@ -97,7 +97,8 @@ def test_ratios_of_a_known_truth(gpus):
 def test_sentences_name_ratios_and_their_intervals(gpus):
     said = answers(machines(gpus).works)
     assert re.match(
-        r"candidate is faster overall: a step takes 0.40 times as long as on base \(geometric mean of 3 cases; 95 %: "
+        r"candidate is faster overall: a step takes 0.40 times as long on candidate as on base \(geometric mean of 3 "
+        r"cases; 95 %: "
         r"0.3\d+ to 0.4\d+\)\.$",
         said[0],
     )
@@ -116,7 +117,7 @@ def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
     old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
     with pytest.raises(UsageError, match=r"no case of a of .* has the same workload as one of b of "):
         compared(old, new)
-    with pytest.raises(UsageError, match=r"both sides are a of "):
+    with pytest.raises(UsageError, match=r"a of .* is given twice"):
         compared(old, old)
 
 

@@ -165,7 +165,7 @@ def test_sentence_has_no_winner_when_all_are_alike(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in BUCKETS]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.003))
     assert answer.winner is None
-    assert sentence(answer).startswith("No significant difference between the 5 configurations (95 %, 3 blocks, ±")
+    assert sentence(answer).startswith("No clear winner among 5 configurations (95 %, 3 blocks, ±")
     assert "the bucket size makes no significant difference" in notes(answer)[0]
 
 

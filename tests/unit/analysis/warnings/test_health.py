@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import fake_devices
 import fake_results as fake
 from answers_helpers import check
@@ -119,23 +117,13 @@ def test_a_busy_host_during_the_timed_steps(tmp_path):
     assert "other_cpu_share could not be read" in finding.message
 
 
-@pytest.mark.parametrize(
-    ("mps", "how"),
-    [
-        ({}, "whether through MPS is unknown"),
-        ({"mps_servers": 0.0}, "without MPS, so they take turns"),
-        ({"mps_servers": 1.0}, "through MPS, by which they compute at the same time"),
-    ],
-)
-def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path, mps, how):
+def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path):
     environment = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 1}]}
-    launches = [
-        read(fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02), device_samples(**mps)) for size in (1, 2, 4)
-    ]
+    launches = [fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02) for size in (1, 2, 4)]
     results = fake.write(tmp_path / "shared.db", launches, environment=environment)
     seen = session_data(results)
     (finding,) = [each for each in check(results) if each.code == "shared_device"]
-    assert f"up to 4 ranks on 1 device, {how}. " in finding.message
+    assert "up to 4 ranks shared 1 device of a node" in finding.message
     assert finding.message.startswith("ddp native, 2 ranks; ddp native, 4 ranks: ")
     assert curves(seen).empty
     environment["gpus"] *= 4
