@@ -218,7 +218,7 @@ LABELLED = tuple(
 
 def ranks_in_words(world_size: int, nodes: int) -> str:
     """'4 ranks', '4 ranks on 2 nodes'."""
-    return f"{world_size} rank{'s' * (world_size > 1)}" + (f" on {nodes} nodes" if nodes > 1 else "")
+    return f"{world_size} rank{'s' if world_size > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
 
 
 def _caps_said(bucket_mib: float | tuple[float, ...]) -> str:
