@@ -85,6 +85,8 @@ def test_watch_records_a_whole_session(tuned: tuple[Path, dict[int, dict[str, An
 def test_watch_goes_on_with_the_fastest_cap(tuned: tuple[Path, dict[int, dict[str, Any]], str]) -> None:
     folder, _, text = tuned
     assert "Tuning of 2 bucket caps over 3 rounds of this run" in text
+    # The verdict is about the caps in their turns; the loop has a step time of its own.
+    assert re.search(r"^(watch: )?The loop: [\d.,]+ ms per step\.$", text, re.MULTILINE)
     caps = rows(
         folder,
         "SELECT bucket_mib, count(*) FROM launch JOIN sample ON launch_id = launch.id "
