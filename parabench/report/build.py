@@ -137,7 +137,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         chosen,
         training_tabs(seen),
         template_folder,
-        data=page_data(seen, answers),
+        data=page_data(seen),
         answers=answers,
         where=summary.lines(seen),
         of_turns=of_turns(seen),

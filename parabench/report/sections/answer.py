@@ -13,6 +13,7 @@ from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
+from parabench.report.figures.cases import front, ranking
 from parabench.report.figures.figures import GREY, Panel, lay_out, plain, unranked
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
@@ -57,7 +58,7 @@ def ranking_section(seen: SessionData) -> Section:
         caption,
         nothing_to_draw(seen) or "No selected case has a step time.",
         tuple(map(_relative, answers)),
-        draw="ranking",
+        panels=ranking(seen),
         reading=" ".join(reading),
     )
 
@@ -179,7 +180,7 @@ def front_section(seen: SessionData) -> Section | None:
         "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
         "in both.",
         tuple(map(_front, answers)),
-        draw="front",
+        panels=front(seen),
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
         "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
         "launches; memory is that of the largest rank. The axes do not start at zero.",
