@@ -80,8 +80,11 @@ def _hover(case: Mapping[Any, Any]) -> str:
 
 
 def page_launches(seen: SessionData) -> pd.DataFrame:
-    """Return the launches in the order in which they ran: whether they count (`counts`), and their step time relative to
-    the configuration's, less 1 (`from_case`, NaN unless two launches of it count)."""
+    """Return the launches in the order in which they ran.
+
+    `counts` is whether a launch counts, and `from_case` its step time relative to the configuration's, less 1; NaN
+    unless two launches of it count.
+    """
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
     every = every.sort_values("launch_id")

@@ -80,14 +80,13 @@ def page_data(seen: SessionData) -> dict[str, Any]:
         throughput_unit=[f"{unit}/s" for unit in cases["unit"]],
     )
     launches = launches.assign(case=launches["case_id"].map(rows))
+    units, margins = " or ".join(dict.fromkeys(cases["unit"])), bool(cases["plus_minus_s"].notna().any())
     return {
         "cases": packed(table),
         "launches": packed(launches),
         "tables": {
             "cases": declared(
-                case_columns_shown(
-                    " or ".join(dict.fromkeys(cases["unit"])), bool(cases["plus_minus_s"].notna().any())
-                ),
+                case_columns_shown(units, margins),
                 [str(name) for name in table if name not in ("work", "rerun", "unit")],
                 lambda name: _CSV_HEADS.get(name, name),
                 "step_time_s",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from parabench.analysis import format
@@ -66,7 +69,7 @@ def _ranking(own: pd.DataFrame) -> Panel:
     return Panel(titled(own), figure, height, wide=True)
 
 
-def _slower(row: dict[str, float]) -> str:
+def _slower(row: Mapping[Any, Any]) -> str:
     text = ""
     if row["slower"]:
         text = f"{format.percent(abs(row['slower']))} {'slower' if row['slower'] > 0 else 'faster'} than the best"

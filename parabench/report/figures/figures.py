@@ -4,9 +4,9 @@ A figure is plotly's own JSON, {"data": traces, "layout": ...}, as dictionaries:
 took half of a report's time; tests validate with them. Colours of text, grid and background are left out: the page sets
 them for light, dark and print.
 
-The page's filters select points by `customdata`, or a whole trace by its `meta`: the id of its configuration, "a|b" if it
-is shown while any of several is selected, "all" if it is hidden while a filter is active. With `rows` in the figure's
-`meta`, each name of the y axis is a row, and the page shows the first of the selected ones (`in_rows`).
+The page's filters select points by `customdata`, or a whole trace by its `meta`: the id of its configuration, "a|b" if
+it is shown while any of several is selected, "all" if it is hidden while a filter is active. With `rows` in the
+figure's `meta`, each name of the y axis is a row, and the page shows the first of the selected ones (`in_rows`).
 """
 
 from __future__ import annotations
