@@ -53,7 +53,7 @@ def _peaks(own: pd.DataFrame) -> Panel:
 
 def _bars(own: pd.DataFrame, column: str, name: str, color: str) -> Trace:
     texts = [f"{name}: {format.mebibytes(size)}" for size in own[column]]
-    return case_bars(own, listed(own[column], 1 / MIB), name, color, texts)
+    return case_bars(own, own[column].astype(float) / MIB, name, color, texts)
 
 
 def _theory(own: pd.DataFrame, name: str) -> list[Trace]:

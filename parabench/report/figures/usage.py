@@ -43,7 +43,7 @@ def _step_parts(own: pd.DataFrame) -> Panel:
     traces = []
     for part, seconds in parts.items():
         color, name = PART[str(part)]
-        traces.append(case_bars(own, listed(seconds, 1e3), name, color, _shares(name, seconds, whole, "its parts")))
+        traces.append(case_bars(own, 1e3 * seconds, name, color, _shares(name, seconds, whole, "its parts")))
     look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND}
     title = "median time of a step (ms)"
     figure, height = in_rows(own["shown"], title, traces, head=_HEAD + _LEGEND, least=_LINES, **look)
@@ -73,7 +73,7 @@ def _step_shares(own: pd.DataFrame) -> Panel:
     above = [row + _ABOVE for row in rows]
     traces = [
         case_bars(
-            own, listed(steps[part], 1e3), name, color, _shares(name, steps[part], whole, "the step"),
+            own, 1e3 * steps[part], name, color, _shares(name, steps[part], whole, "the step"),
             base=listed(ends[part] - steps[part].fillna(0), 1e3), y=above, width=0.5,
         )
         for part, (color, name) in SHARE.items()
@@ -90,7 +90,7 @@ def _step_shares(own: pd.DataFrame) -> Panel:
     base = listed((ends["compute_s"] - overlapped.fillna(0)).clip(lower=0), 1e3)
     place = {"base": base, "y": [row + _BELOW for row in rows], "width": 0.2}
     name = "overlapped (inside compute)"
-    traces.append(case_bars(own, listed(overlapped, 1e3), name, color, texts, **place, marker=marker))
+    traces.append(case_bars(own, 1e3 * overlapped, name, color, texts, **place, marker=marker))
     exposed = {
         "type": "scatter", "mode": "text", "x": listed(ends["idle_s"], 1e3), "y": above, "cliponaxis": False,
         "text": [f" {format.percent(share)}" for share in own["exposed_share"]], "textposition": "middle right",
@@ -115,9 +115,9 @@ def _usage(own: pd.DataFrame) -> Panel:
         for flops, mfu, reason in zip(own["flops_per_s"], own["mfu"], own["mfu_reason"], strict=True)
     ]
     if own["mfu"].notna().any():
-        return _one_bar(own, listed(own["mfu"], 100), "#5F6CAF", texts, "model FLOPs utilization (%)")
+        return _one_bar(own, 100 * own["mfu"].astype(float), "#5F6CAF", texts, "model FLOPs utilization (%)")
     factor, prefix = format.scaled(own["flops_per_s"].max())
-    x = listed(own["flops_per_s"], 1 / factor)
+    x = own["flops_per_s"] / factor
     return _one_bar(own, x, "#5F6CAF", texts, f"{prefix}FLOP/s of all ranks")
 
 
@@ -135,7 +135,7 @@ def _energy(own: pd.DataFrame) -> Panel:
     return _one_bar(own, own["joules_per_step"], "#009E73", texts, "energy of a step (J)")
 
 
-def _one_bar(own: pd.DataFrame, x: list[float] | pd.Series, color: str, texts: list[str], title: str) -> Panel:
+def _one_bar(own: pd.DataFrame, x: pd.Series, color: str, texts: list[str], title: str) -> Panel:
     traces: list[Trace] = [case_bars(own, x, "", color, texts)]
     figure, height = in_rows(own["shown"], title, traces, head=_HEAD, least=_LINES, bargap=0.35, showlegend=False)
     return Panel(titled(own), figure, height, wide=True)
