@@ -31,6 +31,7 @@ from parabench.store.record import MIB
 
 # Dark with a light edge, so that it is visible on bars and pages of any color.
 _THEORY = {"symbol": "diamond-tall", "size": 15, "color": "#111111", "line": {"width": 1.5, "color": "#ffffff"}}
+_FROM_ZERO = {"rangemode": "tozero"}
 
 
 def peak_memory(seen: SessionData) -> list[Panel]:
@@ -46,7 +47,8 @@ def _peaks(own: pd.DataFrame) -> Panel:
     traces = [_bars(own, column, name, PEAK[column][0]) for column, name in names.items()]
     traces += _theory(own, "training state, theory")
     title = "peak memory (MiB)" if len(names) > 1 else f"peak {next(iter(names.values()))} of a rank (MiB)"
-    look: dict[str, Any] = {"barmode": "group", "bargap": 0.35, "legend": PARTS_LEGEND, "showlegend": len(traces) > 1}
+    look: dict[str, Any] = {"barmode": "group", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": _FROM_ZERO}
+    look["showlegend"] = len(traces) > 1
     figure, height = in_rows(own["shown"], title, traces, head=110, least=1 + len(names), **look)
     return Panel(titled(own), figure, height, wide=True)
 
@@ -103,36 +105,32 @@ def _against_world_size(once: pd.DataFrame, title: str) -> Panel:
     traces: list[Trace] = []
     ring = {"size": 15, "symbol": "circle-open", "color": GREY, "line": {"width": 1.5}}
     for strategy, own in once.groupby("strategy", sort=False):
-        style, name = strategy_style(str(strategy)), plain(short(str(strategy), LEGEND_NAME))
-        own = own.sort_values("world_size", kind="stable")
-        again = own.duplicated("world_size")
-        marker = {"size": 8, "symbol": style.symbol, "color": style.color}
-        group = {"legendgroup": str(strategy)}
-        traces.append(
-            _at_sizes(own[~again], "state_bytes", name, marker, mode="lines+markers", line=style.line, **group)
-        )
+        style, own = strategy_style(str(strategy)), own.sort_values("world_size", kind="stable")
+        marker, again = {"size": 8, "symbol": style.symbol, "color": style.color}, own.duplicated("world_size")
+        traces.append(_at_sizes(own[~again], marker, mode="lines+markers", line=style.line, showlegend=True))
         if again.any():
-            traces.append(_at_sizes(own[again], "state_bytes", name, marker, showlegend=False, **group))
-        traces.append(
-            _at_sizes(own, "state_theory_bytes", name, ring | {"color": style.color}, showlegend=False, **group)
-        )
-    traces.append({"type": "scatter", "x": [None], "y": [None], "mode": "markers", "name": "theory", "marker": ring})
+            traces.append(_at_sizes(own[again], marker))
+        traces.append(_at_sizes(own, ring | {"color": style.color}, "state_theory_bytes"))
+    if once["state_theory_bytes"].notna().any():
+        legend = {"type": "scatter", "mode": "markers", "name": "theory", "x": [None], "y": [None], "marker": ring}
+        traces.append(legend)
     sizes = sorted(map(int, once["world_size"].unique()))
     axis = {"type": "log", "tickvals": sizes, "ticktext": [*map(str, sizes)]}
-    figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis={"rangemode": "tozero"})
+    figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis=_FROM_ZERO)
     return Panel(title, figure, 340 + 20 * (once["strategy"].nunique() + 1))
 
 
-def _at_sizes(own: pd.DataFrame, column: str, name: str, marker: dict[str, Any], **more: Any) -> Trace:
-    y, ids = listed(own[column], 1 / MIB), own["case_id"].to_list()
-    return marks(own["world_size"], y, name, _state_texts(own), marker, customdata=ids, **more)
+def _at_sizes(own: pd.DataFrame, marker: dict[str, Any], column: str = "state_bytes", **more: Any) -> Trace:
+    strategy, y = str(own["strategy"].iloc[0]), listed(own[column], 1 / MIB)
+    more = {"showlegend": False, "legendgroup": strategy, "customdata": own["case_id"].to_list()} | more
+    return marks(own["world_size"], y, plain(short(strategy, LEGEND_NAME)), _state_texts(own), marker, **more)
 
 
 def _made_of(own: pd.DataFrame, title: str) -> Panel:
     traces = [_bars(own, column, name, color) for column, (color, name) in STATE.items()]
-    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND}
+    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": _FROM_ZERO}
+    traces += _theory(own, "theory")
     figure, height = in_rows(
-        own["shown"], "training state (MiB)", [*traces, *_theory(own, "theory")], head=140, least=2,
-        which="that hold least", **look,
-    )  # fmt: skip
+        own["shown"], "training state (MiB)", traces, head=140, least=2, which="that hold least", **look
+    )
     return Panel(title, figure, height)

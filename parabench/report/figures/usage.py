@@ -12,7 +12,6 @@ from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
     PARTS_LEGEND,
     Panel,
-    Trace,
     by_work,
     case_bars,
     in_rows,
@@ -23,8 +22,6 @@ from parabench.report.figures.figures import (
 )
 from parabench.report.palette import PART, SHARE
 
-# Pixels of axis and legend, and lines of text that a bar has room for.
-_HEAD, _LEGEND, _LINES = 90, 20, 2
 # Rows have bars of steps above, and thinner ones of overlapped communication below.
 _ABOVE, _BELOW = -0.08, 0.3
 # Texts at the end of the longest bar are in the right margin.
@@ -45,15 +42,14 @@ def _step_parts(own: pd.DataFrame) -> Panel:
         color, name = PART[str(part)]
         traces.append(case_bars(own, 1e3 * seconds, name, color, _shares(name, seconds, whole, "its parts")))
     look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND}
-    title = "median time of a step (ms)"
-    figure, height = in_rows(own["shown"], title, traces, head=_HEAD + _LEGEND, least=_LINES, **look)
+    figure, height = in_rows(own["shown"], "median time of a step (ms)", traces, head=110, least=2, **look)
     return Panel(titled(own), figure, height, wide=True)
 
 
 def _shares(name: str, seconds: pd.Series, whole: pd.Series, of: str) -> list[str]:
     return [
-        f"{name}: {format.milliseconds(second)}, {format.percent(second / total)} of {of}"
-        for second, total in zip(seconds, whole, strict=True)
+        f"{name}: {format.milliseconds(second)}, {format.percent(share)} of {of}"
+        for second, share in zip(seconds, seconds / whole, strict=True)
     ]
 
 
@@ -79,26 +75,20 @@ def _step_shares(own: pd.DataFrame) -> Panel:
         for part, (color, name) in SHARE.items()
     ]  # fmt: skip
     overlapped, color = own["overlapped_s"].astype(float), SHARE["exposed_s"][0]
-    texts = [
-        text.replace(": ", ": ≥ ", 1) if unknown > 0 else text
-        for text, unknown in zip(
-            _shares("overlapped", overlapped, whole, "the step"), own["unknown_calls"], strict=True
-        )
-    ]
+    lower_bound, texts = own["unknown_calls"] > 0, _shares("overlapped", overlapped, whole, "the step")
+    texts = [text.replace(": ", ": ≥ ") if below else text for text, below in zip(texts, lower_bound, strict=True)]
     pattern = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": color, "bgcolor": "rgba(0,0,0,0)"}
-    marker = {"color": color, "line": {"width": 0}, "pattern": pattern}
     base = listed((ends["compute_s"] - overlapped.fillna(0)).clip(lower=0), 1e3)
-    place = {"base": base, "y": [row + _BELOW for row in rows], "width": 0.2}
-    name = "overlapped (inside compute)"
-    traces.append(case_bars(own, 1e3 * overlapped, name, color, texts, **place, marker=marker))
+    place: dict[str, Any] = {"base": base, "y": [row + _BELOW for row in rows], "width": 0.2}
+    place |= {"marker": {"color": color, "line": {"width": 0}, "pattern": pattern}}
+    traces.append(case_bars(own, 1e3 * overlapped, "overlapped (inside compute)", color, texts, **place))
     exposed = {
         "type": "scatter", "mode": "text", "x": listed(ends["idle_s"], 1e3), "y": above, "cliponaxis": False,
         "text": [f" {format.percent(share)}" for share in own["exposed_share"]], "textposition": "middle right",
         "customdata": own["case_id"].to_list(), "showlegend": False, "hoverinfo": "skip",
     }  # fmt: skip
     look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN}
-    head, title = _HEAD + 1.5 * _LEGEND, "an instrumented step (ms)"
-    figure, height = in_rows(own["shown"], title, [*traces, exposed], head=int(head), least=_LINES, **look)
+    figure, height = in_rows(own["shown"], "an instrumented step (ms)", [*traces, exposed], head=120, least=2, **look)
     return Panel(titled(own), figure, height, wide=True)
 
 
@@ -117,8 +107,7 @@ def _usage(own: pd.DataFrame) -> Panel:
     if own["mfu"].notna().any():
         return _one_bar(own, 100 * own["mfu"].astype(float), "#5F6CAF", texts, "model FLOPs utilization (%)")
     factor, prefix = format.scaled(own["flops_per_s"].max())
-    x = own["flops_per_s"] / factor
-    return _one_bar(own, x, "#5F6CAF", texts, f"{prefix}FLOP/s of all ranks")
+    return _one_bar(own, own["flops_per_s"] / factor, "#5F6CAF", texts, f"{prefix}FLOP/s of all ranks")
 
 
 def energy(seen: SessionData) -> list[Panel]:
@@ -136,6 +125,6 @@ def _energy(own: pd.DataFrame) -> Panel:
 
 
 def _one_bar(own: pd.DataFrame, x: pd.Series, color: str, texts: list[str], title: str) -> Panel:
-    traces: list[Trace] = [case_bars(own, x, "", color, texts)]
-    figure, height = in_rows(own["shown"], title, traces, head=_HEAD, least=_LINES, bargap=0.35, showlegend=False)
+    bar = case_bars(own, x, "", color, texts)
+    figure, height = in_rows(own["shown"], title, [bar], head=90, least=2, bargap=0.35, showlegend=False)
     return Panel(titled(own), figure, height, wide=True)
