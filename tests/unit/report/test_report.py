@@ -122,7 +122,7 @@ def test_a_gpu_session_shows_torch_and_nvml_memory(tmp_path):
     page = render(fake.rich(tmp_path / "r.db", gpu=True))
     found = data(page)
     assert found["cases"]["used_bytes"][0] == pytest.approx(1.04e9)
-    assert [bar["name"] for bar in found["bars"]["peaks"]] == ["torch tensors", "torch's allocator", "device (NVML)"]
+    assert [bar["name"] for bar in figures(page)["memory-0"]["data"]] == ["torch tensors", "device (NVML)"]
     assert "4 × NVIDIA H200 (140 GiB)" in Page(page).text
     assert found["cases"]["statistic"][0] == "median"
 
