@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from parabench.collectives import is_backends
 from parabench.collectives.algorithm import Algorithm, make
@@ -34,6 +36,7 @@ def join(
     Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet in `store`. Raises UsageError
     for an algorithm that is not there.
     """
+    compare_meshes_by_groups()
     name = backend
     if not is_backends(algorithm):
         use(algorithm, backend, ranks_per_node)
@@ -78,6 +81,29 @@ def nccl_options(asked: Any) -> Any:
     options.global_ranks_in_group = asked.global_ranks_in_group
     options.is_high_priority_stream = True
     return options
+
+
+@cache
+def compare_meshes_by_groups() -> None:
+    """Make device meshes over different process groups unequal in this process.
+
+    torch compares meshes by their ranks and names only, and DTensor caches the layout of an operation's result with the
+    mesh. Without this, the second training run in a process would communicate by the algorithm of the first (torch
+    2.13: DeviceMesh.__eq__, ShardingPropagator).
+    """
+    equal: Any = DeviceMesh.__eq__
+    hash_of: Any = DeviceMesh.__hash__
+
+    def groups_of(mesh: DeviceMesh) -> tuple[str, ...]:
+        return tuple(getattr(mesh, "_dim_group_names", ()))
+
+    def by_groups(mesh: DeviceMesh, other: object) -> bool:
+        if not isinstance(other, DeviceMesh) or groups_of(mesh) != groups_of(other):
+            return False
+        return bool(equal(mesh, other))
+
+    DeviceMesh.__eq__ = by_groups  # type: ignore[method-assign]
+    DeviceMesh.__hash__ = lambda mesh: hash((hash_of(mesh), groups_of(mesh)))  # type: ignore[method-assign]
 
 
 # More process groups than a case makes.

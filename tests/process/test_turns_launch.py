@@ -146,6 +146,18 @@ def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     assert max(used[2:]) < min(used[:2]) / 4, used
 
 
+def test_interleaved_tensor_parallelism_uses_each_algorithm():
+    """DTensor must not take the mesh, and so the algorithm, of the case before."""
+    cases = [cpu_case(strategy="faulty_helpers:telling_calls", algorithm=name) for name in ("native", "ring", "tree")]
+    seen = share(cases)
+    assert seen.status is Status.OK, seen.failure
+    native, ring, tree = (arm.facts["calls"] for arm in seen.arms)
+    assert native == {}
+    assert (ring["all_reduce"]["algorithm"], tree["all_reduce"]["algorithm"]) == ("ring", "tree")
+    # In each of 6 steps, an all-reduce closes attention and MLP of each layer, forward and backward.
+    assert ring["all_reduce"]["calls"] == tree["all_reduce"]["calls"] > 6 * 2 * 2
+
+
 WAITING = """
 import torch.distributed as dist
 from parabench.collectives.join import WorldGroups
