@@ -18,7 +18,7 @@ from parabench.analysis.numbers import same_work
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.contrasts import Mean
 from parabench.plan.case import Case
-from parabench.plan.fields import list_text
+from parabench.plan.fields import list_text, number
 from parabench.report.figures.figures import (
     ALL,
     ERROR_BARS,
@@ -80,7 +80,7 @@ def _case(of: Several, tables: list[dict[Any, Any]], id_: str, row: Row) -> _Cas
 def _drawn(of: Several, at: int, x: Any, y: Any, hovers: Iterable[str], ids: list[str], **more: Any) -> Trace:
     """Return the points of a side; `hovers` follow its name."""
     style = side_style(at)
-    marker = {"color": style.color, "size": 9, "symbol": style.symbol} | more.pop("marker", {})
+    marker = {"color": style.color, "size": 9, "symbol": style.symbol, "opacity": 1} | more.pop("marker", {})
     own = {"customdata": ids, "legendgroup": str(at), "showlegend": True} | more
     return marks(x, y, plain(short(of.names[at], LEGEND_NAME)), [*hovers], marker, **own)
 
@@ -184,17 +184,18 @@ def _ratio_axis(drawn: list[Result]) -> dict[str, Any]:
     reached = [*logs, *(max(-far, min(far, end)) for end in ends)]
     margin = max(0.04 * (max(reached) - min(reached)), 0.01)
     low, high = min(reached) - margin, max(reached) + margin
-    ticks = round_numbers(math.exp(low), math.exp(high))
-    if len(ticks) < 4:
-        ticks = _even(math.exp(low), math.exp(high))
+    ticks = ratio_ticks(math.exp(low), math.exp(high))
     return {
         "type": "log", "range": [low / math.log(10), high / math.log(10)], "tickvals": ticks,
         "ticktext": [f"{tick:g}" for tick in ticks],
     }  # fmt: skip
 
 
-def _even(low: float, high: float) -> list[float]:
-    """Return evenly spaced round numbers."""
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` to `high`, evenly spaced if these are near each other."""
+    ticks = round_numbers(low, high)
+    if len(ticks) >= 4:
+        return ticks
     rough = (high - low) / 6
     step = round_numbers(rough, 10 * rough)[0]
     return [float(f"{i * step:.12g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -240,8 +241,9 @@ def _memory(of: Several, title: str, cases: list[_Case]) -> Panel:
 
 
 def buckets(of: Several, works: Sequence[Overall]) -> list[Panel]:
-    """Return step time against bucket size: a panel for configurations that differ only in it, a curve per side."""
-    panels = []
+    """Return step time against bucket size: a panel for configurations that differ only in it, a curve per side. Those
+    with most sizes come first."""
+    found = []
     for work, cases in _by_work(of, works):
         groups: dict[Any, list[_Case]] = {}
         for one in cases:
@@ -251,8 +253,8 @@ def buckets(of: Several, works: Sequence[Overall]) -> list[Panel]:
             sizes = sorted({one.case.bucket_mib for one in own}, key=_rising)
             if len(sizes) > 1:
                 label = structs.replace(own[0].case, bucket_mib=None).label
-                panels.append(_buckets(of, " · ".join(filter(None, (work.heading, label))), own, sizes))
-    return panels
+                found.append((" · ".join(filter(None, (work.heading, label))), own, sizes))
+    return [_buckets(of, *panel) for panel in sorted(found, key=lambda panel: -len(panel[-1]))]
 
 
 def _but_bucket(case: Case) -> tuple[Any, ...]:
@@ -285,7 +287,8 @@ def _buckets(of: Several, title: str, cases: list[_Case], sizes: list[Any]) -> P
             x = [places[one.case.bucket_mib] + aside for one in part]
             mode = "lines+markers" if len(part) > 1 else "markers"
             traces.append(_step_times(of, at, x, part, mode=mode, showlegend=not i))
-    ticks = {"tickvals": [*places.values()], "ticktext": [_bucket(size) for size in places]}
+    texts = [_bucket(list_text(size) if isinstance(size, tuple) else size) for size in places]
+    ticks = {"tickvals": [*places.values()], "ticktext": texts}
     return Panel(title, lay_out(traces, "bucket size (MiB)", "step time (ms)", xaxis=ticks), 360)
 
 
@@ -306,10 +309,11 @@ def _step_times(of: Several, at: int, x: list[float], cases: list[_Case], **more
     return _drawn(of, at, x, listed(steps, 1e3), hovers, ids, error_y=ERROR_BARS | bars, line=line, **more)
 
 
-def _bucket(bucket_mib: Any) -> str:
-    if bucket_mib is None:
-        return "default"
-    return list_text(bucket_mib) if isinstance(bucket_mib, tuple) else f"{bucket_mib:g}"
+def _bucket(bucket_mib: str | float | None) -> str:
+    """Return the text of a bucket size, or of a list of caps, in a table of cases."""
+    if isinstance(bucket_mib, str):
+        return bucket_mib
+    return number(bucket_mib) if format.known(bucket_mib) else "default"
 
 
 # -- curves over the world size ---------------------------------------------------------------------------------------
