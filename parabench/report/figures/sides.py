@@ -49,7 +49,7 @@ _ONE = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "li
 
 @dataclass(frozen=True)
 class _Case:
-    """A configuration: its id on the page, the first side that has it, and its numbers on each side, empty without."""
+    """A configuration: its id on the page, `case` on the first side that has it, and its numbers on each side."""
 
     id: str
     row: Row
@@ -66,10 +66,8 @@ def _by_work(of: Several, works: Sequence[Overall]) -> Iterator[tuple[Overall, l
     """Yield the configurations of each workload."""
     tables: list[dict[Any, Any]] = [side.cases_by_id[_NUMBERS].to_dict("index") for side in of.sides]
     for work, (_, group) in zip(works, same_work(of.cases, SHARED_WORK), strict=True):
-        yield (
-            work,
-            [_case(of, tables, str(id_), of.rows[at]) for at, id_ in zip(group.index, group["case_id"], strict=True)],
-        )
+        rows = [of.rows[at] for at in group.index]
+        yield work, [_case(of, tables, str(id_), row) for id_, row in zip(group["case_id"], rows, strict=True)]
 
 
 def _case(of: Several, tables: list[dict[Any, Any]], id_: str, row: Row) -> _Case:
@@ -106,7 +104,7 @@ def ratios(of: Several, works: Sequence[Overall], name: str) -> list[Panel]:
 
 def _results(row: Row, name: str) -> dict[int, Result]:
     found = {at: row.ratio(name, at) for at in range(1, len(row.cases))}
-    return {at: each for at, each in found.items() if each is not None and each.ratio is not None}
+    return {at: each for at, each in found.items() if each is not None and each.ratio}
 
 
 def _ratios(
@@ -118,8 +116,8 @@ def _ratios(
     cases = sorted(cases, key=lambda own: fmean(logs[own[0].id]))
     rows = [(one.row.label, one.id, results) for one, results in cases]
     order = [place[one.id] for one, _ in cases]
-    known: dict[int, Result] = {at: mean for at, mean in enumerate(means, 1) if mean.ratio is not None}
-    sizes = sorted({mean.cases for mean in means if mean.ratio is not None})
+    known: dict[int, Result] = {at: mean for at, mean in enumerate(means, 1) if mean.ratio}
+    sizes = sorted({mean.cases for mean in means if mean.ratio})
     if any(size > 1 for size in sizes):
         rows.append((f"geometric mean of {' or '.join(f'{size:,}' for size in sizes)} cases", ALL, known))
         order.append(-1)
@@ -205,7 +203,7 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def memory(of: Several, works: Sequence[Overall]) -> list[Panel]:
-    """Return the peak memory of each configuration on each side; those that differ most first."""
+    """Return the peak memory of each configuration on each side, by how much the sides differ."""
     return [
         _memory(of, work.heading, own)
         for work, cases in _by_work(of, works)
@@ -241,8 +239,10 @@ def _memory(of: Several, title: str, cases: list[_Case]) -> Panel:
 
 
 def buckets(of: Several, works: Sequence[Overall]) -> list[Panel]:
-    """Return step time against bucket size: a panel for configurations that differ only in it, a curve per side. Those
-    with most sizes come first."""
+    """Return step time against bucket size: a panel for configurations that differ only in it, a curve per side.
+
+    Panels with the most sizes come first.
+    """
     found = []
     for work, cases in _by_work(of, works):
         groups: dict[Any, list[_Case]] = {}
@@ -269,7 +269,7 @@ def _rising(bucket_mib: Any) -> tuple[int, tuple[float, ...]]:
 
 
 def _buckets(of: Several, title: str, cases: list[_Case], sizes: list[Any]) -> Panel:
-    # Sizes on a logarithmic axis; lists of caps and the default, which are no size, on the right of it.
+    # Sizes on a logarithmic axis; on its right, lists of caps and the default.
     places: dict[Any, float] = {size: math.log2(size) for size in sizes if isinstance(size, float)}
     low, high = min(places.values(), default=0.0), max(places.values(), default=0.0)
     apart = [size for size in sizes if size not in places]
@@ -277,10 +277,9 @@ def _buckets(of: Several, title: str, cases: list[_Case], sizes: list[Any]) -> P
     traces = []
     for at in range(len(of.names)):
         aside = (at - (len(of.names) - 1) / 2) * 0.06  # so that error bars do not hide each other
-        known = [one for one in cases if "step_time_s" in one.sides[at] and at in one.known("step_time_s")]
-        known.sort(key=lambda one: -one.sides[at]["step_time_s"])
+        known = [(step_s, one) for one in cases if (step_s := one.known("step_time_s").get(at))]
         # The fastest, if a side measured one size on two kinds of device.
-        own = {one.case.bucket_mib: one for one in known}
+        own = {one.case.bucket_mib: one for _, one in sorted(known, key=lambda pair: -pair[0])}
         curve = [own[size] for size in places if size in own and size not in apart]
         parts = [part for part in (curve, *([own[size]] for size in apart if size in own)) if part]
         for i, part in enumerate(parts):
@@ -326,8 +325,8 @@ _IDEAL = {
 
 
 def scaling(of: Several) -> list[Panel]:
-    """Return throughput and efficiency against the world size: a color per side, a dash per strategy. Of each strategy
-    of a side, the curve with most world sizes, among equals the fastest at the largest."""
+    """Return throughput and efficiency against the world size: a color per side, a dash per strategy. A side's
+    strategy is shown by its curve with most world sizes, among equals the fastest at the largest."""
     page_ids = dict(zip((row.cases for row in of.rows), of.cases["case_id"], strict=True))
     alike = [name for name in ALIKE if name in SHARED_WORK]
     groups: dict[str, dict[tuple[Any, ...], list[Point]]] = {kind: {} for kind in FIXED}

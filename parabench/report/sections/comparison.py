@@ -37,8 +37,8 @@ def _scaling(of: Several) -> Section:
         "No side has a strategy that was measured at two world sizes.",
         panels=sides.scaling(of),
         reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
-        "fastest at the largest; hover for its name. Efficiency is relative to one device or, where that was not "
-        "measured, to the curve's smallest world size.",
+        "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
+        "where that was not measured, to the curve's smallest world size.",
     )
 
 
