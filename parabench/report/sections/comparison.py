@@ -14,7 +14,7 @@ from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
-from parabench.report.figures import sides
+from parabench.report.figures import sides, sides_curves
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 
 
@@ -25,7 +25,7 @@ def _buckets(of: Several, works: Sequence[Overall]) -> Section:
         "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
         "launch.",
         "No case was measured with two bucket sizes.",
-        panels=sides.buckets(of, works),
+        panels=sides_curves.buckets(of, works),
     )
 
 
@@ -35,7 +35,7 @@ def _scaling(of: Several) -> Section:
         "Scaling",
         "Throughput and efficiency against the world size: a colour per side, a dash per strategy.",
         "No side has a strategy that was measured at two world sizes.",
-        panels=sides.scaling(of),
+        panels=sides_curves.scaling(of),
         reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
         "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
         "where that was not measured, to the curve's smallest world size.",
