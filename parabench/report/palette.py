@@ -62,6 +62,16 @@ def algorithm_style(algorithm: str) -> Style:
     return Style(colour_of(ALGORITHM, algorithm), _DASH.get(algorithm, "solid"), _symbol(ALGORITHM, algorithm))
 
 
+# As far as they are told apart on light and dark alike.
+_SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
+
+
+def side_style(at: int) -> Style:
+    """Return the style of a side by its place. With more sides than colors, the symbols differ."""
+    n = len(_SIDES)
+    return Style(_SIDES[at % n], "solid", SYMBOLS[(at + at // n) % len(SYMBOLS)])
+
+
 def native_first(algorithm: str) -> tuple[int, str]:
     """Return a key that sorts the backend's own algorithm first, then ours, then others by name."""
     known = list(ALGORITHM)

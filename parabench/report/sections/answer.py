@@ -14,7 +14,7 @@ from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
-from parabench.report.figures.figures import GREY, Panel, lay_out, plain, unranked
+from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 _BLUE = "#0072B2"
@@ -117,8 +117,7 @@ def _race_panel(answer: Answer) -> Panel | None:
     enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
     low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
     counted = [answer.race[0], *(look for look in answer.race[1:] if look.left)]
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
+    ticks = round_numbers(low, high)
     width = {
         "type": "scatter",
         "mode": "lines+markers",

@@ -57,9 +57,9 @@ export const hideOthers = (within) => {
   for (const each of within.querySelectorAll("[data-case]:not(.plot)")) each.hidden = !shows(each.dataset.case);
   for (const plot of within.querySelectorAll("[data-figure]")) plot.closest("figure").hidden = !isShown(plot);
   within.querySelectorAll(".panels").forEach(limit);
-  for (const table of within.querySelectorAll("table:has(tr[data-case])")) {
+  for (const table of within.querySelectorAll("table:has([data-case])")) {
     const whole = table.closest("details") || table.closest(".scroll") || table;
-    whole.hidden = !table.querySelector("tr[data-case]:not([hidden])");
+    whole.hidden = !table.querySelector("[data-case]:not([hidden])");
   }
   for (const section of within.querySelectorAll("section:has([data-case], [data-figure])")) {
     const shown = "figure:not([hidden]), .scroll:not([hidden], section [hidden] *), details:not(.reading, [hidden], section [hidden] *)";

@@ -37,14 +37,15 @@ const named = (traces, all) => {
 };
 
 // A figure with a row for each name: the rows of the selected cases move together, and at most `most` are shown, those
-// with the lowest `order`. `head` are the pixels of axis and legend, `least` the lines of text that a row has room for.
+// with the lowest `order`. A row with an order below 0 is no case, and always shown. `head` are the pixels of axis and legend, `least` the lines of text that a row has room for.
 const LEAST_HEIGHT = 60;  // for one row; with less, plotly makes no room for its axis
 const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
 const inRows = (traces, layout, { most, which, head, least, order }) => {
   const rowAt = (trace, i) => Math.round(trace.y[i]);
   const there = [...new Set(traces.flatMap((trace) => trace.y.map((_, i) => rowAt(trace, i))))].sort((a, b) => a - b);
   const first = order ? [...there].sort((a, b) => order[a] - order[b]) : there;
-  const shown = first.slice(0, most).sort((a, b) => a - b);
+  const always = there.filter((row) => order?.[row] < 0).length;
+  const shown = first.slice(0, always + most).sort((a, b) => a - b);
   const place = new Map(shown.map((row, at) => [row, at]));
   const kept = filtered(traces, (trace, i) => place.has(rowAt(trace, i))).map((trace) => ({
     ...trace, y: trace.y.map((y) => place.get(Math.round(y)) + y - Math.round(y)),
@@ -56,7 +57,7 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
     traces: kept,
     layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },
     height: head + Math.max(LEAST_HEIGHT, (12 + 16 * lines) * shown.length) + 19 * Math.max(0, legend),
-    note: there.length > shown.length ? `the ${fixed(most, 0)} ${which} of ${count(there.length, "case")}` : "",
+    note: there.length > shown.length ? `the ${fixed(most, 0)} ${which} of ${count(there.length - always, "case")}` : "",
   };
 };
 
