@@ -63,7 +63,6 @@ class Section:
     tables: tuple[Table, ...] = ()
     lead: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
-    draw: str = ""
     panels: list[Panel] = field(default_factory=list)
     spare: tuple[Panel, ...] = ()
     matrices: tuple[Matrix, ...] = ()

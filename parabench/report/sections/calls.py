@@ -135,7 +135,8 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     alone = alone_table(seen.results.whole_store)
     table = training_bandwidth(seen, seen.once(call_table), alone)
     place = {case: row for row, case in enumerate(seen.cases["case_id"])}
-    table["case_id"] = ["|".join(sorted(ids, key=place.__getitem__)) for ids in table["case_ids"]]
+    table["case_ids"] = [sorted(ids, key=place.__getitem__) for ids in table["case_ids"]]
+    table["case_id"] = ["|".join(ids) for ids in table["case_ids"]]
     rows = table_of(
         "Bus bandwidth by operation, algorithm and size, in GB/s",
         (
@@ -227,7 +228,7 @@ def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: Mapping[
 
 
 def _bandwidth_hover(row: dict[Any, Any], labels: Mapping[str, str]) -> str:
-    first, *others = row["case_id"].split("|")
+    first, *others = row["case_ids"]
     alone = "" if row["why"] else f",<br>{format.percent(row['share'])} of {format.digits(row['alone'])} GB/s alone"
     return (
         f"<b>{plain(labels[first])}</b>{f' and {len(others)} more' if others else ''}<br>"
