@@ -93,6 +93,8 @@ ALL = "all"
 # Rows of a figure that are shown at once.
 MOST_ROWS = 16
 ERROR_BARS = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4}
+# Values within it are alike.
+BAND = {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(107, 127, 147, 0.18)"}
 # A legend that names parts in the order in which they are drawn.
 PARTS_LEGEND = {"traceorder": "normal"}
 

@@ -14,6 +14,7 @@ from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
+from parabench.report.figures.curves import algorithms, buckets, heat, scaling
 from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
@@ -21,10 +22,7 @@ _BLUE = "#0072B2"
 # Names in the text of a point of a race.
 _MOST_NAMES = 4
 # Text under the figures of bucket sizes.
-_CAPS = (
-    "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest. If cases differ in other axes too, "
-    "the fastest is drawn."
-)
+_CAPS = "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest."
 
 
 def ranking_section(seen: SessionData) -> Section:
@@ -202,40 +200,42 @@ def _front(answer: Answer) -> Table:
     )
 
 
-def _drawn(at: str, draw: str, title: str, caption: str, empty: str, reading: str) -> Callable[[SessionData], Section]:
-    """Return what makes a section whose figure the page draws of the selected cases."""
-    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, draw=draw, reading=reading)
+def _figures(
+    at: str, draw: Callable[[SessionData], list[Panel]], title: str, caption: str, empty: str, reading: str
+) -> Callable[[SessionData], Section]:
+    """Return a function that makes a section from the figures of `draw`."""
+    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, panels=draw(seen), reading=reading)
 
 
-by_bucket_section = _drawn(
+by_bucket_section = _figures(
     "bucket",
-    "buckets",
+    buckets,
     "Step time against bucket size",
     "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
     "workload.",
-    "No selected strategy has more than one bucket size at one world size.",
+    "No strategy has more than one bucket size at one world size.",
     "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
     f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
 )
-heat_section = _drawn(
+heat_section = _figures(
     "heat",
-    "heat",
+    heat,
     "Step time by algorithm and bucket size",
     "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
     "configuration of the same workload.",
-    "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
+    "No strategy has two algorithms and two bucket sizes at one world size.",
     "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
     f"selected. {_CAPS}",
 )
-algorithms_section = _drawn(
+algorithms_section = _figures(
     "algorithms",
-    "algorithms",
+    algorithms,
     "Step time vs native all-reduce",
     "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
     "faster than native.",
-    "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
-    "The fastest case of each algorithm is drawn. Bars span its fastest to its slowest launch, over the mean step time "
-    "of native; native's own bar shows the spread of its launches.",
+    "No algorithm was measured along with native at the same strategy, world size and bucket size.",
+    "Bars span the fastest to the slowest launch of an algorithm, over the mean step time of native; native's own bar "
+    "shows the spread of its launches.",
 )
 
 
@@ -250,12 +250,11 @@ def scaling_section(seen: SessionData) -> Section:
         "scaling",
         "Scaling",
         " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
-        nothing_to_draw(seen)
-        or "No selected strategy has two world sizes with the same workload, algorithm and bucket size.",
-        draw="scaling",
+        nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
+        panels=scaling(seen),
         reading="Efficiency in strong scaling is throughput over that of one rank times the ranks; in weak scaling, "
         "the step time of one rank over that of the ranks. If one rank was not measured, the smallest world size is "
-        "the base. Each strategy shows its curve with most world sizes, then the fastest; a single selected strategy "
-        "shows one curve per algorithm. The ideal line may leave the figure."
-        + unranked(table["strategy"], dashed=True),
+        "the base. Each strategy has its curve with most world sizes, then the fastest. A strategy with several "
+        "algorithms, or else bucket sizes, has further figures with such a curve for each. The ideal line may leave "
+        "the figure." + unranked(table["strategy"], dashed=True),
     )
