@@ -33,7 +33,15 @@ from parabench.report.figures.figures import (
     short,
     titled,
 )
-from parabench.report.palette import PART, SYMBOLS, Style, algorithm_style, in_native_order, strategy_style
+from parabench.report.palette import (
+    PART,
+    SYMBOLS,
+    Style,
+    algorithm_style,
+    in_native_order,
+    native_first,
+    strategy_style,
+)
 from parabench.strategies import entry_of
 
 # Characters of a name in a legend.
@@ -266,7 +274,8 @@ def scaling(seen: SessionData) -> list[Panel]:
         for name in strategies:
             own = [each for each in found if each[0]["strategy"] == name]
             column = "algorithm" if len({each[0]["algorithm"] for each in own}) > 1 else "bucket_mib"
-            best = _best(own, column)
+            order = native_first if column == "algorithm" else _by_size
+            best = dict(sorted(_best(own, column).items(), key=lambda each: order(each[0])))
             if len(best) == 1 and len(strategies) > 1:
                 continue
             look = [algorithm_style(str(each[0]["algorithm"])) for each in best.values()]
