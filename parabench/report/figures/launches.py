@@ -58,7 +58,7 @@ def spread(seen: SessionData) -> list[Panel]:
     count = f"{format.count(len(own), 'launch')} of {format.count(len(widest), 'case')}"
     return [
         Panel(count, histogram, 260, wide=True),
-        Panel("Case by case, those that differ most first", figure, height, wide=True),
+        Panel("Case by case", figure, height, wide=True),
     ]
 
 

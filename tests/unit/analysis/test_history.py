@@ -236,7 +236,7 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     (figure,) = figures.values()
     diamond = next(trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "diamond")
     assert diamond["x"] == [8]
-    assert "torch 2.13.0 → 2.13.1" in diamond["customdata"][0]
+    assert "torch 2.13.0 → 2.13.1" in diamond["hovertext"][0]
     (line,) = figure["layout"]["shapes"]
     assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
     levels = next(trace for trace in figure["data"] if trace.get("mode") == "lines")

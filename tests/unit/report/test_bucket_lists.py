@@ -78,7 +78,7 @@ def test_best_says_it_by_the_axis(store):
 
 
 def test_the_page_has_it_and_its_case_runs_again(store, seen, tmp_path):
-    told = json.dumps(page_data(seen, seen.once(spots)))
+    told = json.dumps(page_data(seen))
     assert '"1+4+25"' in told
     page = tmp_path / "page.html"
     assert parabench("report", f"{store}@one", "-o", page).exit_code == 0

@@ -58,7 +58,7 @@ def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp
     (marks,) = [trace for trace in clock.data if trace.name == "throttled"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
     assert set(marks.y) == {1980.0}
-    assert set(marks.customdata) == {"heat, by software"}
+    assert set(marks.hovertext) == {"heat, by software"}
     (table,) = devices.tables
     first = dict(zip(table.head, table.rows[0], strict=True))
     assert first["Power, W"] == "500"

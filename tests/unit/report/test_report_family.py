@@ -31,8 +31,8 @@ def test_what_is_no_answer_is_marked(family):
     stale = cases["parameter_server_async, 4 ranks"]
     assert stale["mark"] == "another training: stale gradients, 1.5 updates on average, 4 at most"
     assert (cases["ddp native, 4 ranks"]["mark"], cases["ddp native, 4 ranks"]["ranked"]) == ("", True)
-    styles = data(family)["styles"]["strategy"]
-    assert (styles["local_only"]["dash"], styles["ddp"]["dash"]) == ("dash", "solid")
+    scaling = {trace["name"].split()[0]: trace for trace in figures(family)["scaling-0"]["data"]}
+    assert (scaling["local_only"]["line"]["dash"], scaling["ddp"]["line"]["dash"]) == ("dash", "solid")
     assert "Fastest: local_only" not in Page(family).text
 
 
