@@ -74,19 +74,3 @@ def test_a_session_with_a_secret_runs_and_no_rank_has_it(
         if path.is_file() and path.name != f"secret-{len(VALUE)}":
             assert VALUE.encode() not in path.read_bytes(), path
     assert VALUE not in "\n".join(zero.lines + one.lines)
-
-
-@pytest.mark.slow  # six nodes that join in turns; what is refused, and how, has tests of its own
-def test_who_has_another_secret_or_none_is_refused_and_who_has_it_is_not(three: tuple[Nodes, Host]) -> None:
-    nodes, _ = three
-    zero = nodes.start(0, "--secret-file", secret_of(nodes))
-    zero.says("waiting for node 1")
-    refused = [nodes.start(1), nodes.start(1, "--secret-file", secret_of(nodes, f"{VALUE}!"))]
-    assert [each.ends() for each in refused] == [2, 2]
-    for each, said in zip(refused, ("a secret, and this node has none", "another secret than this node"), strict=True):
-        assert each.said(
-            rf"^parabench: node 0 at 10\.231\.7\.1:29400 has {said}; give all nodes the same --secret-file"
-        )
-        assert len(each.lines) == 1
-    one = nodes.start(1, "--secret-file", secret_of(nodes))
-    assert [zero.ends(), one.ends()] == [0, 0], zero.lines

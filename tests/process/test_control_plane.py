@@ -259,7 +259,10 @@ def test_without_a_secret_who_says_what_no_node_would_is_refused(cluster: Cluste
     stranger.end()
 
 
-def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(signed: Cluster) -> None:
+def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(
+    signed: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Coordinator, "goodbye_s", 0.1)  # the node is busy
     stranger, over = signed.stranger(), threading.Event()
     node = Node(signed.store(SECRET), does=lambda context: over.wait(GUARD_S) and None)
     signed.node_0.assemble(())
