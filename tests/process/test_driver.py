@@ -25,7 +25,7 @@ SUITE = '''\
 
 from parabench import Protocol, sweep
 
-CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=2, data="synthetic", seq_len=8)
+CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1), world_size=2, data="synthetic", seq_len=8)
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 '''
 
@@ -132,12 +132,12 @@ def test_no_process_outlives_a_killed_driver_and_its_files_are_removed_by_the_ne
     following = driver.start("--resume")
     output = output_of(following)
     assert following.returncode == 0, output
-    assert "resuming: 1 of 3 launches are done" in output
+    assert "resuming: 1 of 2 launches are done" in output
     # The finished launch and the reference ran once; the one that was killed ran again, from its start.
-    assert driver.noted() == [noted[0], noted[1], noted[1], driver.noted()[3]]
+    assert driver.noted() == [noted[0], noted[1], noted[1]]
     stored = driver.stored()
     assert stored[:2] == kept
-    assert [each for each, _ in stored[1:]] == [noted[0], *driver.noted()[2:]]
+    assert [each for each, _ in stored[1:]] == noted
     assert {status for _, status in stored} == {"ok"}
     assert (driver.folder / "results" / "report.html").exists()
     assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""Every strategy over every algorithm computes what one device computes. (tests/process/test_pipeline.py has pipelines.)"""
+"""Every strategy over every algorithm computes what one device computes; test_pipeline.py has pipelines."""
 
 from __future__ import annotations
 

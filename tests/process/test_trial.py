@@ -96,7 +96,7 @@ def test_items_drawn_at_random_are_found() -> None:
 
 
 def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
-    tried = trial_of(case("zoo:centered"))
+    tried = trial_of(case("zoo:counting"))
     assert tried.suspects == ("buffer:1.mean",)
     (line,) = remedies(tried.suspects, EXACT).values()
     assert line.startswith("forward changes buffer 1.mean; ")
