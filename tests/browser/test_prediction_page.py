@@ -19,7 +19,8 @@ def test_the_figure_shows_a_line_for_each_strategy(browser, tmp_path):
     with opened(browser, write_report(results, tmp_path / "report.html")) as page:
         go_to(page, "scaling")
         for width in reversed(WIDTHS):
-            resize(page, width)
+            if width < WIDTHS[-1]:
+                resize(page, width)
             assert page.evaluate(LEGEND) == ["ddp", "zero1"]
             assert unmarked(page) == []
             assert too_wide(page) <= 0
