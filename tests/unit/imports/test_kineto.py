@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -119,16 +118,6 @@ def test_size_is_that_of_the_annotation(tmp_path, op, dims, size):
     assert (call.bytes, call.ranks) == (80 if op == "all_gather" else size, (0, 1))
 
 
-def test_trace_is_one_window_when_it_has_no_steps(tmp_path):
-    trace = of_gpu()
-    trace["traceEvents"] = [each for each in trace["traceEvents"] if "ProfilerStep" not in each["name"]]
-    found = read(tmp_path, trace)
-    assert found.whole
-    assert {n: microseconds(*pair) for n, pair in found.steps.items()} == {0: [0, 190]}
-    assert lengths(found, 0)[COMMUNICATION] == 80
-    assert len(found.calls) == 2
-
-
 @pytest.mark.parametrize(
     ("trace", "why"),
     [
@@ -144,15 +133,6 @@ def test_a_damaged_trace_is_refused_in_a_line(tmp_path, trace, why):
         read(tmp_path, trace)
     assert "\n" not in str(refused.value)
     assert "rank0.json cannot be read" in str(refused.value)
-
-
-def test_a_compressed_trace_is_read_and_a_cut_one_refused(tmp_path):
-    raw = gzip.compress(json.dumps(of_gpu()).encode())
-    (tmp_path / "rank0.json.gz").write_bytes(raw)
-    assert len(kineto.read(tmp_path / "rank0.json.gz")[0].calls) == 2
-    (tmp_path / "rank0.json.gz").write_bytes(raw[:-20])
-    with pytest.raises(UsageError, match="cannot be read"):
-        kineto.read(tmp_path / "rank0.json.gz")
 
 
 def test_clocks_of_hosts_are_corrected(tmp_path):
