@@ -113,7 +113,7 @@ def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monk
     assert machine.this_machine().cuda_fault is None
 
 
-def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeypatch, tmp_path):
+def test_paths_in_variables_are_not_recorded(monkeypatch, tmp_path):
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_DEBUG=WARN")
     monkeypatch.setattr(machine, "NCCL_FILES", {"/etc/nccl.conf": conf, "~/.nccl.conf": tmp_path / "none"})
@@ -129,7 +129,7 @@ def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeyp
 
 
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
-def test_the_nccl_that_ranks_had_loaded_stands_for_the_installed_wheels(tmp_path, monkeypatch, wheel, told):
+def test_nccl_version_is_of_the_loaded_library(tmp_path, monkeypatch, wheel, told):
     """LD_PRELOAD, or torch's own: what the driver sees installed is what ranks use only where they say so."""
     case = fake.case(device="cuda", backend="nccl")
     monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 3))

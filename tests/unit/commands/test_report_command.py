@@ -75,7 +75,7 @@ def own(folder, files):
         ({"style/page.css": b"\xff"}, ["page.css cannot be read", "make it a file of UTF-8 text"]),
     ],
 )
-def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(stores, tmp_path, files, said):
+def test_wrong_template_is_refused_and_the_page_stays(stores, tmp_path, files, said):
     (tmp_path / "r.html").write_text("the old page")
     (tmp_path / "mine").mkdir()
     folder = own(tmp_path / "mine", files)

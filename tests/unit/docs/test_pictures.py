@@ -50,7 +50,7 @@ def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str])
     assert sorted(shown) == sorted(drawn), "docs/reference/algorithms.md: show them all"
 
 
-def test_a_picture_is_one_accessible_document_with_an_arrow_for_every_message(drawn: dict[str, str]) -> None:
+def test_pictures_are_accessible_and_show_every_message(drawn: dict[str, str]) -> None:
     for name, text in drawn.items():
         root = ET.fromstring(text)
         title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")

@@ -79,7 +79,7 @@ def test_a_call_is_as_fast_as_on_the_rank_that_came_last(folder: Path, tmp_path:
     assert (held["op"], held["seen"], held["calls"], held["duration_s"]) == ("all_reduce", 2, 2, pytest.approx(1.5e-3))
 
 
-def test_a_session_of_recordings_is_a_training_to_nobody_who_would_guess(folder: Path, tmp_path: Path) -> None:
+def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -> None:
     parabench("report", "--from", folder, "-o", tmp_path / "page.html")
     store = tmp_path / "page.db"
     for command in (("best", store), ("compare", store, store), ("export", "--bencher", store), ("history", store)):

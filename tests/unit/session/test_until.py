@@ -105,9 +105,7 @@ def planned(plan: Plan) -> list[tuple[str, int, int]]:
     return [(each.case.id, each.block, each.position) for each in plan.launches()]
 
 
-def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
-    suite: str, tmp_path: Path, concluded: list[Path]
-) -> None:
+def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, concluded: list[Path]) -> None:
     code, said = run(suite, tmp_path, Noisy(0.01))
     assert code == 0
     assert concluded == [tmp_path / "out" / "results.db"]  # once, at the end
@@ -181,9 +179,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     assert plan_of(stored(tmp_path)) == grown
 
 
-def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_there_is_a_budget(
-    suite: str, tmp_path: Path
-) -> None:
+def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path) -> None:
     code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
     assert code == 0
     assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so

@@ -30,14 +30,6 @@ def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
     assert f"`PRAGMA user_version` is {SCHEMA_VERSION}." in page
 
 
-def test_what_may_be_unknown_may_be_null_and_nothing_else():
-    made = "; ".join(create_statements())
-    assert "CREATE TABLE sample(launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, " in made
-    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL)" in made
-    assert "launch_id INTEGER REFERENCES launch(id), code TEXT NOT NULL" in made
-    assert "place BLOB NOT NULL" in made
-
-
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
 def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_path):
     path = tmp_path / "r.db"

@@ -98,7 +98,7 @@ def test_record_of_a_host_has_the_devices_that_ranks_use(say):
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0]
 
 
-def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
+def test_readings_of_a_host_have_one_clock():
     def silent(rank: int, lost: str | None = None) -> NodeResult:
         layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
         return NodeResult.silent(0, "host", range(rank, rank + 1), layout, lost=lost)

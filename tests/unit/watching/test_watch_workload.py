@@ -13,7 +13,7 @@ from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol
 from parabench.probes import CaseReport
 from parabench.store.record import Launch, Status
-from parabench.watching import record, schedule
+from parabench.watching import schedule
 from parabench.watching.loop import WIDTH
 from parabench.watching.record import WatchWorkload
 from parabench.watching.schedule import Schedule
@@ -61,9 +61,3 @@ def test_tuning_has_no_caps_when_a_rank_did_not_finish_it() -> None:
     short = recorded(last, last - 1)
     assert not short.arms
     assert len([each for each in short.samples if each.metric == "step_s"]) == 2 * last - 1
-
-
-def test_protocol_of_a_very_long_loop_has_its_most_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MOST_STEPS", 1000)
-    protocol = record.protocol_of(Schedule(), 6000)
-    assert (protocol.warmup, protocol.steps, protocol.instrumented) == (5, 1000, 3 * 8)

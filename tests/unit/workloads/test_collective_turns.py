@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,19 +75,6 @@ def threes(stage: Stage) -> list[tuple[Turn, ...]]:
     return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
 
 
-def test_each_follows_each_other_one_about_equally_often():
-    cases = [case(algorithm=name, min_bytes=1024, max_bytes=1024) for name in ("native", "ring", "tree", "two_level")]
-    cases[-1] = case(algorithm="two_level", ranks_per_node=1, min_bytes=1024, max_bytes=1024)
-    (stage,) = stages(CollectiveProtocol(rounds=12, batches=12), cases)
-    follows = Counter(
-        (before.place, after.place)
-        for number, (before, after) in enumerate(itertools.pairwise(stage.turns), 1)
-        if number % 4  # inside a round
-    )
-    assert set(follows.values()) == {3}
-    assert len(follows) == 4 * 3
-
-
 def test_the_marks_tell_whose_turn_it_is_at_every_time():
     table = list(rows(BATCHES, MIXED))
     (first, *_) = stages(BATCHES, MIXED)
@@ -102,7 +86,7 @@ def test_the_marks_tell_whose_turn_it_is_at_every_time():
     assert table[head : head + 3] == [(place, None) for place in first.places]
 
 
-def test_those_that_are_alike_share_a_launch_and_pins_of_nccls_do_not():
+def test_cohorts_keep_pins_of_nccl_apart():
     def on_devices(**fields):
         return case(device="cuda", backend="nccl", **fields)
 

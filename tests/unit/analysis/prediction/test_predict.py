@@ -124,10 +124,7 @@ def test_questions_are_cases_of_the_base() -> None:
 @pytest.mark.parametrize(
     ("sizes", "axes", "message"),
     [
-        ([3], {}, "world size 3 does not fill nodes of 2 ranks"),
-        ([4], {"strategy": ("fsdp",)}, "what ranks of 'fsdp' compute was not measured"),
         ([4], {"strategy": ("pp",)}, "pp cannot be predicted"),
-        ([4], {"nodes": (2,)}, "ranks are given by --world-size and --ranks-per-node"),
         ([4], {"global_batch": (7,)}, "global_batch 7 does not divide among the 4 ranks of ddp"),
     ],
 )
