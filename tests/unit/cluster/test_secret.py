@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,9 +14,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from guard import GUARD_S
 from parabench.cluster.membership import beat_once, beats
-from parabench.cluster.secret import FILE, HELLO, VALUE, Seal, Secret, begin, meet, read_secret
+from parabench.cluster.secret import FILE, VALUE, Seal, Secret, begin, meet, read_secret
 from parabench.errors import UsageError
-from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
+from parabench.launch.store_client import StoreClient
 
 OURS, OTHER = Secret(b"0123456789abcdef"), Secret(b"0123456789abcdeF")
 SESSION = "job42"
@@ -130,50 +129,6 @@ def pair(clients: list[StoreClient]) -> list[StoreClient]:
     begin(clients[0], OURS, SESSION)
     meet(clients[1], OURS, SESSION, 0.0)
     return clients
-
-
-def test_who_has_met_understands_each_other_and_nobody_else(store: TCPStore, pair: list[StoreClient]) -> None:
-    zero, one = pair
-    zero.put("next/0", {"launch": 1})
-    assert one.get("next/0") == {"launch": 1}
-    one.put_blob("launch/0/result/1", list(range(1000)))
-    assert zero.pop_blob("launch/0/result/1") == list(range(1000))
-    # What one has not signed is no JSON to the other, though it were some.
-    put(store, "here/next/1", json.dumps({"launch": 2}))
-    with pytest.raises(ForeignValue, match=r"^next/1 in the rendezvous store is not signed with this session's secret"):
-        one.get("next/1")
-    # Nor is what was signed for another launch.
-    put(store, "here/next/2", store.get("here/next/0"))
-    with pytest.raises(ForeignValue, match=r"^next/2 "):
-        one.get("next/2")
-
-
-@pytest.mark.parametrize(
-    ("node_0", "node_1", "said"),
-    [
-        (OURS, OTHER, "node 0 at .* has another secret than this node"),
-        (OURS, None, "has a secret, and this node has none"),
-        (None, OURS, "node 0 at .* has no secret, and this node has one"),
-    ],
-)
-def test_nodes_with_unlike_secrets_do_not_meet(
-    clients: list[StoreClient], node_0: Secret | None, node_1: Secret | None, said: str
-) -> None:
-    begin(clients[0], node_0, SESSION)
-    with pytest.raises(UsageError, match=f"{said}.*; give all nodes the same --secret-file, or none"):
-        meet(clients[1], node_1, SESSION, 0.0)
-
-
-def test_a_hello_of_another_session_or_of_nobody_is_refused(store: TCPStore, clients: list[StoreClient]) -> None:
-    with pytest.raises(StoreLost, match="has not said for 0 s whether it has a secret"):
-        meet(clients[1], OURS, SESSION, 0.0)
-    begin(clients[0], OURS, "job41")
-    with pytest.raises(UsageError, match="has another secret"):
-        meet(clients[1], OURS, SESSION, 0.0)
-    for hello in ("", '{"nonce": "", "tag": "zz"}'):
-        put(store, f"here/{HELLO}", hello)
-        with pytest.raises(ForeignValue):
-            meet(clients[1], OURS, SESSION, 0.0)
 
 
 def test_an_old_heartbeat_or_an_unsigned_one_is_no_sign_of_life(store: TCPStore, pair: list[StoreClient]) -> None:

@@ -23,13 +23,6 @@ def test_doctor_names_devices_versions_and_doubts():
         assert word in result.output
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="/proc refuses to be written to by anybody, but as root only it says so")
-def test_an_output_folder_that_cannot_be_written_is_refused():
-    result = parabench("run", "quick", "--out", "/proc/parabench")
-    assert result.exit_code == 2
-    assert "output folder '/proc/parabench' cannot be written" in result.stderr
-
-
 def test_a_live_bar_outlives_its_terminal():
     """Writing to it fails at every turn, and raises nothing."""
     ours, theirs = pty.openpty()
@@ -89,18 +82,13 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("collectives --op all_reduse", "all_reduce"),
         ("collectives --algorithm rng", "ring"),
         ("collectives --dtype float23", "float32"),
-        ("collectives --redop som", "sum"),
-        ("collectives --mode throughptu", "throughput"),
         ("run qick", "quick"),
         ("run quick --set stratgy=ddp", "strategy"),
         ("run quick --set strategy=fspd", "fsdp"),
         ("run quick --set precision=bf16-mixd", "bf16-mixed"),
-        ("run quick --set bucket_mib=defualt", "default"),
         ("run quick --set strategy=pp --set schedule=gpip", "gpipe"),
         ("run quick --model gpt-nanno", "gpt-nano"),
-        ("run quick --data txt", "text"),
         ("run quick --data mnits:x", "mnist:x"),
-        ("run quick --nnodes 1 --nproc-per-node atuo", "auto"),
         ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
         ("ab quick --a fodler --b X=1", "folder"),
         ("init --model gpt-nanno", "gpt-nano"),

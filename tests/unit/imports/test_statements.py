@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import pickle
@@ -26,7 +25,6 @@ from recordings import (
     RUNNING,
     alone,
     bare,
-    changed,
     dump,
     entry,
     event,
@@ -56,7 +54,6 @@ def lines(*entries: Any) -> str:
 
 
 HEADER = {"header": INSPECTED["header"], "metadata": INSPECTED["metadata"]}
-CALL = {"coll_perf": INSPECTED["coll_perf"]}
 SENT = {"p2p_perf": {"p2p": "Send", "p2p_msg_size_bytes": 64, "p2p_exec_time_us": 5, "p2p_algobw_gbs": 1.5}}
 TEXT = json.dumps(of_gpu(0))
 SNAPSHOT = pickle.dumps({"segments": [{"address": 1}], "device_traces": [[]]}, 4)
@@ -73,19 +70,6 @@ NO_STEPS["traceEvents"] = [each for each in NO_STEPS["traceEvents"] if "Profiler
 SYNCED = [of_gpu(n) for n in (0, 1)]
 for each in SYNCED:
     each["traceEvents"] += [event("Stream Sync", "cuda_sync", 1000 + 100 * n, 100, 7) for n in (0, 1)]
-DROPPED = [of_gpu(n) for n in (0, 1)]
-for each in DROPPED:
-    each["traceEvents"] = [step(0, 1000, 200), *(e for e in each["traceEvents"] if "Step#" not in e["name"])]
-del DROPPED[1]["traceEvents"][[e["name"][:7] for e in DROPPED[1]["traceEvents"]].index("ncclDev")]
-NUMBERED = copy.deepcopy(DROPPED)
-for each in NUMBERED:
-    for one in each["traceEvents"]:
-        if one["name"].startswith("nccl"):
-            one["args"]["Seq"] = one["args"]["External id"]
-REPEATED = of_gpu(0)
-for each in REPEATED["traceEvents"]:
-    each["name"] = each["name"].replace("Step#0", "Step#8").replace("Step#1", "Step#9")
-LEGACY = [{"name": "aten::mul", "ph": "X", "ts": 9, "dur": 3, "tid": 1, "pid": "CPU functions", "args": {}}]
 LATER = {"baseTimeNanoseconds": 1_700_000_060_000_000_000}
 
 
@@ -145,12 +129,6 @@ ROWS = [
         (HEALTHY,),
     ),
     Row(
-        "batched_messages_pending",
-        {f"rank_{n}": dump(entry(1), message(1, "nccl:coalesced")) for n in (0, 1)},
-        ("Messages were not finished when the dumps were written: rank 0's coalesced",),
-        (HEALTHY,),
-    ),
-    Row(
         "rolled_group",
         {
             "rank_0": dump(entry(90, record_id=90), of_group("9", 1, **RUNNING), groups={"9": "[0, 1]"}),
@@ -158,15 +136,6 @@ ROWS = [
         },
         ("in group 9 is unknown: rank 1: its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE",),
         (HEALTHY, "not by rank 1"),
-    ),
-    Row(
-        "names_of_groups_differ",
-        {
-            "rank_0": dump(of_group("9", 1, **RUNNING), entry(1), groups={"9": "[0, 1]"}),
-            "rank_1": dump(of_group("8", 1, **RUNNING), entry(1), groups={"8": "[0, 1]"}),
-        },
-        ("its dump does not list the group",),
-        (HEALTHY, "not by rank"),
     ),
     Row(
         "a_dump_is_missing",
@@ -191,11 +160,6 @@ ROWS = [
     Row("no_kernels", {"trace__json": CPU_ONLY}, (UNKNOWN_SHARE, "profile the device, too", "of 8"), (NO_SHARE,)),
     Row("one_process", {"trace__json": alone()}, ("A step took", UNKNOWN_SHARE, "it has no collective"), (NO_SHARE,)),
     Row(
-        "world_of_one",
-        {"trace__json": alone() | {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}}},
-        ("Exposed communication is 0.0 % of each rank's step.",),
-    ),
-    Row(
         "kernels_outside_of_steps",
         {"rank0__json": {"traceEvents": [step(0, 0, 9), event("ncclKernel", "kernel", 50, 2, **recordings.params(1))]}},
         (UNKNOWN_SHARE, "no collective ran within its steps"),
@@ -213,12 +177,6 @@ ROWS = [
         ("There is no trace",),
     ),
     Row("numbers_are_ranks", {f"t_{n}__json": bare(n) for n in (0, 1)}, ("2 steps of 2 ranks",), ("tells its rank",)),
-    Row(
-        "numbers_are_steps",
-        {"step_0__json": alone(), "step_1__json": alone("ProfilerStep#4") | LATER},
-        ("neither the trace nor its name tells its rank",),
-        ("A step took",),
-    ),
     # Files that are not recordings.
     Row(
         "other_files",
@@ -234,12 +192,6 @@ ROWS = [
         ("warning", "snapshot", "results_3"),
     ),
     # Groups whose ranks are unknown.
-    Row(
-        "shortened_ranks",
-        {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)},
-        ("A step took",),
-        ("GB/s",),
-    ),
     # Kernels.
     Row(
         "no_arguments",
@@ -256,17 +208,6 @@ ROWS = [
     ),
     # Old and other writers.
     Row(
-        "old_message_size",
-        {
-            f"rank{n}__json": changed(
-                of_gpu(n), In__msg__nelems=None, Out__msg__nelems=None, In__msg__size=1000, Out__msg__size=1000
-            )
-            for n in (0, 1)
-        },
-        ("Exposed communication is 20 %",),
-        ("left out", "record_shapes"),
-    ),
-    Row(
         "no_steps",
         {"rank0__json": NO_STEPS},
         ("The whole trace, which has no steps, took 0.190 ms", "so the whole trace is one step here"),
@@ -279,7 +220,6 @@ ROWS = [
         {"h-pid1__log": lines(INSPECTED, '{"header": {"id"', *[INSPECTED] * 97)},
         ("Inspector timed 1 operation", "1 of its JSON objects cannot be read"),
     ),
-    Row("header_once", {"h-pid1__log": lines(HEADER, *[CALL] * 5)}, ("timed 1 operation",), ("holds no call",)),
     # Damaged or odd texts.
     *(
         Row(
@@ -309,14 +249,6 @@ ROWS = [
         {f"{at}___rank{n}__json": of_gpu(n) | more for n in (0, 1) for at, more in (("a", {}), ("b", LATER))},
         ("2 steps of 2 ranks", "b/rank0.json: left out, because a/rank0.json is of the same rank and steps"),
     ),
-    Row(
-        "two_dumps_of_a_rank",
-        {
-            "old___rank_0": dump(entry(1, **RUNNING)), "new___rank_0": dump(entry(1), entry(2)),
-            "rank_1": dump(entry(1), entry(2)),
-        },
-        (HEALTHY, "old/rank_0: left out, because new/rank_0 is of the same rank"),
-    ),
     # From reports of users of other tools.
     Row(  # pytorch/pytorch 137969
         "batch_of_finished_messages",
@@ -339,22 +271,11 @@ ROWS = [
         ("Call 2 of group 0 (default_pg) is not the same on its ranks: rank 0 called all_reduce of 8,000 bytes",),
         (HEALTHY, "finished on none"),
     ),
-    Row(  # pytorch/pytorch 177148
-        "first_kernels_are_dropped_and_calls_are_numbered",
-        {f"rank{n}__json": NUMBERED[n] for n in (0, 1)},
-        ("Others wait for rank 1: it came last in 1 of 1 collective",),
-    ),
     Row(  # meta-pytorch/torchtune 2504
         "every_file_is_called_r0",
         {f"r0-2025-3-14-14-46__174198878122106463{n}__pt__trace__json": of_gpu(n) for n in (0, 1)},
         ("2 steps of 2 ranks",),
         ("of the same rank", "left out"),
-    ),
-    Row(  # pytorch/kineto 179
-        "repeated_schedule",
-        {"node1_7__1619000000000__pt__trace__json": of_gpu(0), "node1_7__1619000009000__pt__trace__json": REPEATED},
-        ("4 steps of 1 rank",),
-        ("left out",),
     ),
     Row(  # facebookresearch/HolisticTraceAnalysis 162
         "synchronization_is_no_computing",
@@ -365,12 +286,6 @@ ROWS = [
         "straggler_on_another_host",
         {"rank0__json": of_gpu(0), "rank1__json": of_gpu(1, host="node1") | LATER},
         ("Others wait for rank 1: it came last in 2 of 2 collectives", "by the shortest kernel", "Times were moved"),
-    ),
-    Row(  # pytorch/pytorch 95460
-        "list_of_events_without_categories",
-        {"rank0__json": LEGACY},
-        ("rank0.json: it has no operators, annotations or kernels with a time",),
-        ("A step took", NO_SHARE),
     ),
     Row(
         "list_of_events",

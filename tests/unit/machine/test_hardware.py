@@ -98,10 +98,8 @@ def test_kinds_of_containers(tmp_path, file, environ, kind):
 class Nvml:
     """Devices by number. `nvlinks` are each one's (peer, or "switch"); `levels` what lies between two without any."""
 
-    def __init__(self, count=2, nvlinks=None, levels=None, mig=(), refused=(), peers=()):
-        self.peers = peers
+    def __init__(self, count=2, nvlinks=None, levels=None, mig=()):
         self.count, self.nvlinks, self.levels, self.mig = count, nvlinks or {}, levels or {}, mig
-        self.refused = refused
 
     def install(self, monkeypatch):
         answers = {
@@ -134,20 +132,13 @@ class Nvml:
             ),
             "nvmlDeviceGetNvLinkRemotePciInfo": lambda h, link: SimpleNamespace(busId=self.bus(self.nvlinks[h][link])),
             "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: self.levels[a, b],
-            "nvmlDeviceGetP2PStatus": lambda a, b, over: (
-                pynvml.NVML_P2P_STATUS_OK
-                if (a, b, over) in [(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) for pair in self.peers]
-                else pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
-            ),
+            "nvmlDeviceGetP2PStatus": lambda a, b, over: pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
         }
         for name, answer in answers.items():
-            monkeypatch.setattr(pynvml, name, self.refuse if name in self.refused else answer)
+            monkeypatch.setattr(pynvml, name, answer)
 
     def bus(self, device):
         return ("00000000:07:00.0", "00000000:0B:00.0", "00000000:48:00.0", "00000000:4C:00.0")[device]
-
-    def refuse(self, *_):
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
 
     def state(self, device, link):
         if device not in self.nvlinks:

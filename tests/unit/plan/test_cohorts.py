@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from parabench.launch.spec import LaunchSpec
@@ -87,13 +85,3 @@ def test_launch_bytes_has_all_states_and_one_activation():
     # While they are built each rank has all parameters, also where it holds a part of them later.
     parts = [case(strategy="fsdp", world_size=8, bucket_mib=None, device="cuda", seed=seed) for seed in (0, 1)]
     assert launch_bytes(parts, {each.id: K / 2 for each in parts}) == 2 * K
-
-
-def test_cohorts_of_shuffled_cases_let_every_pair_meet():
-    cases, lot = [case(bucket_mib=size) for size in range(1, 7)], random.Random(0)
-    met = set()
-    for _ in range(10):
-        lot.shuffle(cases)
-        for part in cohorts(cases, {"cpu": round(sum(map(state_bytes, cases[:3])) / SHARE)}):
-            met |= {frozenset((a, b)) for a in part for b in part if a != b}
-    assert len(met) == 6 * 5 / 2

@@ -81,18 +81,6 @@ def test_automatic_values_are_settled(machine):
     assert (case.device, case.backend, case.ranks_per_node) == ("cuda", "nccl", None)
 
 
-@pytest.mark.parametrize(("cores", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])
-def test_auto_world_sizes_are_powers_of_two_up_to_the_cores(cores, sizes):
-    cases = plan(Machine(cores=cores), sweep(strategy="ddp", world_size="auto")).cases
-    assert [case.world_size for case in cases] == sizes
-
-
-def test_auto_counts_devices_where_there_are_any():
-    machine = Machine(cores=64, gpus=tuple(Gpu("a device", None) for _ in range(3)))
-    cases = plan(machine, sweep(strategy="ddp", world_size="auto")).cases
-    assert [case.world_size for case in cases] == [1, 2]
-
-
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 16, 96])
 def test_every_shipped_suite_runs_on_every_machine(cores):
     for name in shipped():

@@ -12,7 +12,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import BUILD, SETTLE, WARM_UP, TurnsProtocol, orders, turns, turns_protocol
+from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, orders, turns
 from parabench.store.record import Phase
 
 
@@ -55,13 +55,6 @@ def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
     assert steps == {0: 2 * 5, 1: 2 * 3}
     assert [protocol.steps_of(place) for place in (0, 1)] == [12, 8]
     assert protocol.all_steps == 12
-
-
-def test_blocks_of_a_session_have_other_orders():
-    protocol = Protocol(rounds=8)
-    assert turns_protocol(protocol, 0, 1, [0.1]) != turns_protocol(protocol, 0, 2, [0.1])
-    assert turns_protocol(protocol, 0, 1, [0.1]) == turns_protocol(protocol, 0, 1, [0.1])
-    assert turns_protocol(protocol, 0, 1, [0.1]).settle == SETTLE == 2
 
 
 def test_plan_with_rounds_starts_with_one_launch_per_case():

@@ -17,9 +17,9 @@ from parabench.session.request import TrainingRequest
 from parabench.session.resume import left_of
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
-from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
+from parabench.store.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
-from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
+from parabench.workloads.verify import TOLERANCES, reference_of, verify
 
 SUITE = '''"""Which is fastest?"""
 from parabench import sweep
@@ -201,28 +201,6 @@ def test_deadline_is_ten_times_the_expected_time():
     asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
     given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
     assert session(given, quick).deadline_s([case], asked) == 5.0
-
-
-def test_other_algorithms_have_a_warning_without_a_reference():
-    cases = tuple(
-        Case(strategy=strategy, world_size=2, device="cpu", backend="gloo")
-        for strategy in ("ddp", "parameter_server_async", "local_only")
-    )
-    plan = Plan(cases=cases, skipped=(), protocol=Protocol(warmup=2, steps=20, launches=1), seed=0)
-    for failing, doubt in ((None, []), (Status.OOM, [UNVERIFIED])):
-        kept = []
-        fake = FakeLauncher()
-        if failing:
-            fake.failing["single"] = (failing, Failure("too large"))
-        TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
-        launches = {each.case.strategy: each for each in kept if each.block != REFERENCE_BLOCK}
-        assert [each.status for each in launches.values()] == [Status.OK] * 3
-        codes = {strategy: [finding.code for finding in each.findings] for strategy, each in launches.items()}
-        assert codes == {
-            "ddp": doubt,
-            "parameter_server_async": [LOSS_COST, *doubt],
-            "local_only": [NO_EXCHANGE, *doubt],
-        }
 
 
 def launch_with(**losses):

@@ -28,7 +28,6 @@ from parabench.plan.plan import Plan
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
-from parabench.signals import STOPPED
 from parabench.store.results import Results, load
 from parabench.store.store import Store
 
@@ -130,29 +129,6 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     assert run(suite, tmp_path, again, resume=True)[0] == 0  # as it was planned, which the extra blocks do not change
     assert again.calls == []
     assert order(stored(tmp_path)) == order(results)
-
-
-def test_one_stopped_in_an_extra_block_goes_on_in_it(suite: str, tmp_path: Path) -> None:
-    straight = tmp_path / "straight"
-    run(suite, straight, Noisy(0.01))
-    fake = Noisy(0.01)
-    fake.interrupt_at = 1 + 2 * 4 + 1  # the reference, the planned blocks, and one of the first extra block
-    code, said = run(suite, tmp_path, fake, budget=9.5)
-    assert code == STOPPED
-    resume = f"parabench run --resume --until-decided --budget 9.5 --out {tmp_path / 'out'}"
-    assert resume in said
-    results = stored(tmp_path)
-    assert results.session["finished_utc"].isna().all()
-    begun = plan_of(results)
-    assert len(begun.extra) == 1
-
-    fake.interrupt_at = None
-    code, said = run(None, tmp_path, fake, until_decided=False)
-    assert code == 0
-    assert "resuming: 9 of 10 launches are done" in said
-    assert order(stored(tmp_path)) == planned(begun)
-    assert run(None, tmp_path, fake)[0] == 0
-    assert order(stored(tmp_path)) == order(load(straight / "out" / "results.db"))
 
 
 def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path: Path) -> None:

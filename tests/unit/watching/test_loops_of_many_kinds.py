@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -59,31 +58,6 @@ def two_models(training: Training, steps: Steps) -> None:
         training.step(batch)
 
 
-def sharpness_aware(training: Training, steps: Steps) -> None:
-    """As SAM around the watched optimizer: two forwards and backwards, of which the second is at moved weights."""
-    for batch in steps(training.batches):
-        training.backward(batch)
-        moves = [0.05 * each.grad for each in training.model.parameters() if each.grad is not None]
-        with torch.no_grad():
-            torch._foreach_add_([*training.model.parameters()], moves)
-        training.optimizer.zero_grad()
-        training.backward(batch)
-        with torch.no_grad():
-            torch._foreach_sub_([*training.model.parameters()], moves)
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-
-
-def endless(training: Training, steps: Steps) -> None:
-    def drawn() -> Iterator[Tensor]:
-        yield from itertools.cycle(training.batches)
-
-    for at, batch in enumerate(steps(drawn())):
-        training.step(batch)
-        if at == STEPS - 1:
-            break
-
-
 def skipping(training: Training, steps: Steps) -> None:
     """A loss scaler that leaves out a step whose gradients are not finite."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
@@ -130,8 +104,6 @@ LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | N
     (plain, None, STEPS),
     (plain, Unusual, STEPS),
     (two_models, None, STEPS),
-    (sharpness_aware, None, STEPS),
-    (endless, None, STEPS),
     (skipping, None, STEPS),  # the step that is left out is part of the next one
     (compiled_step, None, STEPS),
 ]  # fmt: skip

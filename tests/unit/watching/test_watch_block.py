@@ -217,20 +217,6 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert "mean step of the loop" in answer["basis"]
 
 
-def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "RECORDED", 60)
-    monkeypatch.setattr(schedule, "LEAST_RECORDED", 10)
-    clock, training = Clock(monkeypatch), Training(tmp_path, instrumented=0)
-    with watch(training.model, training.optimizer, **training.options) as steps:
-        for at, batch in enumerate(steps([torch.ones(2, 4)] * 305)):
-            training.take([batch])
-            clock.passes(0.6 if at % 50 == 49 else 0.001)
-    data = session_data(load(tmp_path / "results.db"), 1)
-    assert data.numbers["n_steps"][0] < 150
-    assert data.numbers["step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
-    assert any(line.startswith("Every 50 steps, one takes 599 ms longer after the optimizer") for line in training.said)
-
-
 def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
     training = Training(tmp_path)
     watched = torch.optim.Adam(training.model.parameters())  # as SAM, whose step() a loop need not call

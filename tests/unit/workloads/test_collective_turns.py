@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol, dealt_out
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.workloads.collective_turns import Stage, Turn, most_rounds, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
@@ -20,15 +18,6 @@ MIXED = tuple(
 )
 BATCHES = CollectiveProtocol(rounds=10)
 CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
-
-
-@given(readings=st.integers(1, 300), rounds=st.integers(0, 60))
-def test_readings_are_dealt_out_evenly(readings: int, rounds: int) -> None:
-    dealt = dealt_out(readings, rounds)
-    assert sum(dealt) == readings
-    assert len(dealt) == max(1, min(rounds, readings))
-    assert max(dealt) - min(dealt) <= 1
-    assert min(dealt) >= 1
 
 
 @pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.alone()])
@@ -73,17 +62,6 @@ def test_there_are_as_many_rounds_as_cases_take(protocol, cases, rounds):
 
 def threes(stage: Stage) -> list[tuple[Turn, ...]]:
     return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
-
-
-def test_the_marks_tell_whose_turn_it_is_at_every_time():
-    table = list(rows(BATCHES, MIXED))
-    (first, *_) = stages(BATCHES, MIXED)
-    assert table[0] == (0, None)
-    head = 1 + len(first.places) + sum(turn.readings for turn in first.turns)
-    assert [row.place for row in table[1:head]] == [
-        *first.places, *(turn.place for turn in first.turns for _ in range(turn.readings)),
-    ]  # fmt: skip
-    assert table[head : head + 3] == [(place, None) for place in first.places]
 
 
 def test_cohorts_keep_pins_of_nccl_apart():

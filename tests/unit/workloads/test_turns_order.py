@@ -87,12 +87,3 @@ def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> Non
     # Nothing is under way when the other one has the rest for itself.
     assert between[-1] == ["wait for the device", "barrier", *(["end"] if rank == 0 else []), "close"]
     assert all(not each for each in between[count + 1 : -1])
-
-
-def test_memory_cache_is_emptied_before_the_warm_up(seen, tmp_path) -> None:
-    take_turns(tmp_path, 0, pair=False)
-    assert seen.count("give back") == 1
-    assert [word for word in seen if word in ("build", "give back", "train")][:4] == [
-        "build", "build", "give back", "train",
-    ]  # fmt: skip
-    assert "token" not in seen
