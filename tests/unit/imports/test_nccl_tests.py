@@ -165,12 +165,6 @@ PAGES = [
         ("A step took", "extra launch"),
     ),
     Shown(
-        "traces, too",
-        {"rank0__json": recordings.of_gpu(0), "rank1__json": recordings.of_gpu(1), "a__log": FULL},
-        ("A step took 0.100 ms", "Logs of nccl-tests are session 1 of the page's store"),
-        ("has such a test",),
-    ),
-    Shown(
         "debug logs, too",
         {"nccl__log": nccl_logs.NCCL_2_27, "a__log": FULL},
         ("NCCL's debug logs are session 1 of the page's store", "Only a.log has such a test"),

@@ -159,22 +159,10 @@ ROWS = [
     # Communication that was not recorded.
     Row("no_kernels", {"trace__json": CPU_ONLY}, (UNKNOWN_SHARE, "profile the device, too", "of 8"), (NO_SHARE,)),
     Row("one_process", {"trace__json": alone()}, ("A step took", UNKNOWN_SHARE, "it has no collective"), (NO_SHARE,)),
-    Row(
-        "kernels_outside_of_steps",
-        {"rank0__json": {"traceEvents": [step(0, 0, 9), event("ncclKernel", "kernel", 50, 2, **recordings.params(1))]}},
-        (UNKNOWN_SHARE, "no collective ran within its steps"),
-        (NO_SHARE,),
-    ),
     # Ranks and names of files.
     *(
         Row(f"name_{name}", {f"{name}__json": alone()}, ("A step took",), ("is of rank", "There is no trace"))
         for name in ("trace_10", "step_5__pt__trace")
-    ),
-    Row(
-        "two_ranks_without_information",
-        {f"rank{n}__json": bare(n) for n in (0, 1)},
-        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
-        ("There is no trace",),
     ),
     Row("numbers_are_ranks", {f"t_{n}__json": bare(n) for n in (0, 1)}, ("2 steps of 2 ranks",), ("tells its rank",)),
     # Files that are not recordings.
@@ -250,27 +238,6 @@ ROWS = [
         ("2 steps of 2 ranks", "b/rank0.json: left out, because a/rank0.json is of the same rank and steps"),
     ),
     # From reports of users of other tools.
-    Row(  # pytorch/pytorch 137969
-        "batch_of_finished_messages",
-        {
-            f"rank_{n}": dump(
-                entry(1), message(1, f"nccl:send {n}->{1 - n}"), message(1, f"nccl:recv {n}<-{1 - n}"),
-                message(1, "nccl:coalesced", state="completed", retired=True),
-            )
-            for n in (0, 1)
-        },
-        (HEALTHY,),
-        ("Messages were not finished",),
-    ),
-    Row(  # pytorch/pytorch 97191
-        "sizes_differ",
-        {
-            "rank_0": dump(entry(1), entry(2, input_sizes=[[2000]], output_sizes=[[2000]], **RUNNING)),
-            "rank_1": dump(entry(1), entry(2, **RUNNING)),
-        },
-        ("Call 2 of group 0 (default_pg) is not the same on its ranks: rank 0 called all_reduce of 8,000 bytes",),
-        (HEALTHY, "finished on none"),
-    ),
     Row(  # meta-pytorch/torchtune 2504
         "every_file_is_called_r0",
         {f"r0-2025-3-14-14-46__174198878122106463{n}__pt__trace__json": of_gpu(n) for n in (0, 1)},

@@ -101,22 +101,6 @@ def test_captured_calls_are_nccls_own(tmp_path):
         asked(backend="gloo")
 
 
-def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
-    first, second = FakeLauncher(), FakeLauncher()
-    first.interrupt_at = 3
-    code, said = run(request(tmp_path, rounds=0), first)
-    assert code == 130
-    assert "# stopped by SIGINT; every finished launch is kept; resume with: " in said
-    assert f"parabench collectives --resume --out {tmp_path / 'out'}" in said
-    assert not (tmp_path / "out" / "report.html").exists()
-    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
-    code, said = run(bare, second)
-    assert code == 0
-    assert "# resuming: 3 of 4 launches are done" in said
-    assert len(first.calls) + len(second.calls) == 4
-    assert run(bare, FakeLauncher())[0] == 0
-
-
 def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
     fake.write(tmp_path / "c.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
     fake_results.write(tmp_path / "t.db", [fake_results.launch(fake_results.case())], finished=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -137,13 +137,6 @@ def test_watched_loop_trains_the_same(
 # -- DDP, in a group of one rank ------------------------------------------------------------------------------------
 
 TUNED_STEPS = 60  # longer than the comparison of two caps in three rounds
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def normalized(**options: Any) -> DistributedDataParallel:

@@ -250,6 +250,8 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
         ({"out": None}, "out is None; give the path of a folder"),
         ({"label": 5}, "label 5: use 1 to 64 of"),
         ({"tune": [1, 4]}, r"tune is \[1, 4\]; give two or more different bucket caps"),
+        ({"tune": {"bucket_mib": [1, 1]}}, "give two or more different bucket caps"),
+        ({"tune": {"bucket_mib": [0, 1]}}, "give two or more different bucket caps"),
     ],
 )
 def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:

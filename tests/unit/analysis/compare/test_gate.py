@@ -191,23 +191,6 @@ def test_gate_refuses_other_hardware_unless_changed(tmp_path):
         compare(few, many)
 
 
-def test_a_side_is_a_store_a_folder_or_a_session_of_one(tmp_path):
-    folder = tmp_path / "with@sign"
-    folder.mkdir()
-    for name in ("first", "second"):
-        fake.write(folder / "results.db", fake.sweep(CASES, truth), label=name)
-    assert read_side(str(folder), "base").session.name == "second"
-    assert read_side(f"{folder}@first", "base").session.name == "first"
-    assert read_side(f"{folder / 'results.db'}@1", "base").session.name == "first"
-    with pytest.raises(UsageError, match="session 'third' is not in"):
-        read_side(f"{folder}@third", "base")
-    with pytest.raises(UsageError, match=r"gone.db does not exist"):
-        read_side(f"{tmp_path / 'gone.db'}@1", "base")
-    same = read_side(f"{folder}@2", "base"), read_side(str(folder), "candidate")
-    with pytest.raises(UsageError, match=r"second of .* is given twice; name other sessions as "):
-        compare(*same)
-
-
 def sessions_of(tmp_path, name, levels, noise=0.001, first=0, environment=None, **more):
     """A store with a session of each level, the last one its newest."""
     for i, level in enumerate(levels):

@@ -65,8 +65,9 @@ def test_blocks_for_is_the_fewest_that_resolve_a_difference():
         freedom = (weight + own) ** 2 / (own / 2 + weight * (weight + 2 * own) / df)
         widths.append(dunnett(3, freedom, 0.95) * effects.residual * math.sqrt(2 / n))
     assert widths[0] <= 0.02 < widths[1]
-    quiet, *_, loud = sorted(effects.variances, key=effects.variances.__getitem__)
-    assert effects.blocks_for(0.01, among=[quiet]) < effects.blocks_for(0.01, among=[loud])
+    quiet, *_, loud, loudest = sorted(effects.variances, key=effects.variances.__getitem__)
+    assert effects.blocks_for(0.01, among=[quiet]) < effects.blocks_for(0.01, among=[loudest])
+    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.variances))
 
 
 def test_who_may_be_the_best_is_who_has_0_in_its_interval(tmp_path):
