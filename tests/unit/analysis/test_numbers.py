@@ -57,6 +57,7 @@ def test_statistic_is_a_low_quantile_on_cpu_and_median_on_gpu(tmp_path):
     launches, cases = tables(fake.write(tmp_path / "r.db", [fake.launch(cpu, steps), fake.launch(gpu, steps)]))
     assert launches["step_s"].tolist() == pytest.approx([0.011, 0.015])
     assert launches["p90_s"].tolist() == pytest.approx([0.019, 0.019])
+    assert launches["forward_s"].tolist() == pytest.approx([0.3 * 0.015] * 2)  # the median step
     assert launches["statistic"].tolist() == ["10th percentile", "median"]
     assert launches["tokens_per_s"].tolist() == pytest.approx([8 * 64 / 0.011, 8 * 64 / 0.015])
     assert cases["peak_memory_bytes"].tolist() == [101 * MIB, 101 * MIB]

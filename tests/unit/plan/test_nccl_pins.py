@@ -44,6 +44,7 @@ def case(algorithm: str, strategy: str = "ddp", **fields: Any) -> Case:
     ("pinned", "said"),
     [
         (case("nvlstree"), "nvlstree between nodes only, and here are 4 ranks on one node; use nccl:nvls"),
+        (case("collnetchain"), "collnetchain between nodes only"),
         (case("pat", "fsdp"), "pat for one GPU a node only, and here are 4 ranks on one node"),
         (case("pat", "fsdp", nodes=4), "pat for sums, not for averages, and reduce_scatter averages here"),
         (case("nvls", "fsdp"), "nvls for sums, not for averages, and reduce_scatter averages here"),

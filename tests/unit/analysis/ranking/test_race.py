@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.ranking.race import confidence_of, race
+from parabench.analysis.ranking.race import Exit, Look, confidence_of, exits, race
 from parabench.analysis.stats.block_model import fit
 
 
@@ -47,6 +47,15 @@ def test_who_is_slower_beyond_doubt_leaves_and_the_bound_is_said():
         assert 0 < each.at_least < each.slower
     assert looks[-1].racing[0] == "a"
     assert all(early.half_width > late.half_width for early, late in zip(looks, looks[3:], strict=False))
+
+
+def test_exits_have_the_last_elimination_of_a_case():
+    looks = (
+        Look(2, 10.0, ("a", "b"), (Exit("c", 0.2, 0.1), Exit("d", 0.3, 0.1)), 0.05),
+        Look(3, 20.0, ("a", "b", "c", "d"), (), 0.05),
+        Look(4, 30.0, ("a", "c"), (Exit("d", 0.3, 0.2),), 0.04),
+    )
+    assert {case: look.block for case, (look, _) in exits(looks).items()} == {"d": 4}
 
 
 def test_eliminated_case_stays_out_at_later_looks():
