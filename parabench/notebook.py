@@ -30,12 +30,9 @@ if TYPE_CHECKING:
 
 # What figures have in common; in the report, `themed` of reports/script/charts/layout.js adds the look of the page.
 _AXIS = {"automargin": True, "zeroline": False}
-_LAYOUT: dict[str, Any] = {
-    "template": "plotly_white",
-    "hovermode": "closest",
-    "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-    "margin": {"l": 8, "r": 20, "t": 90, "b": 8},
-}
+_LAYOUT = {"template": "plotly_white", "hovermode": "closest", "margin": {"l": 8, "r": 20, "t": 8, "b": 8}}
+_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+_TITLE_PX = 50
 
 
 def load(source: str | Path = "parabench-results") -> LoadedSession:
@@ -219,8 +216,8 @@ def _best_of(place: ranking.Place, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"label": labels.get(place.case_id or ""), **{name: getattr(place, name) for name in names}}
 
 
-def _figure(panel: Panel, title: str) -> Figure:
-    """Return a figure of the report with a title, and with room for it above the figure."""
+def _figure(panel: Panel, heading: str) -> Figure:
+    """Return a figure of the report with its heading as the title."""
     try:
         from plotly.graph_objects import Figure
     except ModuleNotFoundError:
@@ -229,5 +226,6 @@ def _figure(panel: Panel, title: str) -> Figure:
 
     own = panel.figure["layout"]
     axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
-    head = {"title": {"text": plain(title)}, "height": panel.height + _LAYOUT["margin"]["t"]}
+    title = {"text": plain(heading), "yref": "container", "automargin": True}
+    head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": panel.height + _TITLE_PX}
     return Figure({"data": panel.figure["data"], "layout": _LAYOUT | own | axes | head})

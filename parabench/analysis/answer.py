@@ -41,7 +41,7 @@ class Answer:
         parts = [f"<p>{escape(each)}</p>" for each in self.sentences]
         if self.warnings:
             parts.append(f"<p>Warnings</p><ul>{''.join(f'<li>{escape(each)}</li>' for each in self.warnings)}</ul>")
-        for name, table in self.tables.items():
+        for name, table in ((name, table) for name, table in self.tables.items() if len(table)):
             rows = table.to_html(index=False, border=0, max_rows=_MOST_ROWS, na_rep="–", float_format="{:.4g}".format)
             parts.append(f"<details><summary>{escape(name)}</summary>{rows}</details>")
         return "\n".join(parts)

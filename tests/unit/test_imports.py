@@ -31,7 +31,7 @@ ORDER = (
     "strategies.base strategies.snippet",
     "probes analysis",
     "report",
-    "strategies serve exporters imports",
+    "strategies serve exporters imports notebook",
     "launch",
     "workloads",
     "cluster",
@@ -66,7 +66,7 @@ MEASURING = {
     "workloads",
     "cluster",
 }
-READING = {"analysis", "report", "serve", "exporters"}
+READING = {"analysis", "report", "serve", "exporters", "notebook"}
 
 
 def names() -> dict[str, Path]:
