@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from parabench.analysis.answer import Answer
-from parabench.analysis.compare.between import ALLOWANCE
-from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.details import call_table, memory_table, step_table
 from parabench.analysis.ranking import ranking, words
 from parabench.analysis.ranking.objectives import OBJECTIVES, require
@@ -168,9 +166,9 @@ def compare(
     base: LoadedSession | str | Path,
     candidate: LoadedSession | str | Path,
     *,
-    tolerance: float = TOLERANCE,
-    alpha: float = ALPHA,
-    between_sessions: float = ALLOWANCE,
+    tolerance: float = 0.02,
+    alpha: float = 0.01,
+    between_sessions: float = 0.05,
     changed: Sequence[str] = (),
 ) -> Answer:
     """Compare the step times of two sessions, as `parabench compare` does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import parabench
 from docs.site import from_code
 from parabench import Answer, LoadedSession
 from parabench.analysis import details
+from parabench.analysis.compare.between import ALLOWANCE
+from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.numbers import COLUMNS
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS
@@ -139,6 +142,11 @@ def test_compare_takes_sessions_and_sources(path: Path, session: LoadedSession) 
         parabench.compare(session, f"{path}@before")
 
 
+def test_compare_has_the_defaults_of_the_command() -> None:
+    defaults = {name: each.default for name, each in inspect.signature(parabench.compare).parameters.items()}
+    assert [defaults[name] for name in ("tolerance", "alpha", "between_sessions")] == [TOLERANCE, ALPHA, ALLOWANCE]
+
+
 def test_compare_refuses_collectives(session: LoadedSession, collectives: LoadedSession) -> None:
     with pytest.raises(UsageError, match="measured collectives, not training"):
         parabench.compare(session, collectives)
@@ -199,13 +207,16 @@ def test_answer_in_html_is_escaped_and_has_no_script() -> None:
     assert html.count("<tr") < 25
 
 
-def test_answers_import_neither_torch_nor_plotly(path: Path) -> None:
+def test_answers_and_reports_import_neither_torch_nor_plotly(path: Path) -> None:
     code = (
         "import sys, parabench\n"
         "assert not {'torch', 'pandas', 'numpy'} & {*sys.modules}\n"
         f"session = parabench.load({f'{path}@before'!r})\n"
         "session.best()._repr_html_(), session.launches, session.steps, session.calls, session.memory\n"
+        "assert 'scipy' not in sys.modules\n"
         f"parabench.compare(session, {f'{path}@after'!r})\n"
+        "from parabench.report.build import render\n"
+        "render(session._data.results, 'before')\n"
         "assert not {'torch', 'plotly'} & {*sys.modules}\n"
         "session.figure('timeline')\n"
         "assert 'torch' not in sys.modules and 'plotly' in sys.modules"
