@@ -52,7 +52,7 @@ def load(source: str | Path = "parabench-results") -> LoadedSession:
 class LoadedSession:
     """A session of a results database, as `parabench.load` returns it.
 
-    Each access to a table returns a copy. The [columns](numbers.md) are documented. Unknown numbers are NaN.
+    Each access to a table returns a copy. Times are in seconds, sizes in bytes, and unknown numbers are NaN.
     """
 
     def __init__(self, data: SessionData) -> None:

@@ -15,6 +15,7 @@ import pytest
 import fake_collectives
 import fake_results as fake
 import parabench
+import recordings
 from docs.site import from_code
 from parabench import Answer, LoadedSession
 from parabench.analysis import details
@@ -22,6 +23,7 @@ from parabench.analysis.compare.between import ALLOWANCE
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.numbers import COLUMNS
 from parabench.errors import UsageError
+from parabench.imports.into_store import results_of
 from parabench.plan.case import DEFAULTS
 from parabench.report.build import section_makers
 from parabench.store.record import MIB
@@ -186,6 +188,17 @@ def test_sections_have_the_ids_of_their_makers(path: Path, tmp_path: Path) -> No
         for name, make in section_makers(loaded._data).items():
             section = make(loaded._data)
             assert section is None or section.id == name
+
+
+def test_traces_of_other_tools_have_tables_and_figures(tmp_path: Path) -> None:
+    folder = recordings.write(tmp_path / "run", rank0__json=recordings.of_gpu(0), rank1__json=recordings.of_gpu(1))
+    with results_of(folder, []) as results:
+        loaded = parabench.load(results.path)
+        assert set(loaded.calls["op"]) == {"all_reduce"}
+        assert set(loaded.steps["rank"]) == {0, 1}
+        assert len(loaded.figure("timeline").data) > 0
+        with pytest.raises(UsageError, match="holds others' recordings, not training"):
+            loaded.best()
 
 
 def test_figure_without_plotly_names_the_remedy(session: LoadedSession, monkeypatch: pytest.MonkeyPatch) -> None:
