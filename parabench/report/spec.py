@@ -72,6 +72,9 @@ class Section:
         object.__setattr__(self, "tables", tuple(table for table in self.tables if table.rows))
 
 
+# By id, the functions that make sections; `None` if the session has nothing for a section.
+Makers = Mapping[str, Callable[[SessionData], Section | None]]
+
 # Tabs that stand on a page whatever was measured: its template fills them.
 ALWAYS = ("answer", "trust", "environment", "data")
 

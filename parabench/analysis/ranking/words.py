@@ -48,7 +48,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     parts = [_on_cpu(seen)]
     for answer in answers:
         code = answer.best.code if answer.best is not None and answer.decided else None
-        parts += [format.in_lines(_headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
+        parts += [format.in_lines(headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
         parts.append(_by_table(answer) if answer.by else [])
         if len(answer.front) > 1:
             parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
@@ -69,7 +69,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     If nothing is decided, memory comes first: it is the same in every launch.
     """
     answers, held = seen.once(spots), compared(seen.once(case_states))
-    parts = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
+    parts = [line for answer in answers for line in (*format.in_lines(headed(answer)), *notes(answer))]
     parts += [*summary.lines(seen), *scaling_lines(seen)]
     parts = [*parts, *held] if any(answer.decided for answer in answers) else [*held, *parts]
     following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
@@ -129,10 +129,11 @@ def _by_table(answer: Answer) -> list[str]:
 
 def sentence(answer: Answer) -> str:
     """Return the answer after its heading, if it has one."""
-    return " ".join(_headed(answer))
+    return " ".join(headed(answer))
 
 
-def _headed(answer: Answer) -> list[str]:
+def headed(answer: Answer) -> list[str]:
+    """Return `sentences`, the first after the answer's heading, if it has one."""
     first, *rest = sentences(answer)
     return [f"{answer.heading}: {first}" if answer.heading else first, *rest]
 
