@@ -23,7 +23,7 @@ GO = """(address) => location.hash === `#${address}` || new Promise((done) => {
   addEventListener("popstate", () => done(true), { once: true });
   location.hash = address;
 })"""
-EVERY = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) figure:not([hidden]) .plot")].map(
+EVERY = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) figure:not([hidden]) .plot:not([data-case])")].map(
   ({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
 # What a reader sees of a section: headings of figures, titles of tables, and the sentence where there is nothing.
 SEEN = """(section) => [...document.querySelectorAll(
@@ -116,7 +116,7 @@ def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which
         at(page, f"tab={tab}")
         for figure in page.evaluate(EVERY):
             titles = " ".join(figure["layout"][axis]["title"].get("text") or "" for axis in ("xaxis", "yaxis"))
-            assert re.search(r"\((ms|MiB|ranks|ratio|%|J|tokens/s)\)|FLOP/s", titles), (tab, titles)
+            assert re.search(r"\((ms|MiB|ranks|ratio|%|J|tokens/s)\)|(FLOP|GB)/s", titles), (tab, titles)
             for trace in figure["data"]:
                 cases = {case for ids in trace.get("customdata") or [] for case in ids.split("|")}
                 assert cases - {"", "all"} <= known, (tab, trace["name"])

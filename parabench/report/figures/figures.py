@@ -122,7 +122,9 @@ def case_bars(cases: pd.DataFrame, x: Any, name: str, color: str, texts: Iterabl
 def launch_bars(cases: pd.DataFrame, scale: Any = 1e3) -> dict[str, Any]:
     """Return error bars from the fastest to the slowest launch of each case, in seconds times `scale`."""
     low, step, high = (cases[name].astype(float) for name in ("low_s", "step_time_s", "high_s"))
-    ends = {"array": (high - step).clip(lower=0) * scale, "arrayminus": (step - low).clip(lower=0) * scale}
+    # A step time is a mean of logarithms, so one launch can differ from it by rounding.
+    parts = {"array": (high / step - 1).round(9), "arrayminus": (1 - low / step).round(9)}
+    ends = {name: part.clip(lower=0) * step * scale for name, part in parts.items()}
     return ERROR_BARS | {name: listed(value) for name, value in ends.items()}
 
 
