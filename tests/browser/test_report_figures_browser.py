@@ -23,8 +23,9 @@ GO = """(address) => location.hash === `#${address}` || new Promise((done) => {
   addEventListener("popstate", () => done(true), { once: true });
   location.hash = address;
 })"""
-EVERY = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) figure:not([hidden]) .plot:not([data-case])")].map(
-  ({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
+EVERY = """() => [
+  ...document.querySelectorAll("[role=tabpanel]:not([hidden]) figure:not([hidden]) .plot:not([data-case])"),
+].map(({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
 # What a reader sees of a section: headings of figures, titles of tables, and the sentence where there is nothing.
 SEEN = """(section) => [...document.querySelectorAll(
   `#${section} :is(figcaption, details:not(.reading) > summary, .empty)`)]
