@@ -100,7 +100,7 @@ def section_makers(seen: SessionData) -> Makers:
     if seen.session.kind == RecordedCase.kind:
         return recorded.SECTIONS
     if seen.session.kind == "collectives":
-        return {"links": _links}
+        return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": _links}
     return {name: make for _, makers in TABS.values() for name, make in makers.items()}
 
 

@@ -119,6 +119,11 @@ def test_best_has_the_warnings_of_the_session(tmp_path: Path) -> None:
     assert warning.startswith("Every case: fewer than 3 successful launches, ")
 
 
+def test_figures_of_collectives(collectives: LoadedSession) -> None:
+    axes = [collectives.figure(name).layout.yaxis.title.text for name in ("bus", "fit")]
+    assert axes == ["bus bandwidth (GB/s)", "time (ms)"]
+
+
 def test_best_of_collectives_has_the_bandwidth_at_each_size(collectives: LoadedSession) -> None:
     answer = collectives.best()
     assert answer.sentences[0].startswith("all_reduce, 2 ranks: ")

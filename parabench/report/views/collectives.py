@@ -16,7 +16,7 @@ from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
-from parabench.analysis.session import Session
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
@@ -38,14 +38,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     results = results.of([session.id])
     every, links = numbers(results, session), link_table(results, session)
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
-    table = bus_table(sizes)
-    places = in_native_order(sizes["algorithm"].unique())
-
-    def place(fit: Fit) -> tuple[int, int, int]:
-        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
-
-    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
-    cases = case_table(launches)
+    cases, table, fits = _fitted(every)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     logs = logs_sections(launches, table)
@@ -84,6 +77,28 @@ def conclusions(results: Results, session: Session) -> list[str]:
     """Return the answers and the stored warnings as lines for the terminal."""
     lines = [answer.sentence() for answer in answers(measured(numbers(results, session)))]
     return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
+
+
+def _fitted(every: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, list[Fit]]:
+    """Return the configurations, `bus_table` and the fits of a session from its `numbers`."""
+    sizes = measured(every)
+    places = in_native_order(sizes["algorithm"].unique())
+
+    def place(fit: Fit) -> tuple[int, int, int]:
+        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
+
+    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
+    return case_table(every.drop_duplicates("launch_id")), bus_table(sizes), fits
+
+
+def bus_section(seen: SessionData) -> Section:
+    """Return the section of bus bandwidth against size."""
+    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[0]
+
+
+def fit_section(seen: SessionData) -> Section:
+    """Return the section of measured times and the fitted cost model."""
+    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[1]
 
 
 def _tabs(algorithms: tuple[Section, ...], links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
