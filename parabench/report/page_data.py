@@ -13,7 +13,7 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import WORK, levels, same_work
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import Answer, marks, slower_unranked
+from parabench.analysis.ranking.ranking import Ranking, marks, slower_unranked
 from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
@@ -80,7 +80,7 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
     ]
 
 
-def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
+def page_data(seen: SessionData, answers: Sequence[Ranking]) -> dict[str, Any]:
     """Return the data of a training's page as JSON.
 
     - `cases`: the rows of `numbers.case_table`, fastest first, with `behind`, `case_columns`, `ranking`, `mark`, `work`
@@ -225,7 +225,7 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
 _OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
 
 
-def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str, float]) -> pd.DataFrame:
+def behind(cases: pd.DataFrame, answers: Sequence[Ranking], unranked: Mapping[str, float]) -> pd.DataFrame:
     """Return columns next to `cases`.
 
     `plus_minus_s` is the 95 % half-width of a step time. `slower` is the ratio to the best of its workload in common

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, Row, columns, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
@@ -86,7 +86,7 @@ class Refused:
     refused: str
 
 
-Answer = Prediction | Refused
+Predicted = Prediction | Refused
 
 
 def place_of(call: Call, case: Case) -> tuple[int, int, int]:
@@ -107,7 +107,7 @@ class Predictor:
     base: Base
     given: Mapping[str, Link]
 
-    def predict(self, case: Case) -> Answer:
+    def predict(self, case: Case) -> Predicted:
         """Return the prediction of a case on `case.nodes` nodes."""
         try:
             computed = self.computed(case)
@@ -230,25 +230,30 @@ def _asked(case: Case) -> Iterator[str]:
             yield f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-# ---- in words, and as JSON
+# ---- in words, and as an answer
 
 
-def lines(answers: Sequence[Answer]) -> Iterator[str]:
+def lines(answers: Sequence[Predicted]) -> Iterator[str]:
     """Return the table of what was predicted, the fastest first, then the notes, and the reasons of refusals."""
     known = sorted(predicted(answers), key=lambda each: each.step_s)
     if known:
         yield from format.aligned([HEAD, *map(_row, known)])
         yield "All times in ms."
-    yield from _grouped("note", ((note, each.case) for each in known for note in each.notes))
-    yield from refusals(answers)
+    yield from notes(answers)
 
 
-def predicted(answers: Iterable[Answer]) -> list[Prediction]:
+def notes(answers: Sequence[Predicted]) -> list[str]:
+    """Return what was assumed, the fastest case first, and the reasons of refusals."""
+    known = sorted(predicted(answers), key=lambda each: each.step_s)
+    return [*_grouped("note", ((note, each.case) for each in known for note in each.notes)), *refusals(answers)]
+
+
+def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
     """Return the answers that are predictions."""
     return [each for each in answers if isinstance(each, Prediction)]
 
 
-def refusals(answers: Iterable[Answer]) -> list[str]:
+def refusals(answers: Iterable[Predicted]) -> list[str]:
     """Return one line for each reason."""
     refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
     return _grouped("Not predicted", refused)
@@ -259,7 +264,7 @@ def interval(each: Prediction) -> str:
     return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
 
 
-def best_lines(answers: Sequence[Answer]) -> Iterator[str]:
+def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
     """Return the configuration that needs the least time for a sample, and those that may be as fast."""
     known = sorted(predicted(answers), key=lambda each: each.sample_s)
     if known:
@@ -272,15 +277,11 @@ def best_lines(answers: Sequence[Answer]) -> Iterator[str]:
     yield from refusals(answers)
 
 
-def check_lines(answers: Sequence[Answer], measured: Mapping[Case, float]) -> Iterator[str]:
+def check_lines(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
     """Return predicted against measured step times, and a summary of the errors."""
     rows = [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", "")]
-    errors, inside = [], 0
     for each in predicted(answers):
         measured_s = measured[each.case]
-        within = each.low_s <= measured_s <= each.high_s
-        inside += within
-        errors.append(abs(math.log(each.step_s / measured_s)))
         rows.append(
             (
                 each.case.label,
@@ -288,21 +289,45 @@ def check_lines(answers: Sequence[Answer], measured: Mapping[Case, float]) -> It
                 format.digits(each.step_s * 1e3),
                 format.milliseconds_between(each.low_s, each.high_s),
                 format.signed(each.step_s / measured_s - 1),
-                "" if within else "outside",
+                "" if each.low_s <= measured_s <= each.high_s else "outside",
             )
         )
-    if errors:
-        yield from format.aligned(rows)
+    yield from format.aligned(rows) if rows[1:] else ()
+    yield from errors(answers, measured)
+
+
+def errors(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
+    """Return a summary of the errors, and the reasons of refusals."""
+    pairs = [(each, measured[each.case]) for each in predicted(answers)]
+    if pairs:
+        error = median(abs(math.log(each.step_s / measured_s)) for each, measured_s in pairs)
+        inside = sum(each.low_s <= measured_s <= each.high_s for each, measured_s in pairs)
         yield (
-            f"Half of {format.count(len(errors), 'prediction')} are within {format.percent(median(errors))} of the "
-            f"measurement; {inside} of {len(errors)} measurements are in their 90% interval."
+            f"Half of {format.count(len(pairs), 'prediction')} are within {format.percent(error)} of the "
+            f"measurement; {inside} of {len(pairs)} measurements are in their 90% interval."
         )
     yield from refusals(answers)
 
 
-def to_dict(each: Answer) -> dict[str, Any]:
-    """Return an answer as JSON: seconds and bytes; None is unknown."""
-    return asdict(each) | {"case": each.case.to_dict(), "label": each.case.label}
+_CASE = {"case_id": str, "label": str, **columns(Case)}
+# The tables of the answer.
+TABLES = {
+    "predictions": columns(Prediction, **_CASE, exposed_within_s=float, exposed_between_s=float),
+    "refused": columns(Refused, **_CASE),
+}
+
+
+def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
+    """Return the answer of `predict`, which is `told` in these sentences."""
+    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    for each in asked:
+        of = {name: getattr(each.case, name) for name in _CASE if name != "case_id"} | {"case_id": each.case.id}
+        if isinstance(each, Refused):
+            rows["refused"].append((each, of))
+        else:
+            exposed = {"exposed_within_s": each.exposed_s.within, "exposed_between_s": each.exposed_s.between}
+            rows["predictions"].append((each, of | exposed))
+    return Answer(tuple(told), tables(TABLES, rows))
 
 
 def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:

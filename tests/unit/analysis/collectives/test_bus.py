@@ -67,7 +67,7 @@ def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
     (answer,) = bus_answers(results)
-    assert answer.to_dict()["timing"] == "throughput"
+    assert answer.timing == "throughput"
     assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
 
 
