@@ -14,7 +14,7 @@ from parabench import json_text
 from parabench.ab.driver import AbRequest, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Rows, columns, tables
+from parabench.analysis.answer import Answer, columns, tables
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
 from parabench.analysis.compare.sides import sides_of
 from parabench.errors import UsageError
@@ -68,7 +68,7 @@ TABLES = {"series": columns(Series, accept=bool | None), "proposals": columns(Pr
 def answer(of: Series) -> Answer:
     """Return the answer of `ab --series`; `accept` is the last decision."""
     last = of.proposals[-1].accept if of.proposals else None
-    rows: Rows = {"series": [(of, {"accept": last})], "proposals": [(each, {}) for each in of.proposals]}
+    rows = {"series": [(of, {"accept": last})], "proposals": of.proposals}
     return Answer(tuple(lines(of)), tables(TABLES, rows))
 
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 VERSION = 1
 # The columns of a table and the types of their cells. docs/site/keys.toml has their meanings.
 Columns = Mapping[str, Any]
-# A record with the cells of a row, and cells that it does not have or has otherwise.
-Row = tuple[object, Mapping[str, Any]]
-Rows = Mapping[str, Sequence[Row]]
+# The rows of tables by name. A row is a record with the cells as attributes, a mapping, or a record and a mapping.
+Rows = Mapping[str, Iterable[Any]]
+# The same, if all rows are mappings.
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,17 @@ def columns(record: type[Any], *without: str, **more: Any) -> dict[str, Any]:
     return more | {name: hints[name] for name in names}
 
 
-def table(columns: Columns, rows: Iterable[Row]) -> pd.DataFrame:
+def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str, Any]]]:
+    """Return rows that have these cells in common."""
+    return [(each, more) for each in records]
+
+
+def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
     """Return a table with these columns. Numbers that may be unknown are NaN or `pd.NA`."""
     import pandas as pd  # takes half a second, which `parabench list` need not spend
 
-    cells = [[more[name] if name in more else getattr(of, name) for name in columns] for of, more in rows]
+    pairs = (row if isinstance(row, tuple) else (None, row) if isinstance(row, Mapping) else (row, {}) for row in rows)
+    cells = [[more[name] if name in more else getattr(of, name) for name in columns] for of, more in pairs]
     found = pd.DataFrame(cells, columns=list(columns), dtype=object)
     dtypes = {name: _dtype(hint) for name, hint in columns.items()}
     return found.astype({name: dtype for name, dtype in dtypes.items() if dtype})

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
@@ -384,7 +384,7 @@ TABLES = {
 
 def answer(of: History) -> Answer:
     """Return the answer of `history`."""
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for at, (visit, changed) in enumerate(zip(of.visits, of.machine, strict=True)):
         session = visit.session
         known = {
@@ -397,12 +397,12 @@ def answer(of: History) -> Answer:
             "side": session.interleaved.get("side"),
         }
         rows["sessions"].append((session, known))
-        rows["session_differences"] += [(each, {"visit": at}) for each in changed]
+        rows["session_differences"] += keyed(changed, visit=at)
     for series in of.series:
         key = {"suite": series.suite, "case_id": series.case.id}
         rows["series"].append((series, key | {"sentence": line(series, of.visits)}))
-        rows["points"] += [(point, key) for point in series.points]
+        rows["points"] += keyed(series.points, **key)
+        rows["shifts"] += keyed(series.shifts, **key)
         for shift in series.shifts:
-            rows["shifts"].append((shift, key))
-            rows["shift_differences"] += [(each, key | {"visit": shift.visit}) for each in shift.changed]
+            rows["shift_differences"] += keyed(shift.changed, visit=shift.visit, **key)
     return Answer((sentence(of),), tables(TABLES, rows))

@@ -431,7 +431,7 @@ def answer(of: Sensitivity) -> Answer:
     """Return the answer of `noise`."""
     baseline = [] if of.baseline is None else [of.baseline]
     rows = {"pilot": [of], "seen": of.seen, "needs": of.needs, "baseline": baseline}
-    return Answer((sentence(of),), tables(TABLES, {name: [(each, {}) for each in own] for name, own in rows.items()}))
+    return Answer((sentence(of),), tables(TABLES, rows))
 
 
 def lines(of: Sensitivity) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench import __version__
-from parabench.analysis.answer import Answer, Columns, Rows, columns, tables
+from parabench.analysis.answer import Answer, Columns, Records, columns, tables
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import gpu_checks
 from parabench.registry import working_directory
@@ -72,10 +72,10 @@ def doctor(**options: Any) -> None:
         return Answer(tuple(_conclusions(found, warnings)), tables(TABLES, found), {}, warnings)
 
     give(files, answer, lines(found, warnings), "examination")
-    raise SystemExit(0 if found["host"][0][1]["can_launch"] else 1)
+    raise SystemExit(0 if found["host"][0]["can_launch"] else 1)
 
 
-def examination() -> tuple[Rows, tuple[Finding, ...]]:
+def examination() -> tuple[Records, tuple[Finding, ...]]:
     """Examine this machine. Return rows of TABLES, and warnings of what would disturb measurements."""
     import torch.distributed as dist
 
@@ -98,7 +98,7 @@ def examination() -> tuple[Rows, tuple[Finding, ...]]:
     }
     versions = {"parabench": __version__, **facts["versions"]}
     links = [(at, to, link) for at, row in enumerate(matrix or ()) for to, link in enumerate(row)]
-    rows: dict[str, list[Mapping[str, Any]]] = {
+    rows = {
         "host": [host],
         "numa": numa["nodes"] or [],
         "network": [*facts["network"]["interfaces"], *facts["network"]["infiniband"]],
@@ -108,12 +108,11 @@ def examination() -> tuple[Rows, tuple[Finding, ...]]:
         "versions": [{"name": name, "version": version} for name, version in versions.items()],
         "backends": [{"name": name, "available": there} for name, there in backends.items()],
     }
-    return {name: [(None, row) for row in own] for name, own in rows.items()}, tuple(problems(machine))
+    return rows, tuple(problems(machine))
 
 
-def lines(of: Rows, warnings: Sequence[Finding]) -> Iterator[str]:
+def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
-    found = {name: [row for _, row in rows] for name, rows in of.items()}
     (host,) = found["host"]
     yield f"host      {host['host']}, {host['os']}, Python {host['python']}"
     yield f"cpu       {host['cpu']}, {host['cores']} core(s), {host['memory_bytes'] / 1e9:.1f} GB"
@@ -136,13 +135,13 @@ def lines(of: Rows, warnings: Sequence[Finding]) -> Iterator[str]:
     yield f"backends  {', '.join(backends)}"
     for warning in warnings:
         yield f"warning   {warning.code}: {warning.message}; {warning.advice}"
-    yield from _conclusions(of, warnings)
+    yield from _conclusions(found, warnings)
 
 
-def _conclusions(of: Rows, warnings: Sequence[Finding]) -> Iterator[str]:
+def _conclusions(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     if not warnings:
         yield "No problems found."
-    if not of["host"][0][1]["can_launch"]:
+    if not found["host"][0]["can_launch"]:
         yield "no backend, so nothing can be launched; install a torch built with gloo or NCCL"
 
 

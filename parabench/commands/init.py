@@ -16,7 +16,7 @@ from typing import Any, Literal
 import click
 
 import parabench
-from parabench.analysis.answer import Answer, Columns, Rows, tables
+from parabench.analysis.answer import Answer, Columns, Records, tables
 from parabench.commands.options import axes_in, complete_axes, complete_values, data_option, model_option, shared
 from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
@@ -155,7 +155,7 @@ TABLES: Mapping[str, Columns] = {
 }
 
 
-def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Rows, tuple[Finding, ...]]:
+def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Finding, ...]]:
     """Try a batch. Return rows of TABLES, and warnings. Raises UsageError for a mistake."""
     from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
     from parabench.machine.machine import this_machine
@@ -199,7 +199,7 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Rows, tuple[Findin
     facts = {"model": case.model, "data": case.data, "world_size": chosen["world_size"], "skipped": trial.skipped}
     suspects = remedies(trial.suspects, case.verification)
     lacking = {strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()}
-    rows: dict[str, list[dict[str, Any]]] = {
+    rows = {
         "trial": [facts | {"verification": case.verification}],
         "steps": [{"step": step, "found": found} for step, found in trial.steps.items()],
         "parameters": [
@@ -211,14 +211,13 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Rows, tuple[Findin
         "strategies": [{"strategy": strategy, "missing": why} for strategy, why in lacking.items()],
     }
     told = (Finding("trial", text, "") for text in warnings_of(trial, case.verification, gradients=True))
-    return {name: [(None, row) for row in own] for name, own in rows.items()}, tuple(told)
+    return rows, tuple(told)
 
 
-def lines(of: Rows, warnings: Sequence[Finding]) -> Iterator[str]:
+def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
     from parabench.analysis import format
 
-    found = {name: [row for _, row in rows] for name, rows in of.items()}
     (trial,) = found["trial"]
     rows = [(row["step"], row["found"]) for row in found["steps"]]
     if trial["skipped"]:

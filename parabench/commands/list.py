@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from parabench.analysis.answer import Answer, Columns, Rows, tables
+from parabench.analysis.answer import Answer, Columns, Records, tables
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import accelerator
 
@@ -37,7 +37,7 @@ def list(**options: Any) -> None:
     give(files, lambda: Answer((), tables(TABLES, there)), lines(there), "list")
 
 
-def contents() -> Rows:
+def contents() -> Records:
     """Return what can be measured here, as rows of TABLES."""
     from parabench.collectives import ALGORITHMS
     from parabench.data import DATASETS
@@ -47,31 +47,33 @@ def contents() -> Rows:
     from parabench.strategies import STRATEGIES
 
     machine = this_machine()
-    entries: Mapping[str, Mapping[str, Any]] = {"algorithms": ALGORITHMS, "models": MODELS, "data": DATASETS}
+
+    def listed(entries: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": name, "summary": each.summary} for name, each in entries.items()]
+
     return {
-        "suites": [(None, {"name": name, "question": _question(name)}) for name in shipped()],
-        "strategies": [(each, {"name": name}) for name, each in STRATEGIES.items()],
-        **{title: [(each, {"name": name}) for name, each in found.items()] for title, found in entries.items()},
+        "suites": [{"name": name, "question": _question(name)} for name in shipped()],
+        "strategies": [row | {"missing": STRATEGIES[row["name"]].missing} for row in listed(STRATEGIES)],
+        "algorithms": listed(ALGORITHMS),
+        "models": listed(MODELS),
+        "data": listed(DATASETS),
         "machine": [
-            (
-                None,
-                {
-                    "cores": machine.cores,
-                    "ranks": machine.ranks("cpu"),
-                    "gpus": tuple(gpu.name for gpu in machine.gpus),
-                    "no_gpus": None if machine.gpus else machine.gpus_reason,
-                },
-            )
+            {
+                "cores": machine.cores,
+                "ranks": machine.ranks("cpu"),
+                "gpus": tuple(gpu.name for gpu in machine.gpus),
+                "no_gpus": None if machine.gpus else machine.gpus_reason,
+            }
         ],
     }
 
 
-def lines(there: Rows) -> Iterator[str]:
+def lines(there: Records) -> Iterator[str]:
     """Give the listing as lines for the terminal."""
-    yield from _section("suites", {row["name"]: row["question"] for _, row in there["suites"]})
+    yield from _section("suites", {row["name"]: row["question"] for row in there["suites"]})
     for title in ("strategies", "algorithms", "models", "data"):
-        yield from _section(title, {row["name"]: _summary(each) for each, row in there[title]})
-    (_, here), *_ = there["machine"]
+        yield from _section(title, {row["name"]: _summary(row) for row in there[title]})
+    (here,) = there["machine"]
     gpus = here["gpus"]
     devices = {"cpu": f"{here['cores']} core(s), gloo, up to {here['ranks']} ranks"}
     devices[accelerator.TYPE] = (
@@ -80,9 +82,9 @@ def lines(there: Rows) -> Iterator[str]:
     yield from _section("this machine", devices)
 
 
-def _summary(each: Any) -> str:
-    missing = getattr(each, "missing", None)
-    return str(each.summary) if missing is None else f"{each.summary} (not installed: pip install {missing})"
+def _summary(row: Mapping[str, Any]) -> str:
+    missing = row.get("missing")
+    return str(row["summary"]) if missing is None else f"{row['summary']} (not installed: pip install {missing})"
 
 
 def _section(title: str, rows: dict[str, str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
@@ -112,12 +112,10 @@ TABLES = {
 
 def answer(of: Sequence[BusAnswer]) -> Answer:
     """Return the answer of `best` for a session of collectives."""
-    keys = [{"op": each.op, "world_size": each.world_size} for each in of]
-    rows: dict[str, list[Row]] = {
-        "operations": [(each, {}) for each in of],
-        "ranges": [(one, key) for each, key in zip(of, keys, strict=True) for one in each.ranges],
-        "changes": [(one, key) for each, key in zip(of, keys, strict=True) for one in each.changes],
-    }
+    rows: dict[str, list[Any]] = {"operations": list(of), "ranges": [], "changes": []}
+    for each in of:
+        rows["ranges"] += keyed(each.ranges, op=each.op, world_size=each.world_size)
+        rows["changes"] += keyed(each.changes, op=each.op, world_size=each.world_size)
     return Answer(tuple(each.sentence() for each in of), tables(TABLES, rows))
 
 

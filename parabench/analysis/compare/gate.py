@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_distinct, interleaved
@@ -276,13 +276,11 @@ def ids(launches: Sequence[int]) -> str:
 
 def answer(of: Comparison) -> Answer:
     """Return the answer of a gate."""
-    sides = ({"side": side} for side in ("base", "candidate"))
-    rows: dict[str, list[Row]] = {
-        "verdict": [(of, dict.fromkeys(_BETWEEN) | {"exit_code": of.verdict.exit_code})],
-        "sides": list(zip(of.origins, sides, strict=True)),
-        "cases": [(row, {}) for row in of.rows],
-        "differences": [(each, {}) for each in of.differences],
+    between = vars(of.between_sessions) if of.between_sessions is not None else dict.fromkeys(_BETWEEN)
+    rows = {
+        "verdict": keyed([of], exit_code=of.verdict.exit_code, **between),
+        "sides": [(origin, {"side": side}) for side, origin in zip(("base", "candidate"), of.origins, strict=True)],
+        "cases": of.rows,
+        "differences": of.differences,
     }
-    if of.between_sessions is not None:
-        rows["verdict"] = [(of, vars(of.between_sessions) | {"exit_code": of.verdict.exit_code})]
     return Answer(tuple(sentences(of)), tables(TABLES, rows), warnings=of.findings)

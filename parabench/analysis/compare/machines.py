@@ -6,14 +6,13 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.compare.cases import CaseResult, Outcome
 from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
-from parabench.analysis.compare.several import Ratio, Several
-from parabench.analysis.compare.several import Row as Compared
+from parabench.analysis.compare.several import Ratio, Row, Several
 from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
@@ -37,7 +36,7 @@ class Machines:
     origins: tuple[Origin, ...]
     hardware_names: tuple[str, ...]
     works: tuple[Overall, ...]
-    rows: tuple[Compared, ...]
+    rows: tuple[Row, ...]
     hardware: tuple[Difference, ...]
     software: tuple[Difference, ...]
     findings: tuple[Finding, ...]
@@ -161,7 +160,7 @@ def command(origins: Iterable[Origin]) -> str:
 
 def answer(of: Machines) -> Answer:
     """Return the answer of a comparison of two machines."""
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for name, hardware, origin in zip(of.names, of.hardware_names, of.origins, strict=True):
         rows["sides"].append((origin, {"side": name, "hardware": hardware}))
     for work in of.works:
@@ -170,16 +169,16 @@ def answer(of: Machines) -> Answer:
         named = {"best": None if work.best is None else of.names[work.best], "tied": [of.names[at] for at in work.tied]}
         rows["workloads"].append((work, key | named | {"lost": work.lost[0], "mended": work.mended[0], "work": text}))
         for quantity, means in {"step_time": work.means, **work.gives}.items():
-            rows["means"] += [(mean, key | {"quantity": quantity}) for mean in means]
-        rows["outcomes"] += [(work, key | {"outcome": outcome, "cases": n}) for outcome, n in work.changes[0].items()]
+            rows["means"] += keyed(means, quantity=quantity, **key)
+        rows["outcomes"] += [key | {"outcome": outcome, "cases": n} for outcome, n in work.changes[0].items()]
     for row in of.rows:
         base, candidate = row.cases
         missing = next(filter(None, row.missing), "")
         rows["cases"].append((row, {"base_case_id": base, "candidate_case_id": candidate, "missing": missing}))
-        rows["step_times"] += [(each, {}) for each in row.step_time if each is not None]
+        rows["step_times"] += filter(None, row.step_time)
         for quantity in GIVES:
             ratio = row.ratio(quantity, 1)
-            rows["ratios"] += [(ratio, {"label": row.label, "quantity": quantity})] * (ratio is not None)
+            rows["ratios"] += keyed(filter(None, [ratio]), label=row.label, quantity=quantity)
     for kind, found in (("hardware", of.hardware), ("software", of.software)):
-        rows["differences"] += [(each, {"kind": kind}) for each in found]
+        rows["differences"] += keyed(found, kind=kind)
     return Answer(tuple(answers(of.works)), tables(TABLES, rows), warnings=of.findings)

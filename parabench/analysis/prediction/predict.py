@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
@@ -319,7 +320,7 @@ TABLES = {
 
 def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
     """Return the answer of `predict`, which is `told` in these sentences."""
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
         of = {name: getattr(each.case, name) for name in _CASE if name != "case_id"} | {"case_id": each.case.id}
         if isinstance(each, Refused):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Row, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
@@ -53,21 +53,20 @@ TABLES = {
 
 def answer(seen: SessionData, rankings: Sequence[Ranking]) -> Answer:
     """Return the answer of `best`: the tables of all workloads below each other."""
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in rankings:
         of = {"workload": each.heading}
-        named = {name: each.winner if name == "winner" else getattr(each, name) for name in _CASES}
-        ids = {name: found and found.case_id for name, found in named.items()}
+        ids = {name: found and found.case_id for name in _CASES for found in [getattr(each, name)]}
         rows["workloads"].append((each, of | ids | {"work": work_text(each.work)}))
         for place in PLACES:
             found = getattr(each, place)
-            candidates = found if isinstance(found, tuple) else [found] if found else []
-            rows["candidates"] += [(one, of | {"place": place}) for one in candidates]
+            rows["candidates"] += keyed(found if isinstance(found, tuple) else filter(None, [found]), place=place, **of)
         rows["by"] += [(one, of | {"axes": tuple(one.values)}) for one in each.by]
         for name in ("members", "curves", "front", "race"):
-            rows[name] += [(one, of) for one in getattr(each, name)]
-        rows["no_comm_baselines"] += [(each.no_comm_baseline, of)] * (each.no_comm_baseline is not None)
-        rows["eliminated"] += [(one, of | {"block": look.block}) for look in each.race for one in look.left]
+            rows[name] += keyed(getattr(each, name), **of)
+        rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)
+        for look in each.race:
+            rows["eliminated"] += keyed(look.left, block=look.block, **of)
     told = [text for each in rankings for text in (*_headed(each), *notes(each))]
     return Answer(tuple(told), tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, ())))
 

@@ -207,7 +207,7 @@ def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_
     assert result.stdout.startswith("Regression: ")
     assert json.loads((tmp_path / "c.json").read_text())["tables"]["verdict"][0]["verdict"] == "regression"
     assert {name: (tmp_path / name).read_text()[:9] for name in files.values()} == {
-        "c.json": '{\n  "sche', "c.xml": "<?xml ver", "c.md": "## ✗ Regr", "folder/c.html": "<!doctype"
+        "c.json": '{\n  "vers', "c.xml": "<?xml ver", "c.md": "## ✗ Regr", "folder/c.html": "<!doctype"
     }  # fmt: skip
 
 
