@@ -210,8 +210,13 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Fin
         "suspects": [{"property": name, "remedy": remedy} for name, remedy in suspects.items()],
         "strategies": [{"strategy": strategy, "missing": why} for strategy, why in lacking.items()],
     }
-    told = (Finding("trial", text, "") for text in warnings_of(trial, case.verification, gradients=True))
-    return rows, tuple(told)
+    return rows, tuple(map(warning, warnings_of(trial, case.verification, gradients=True)))
+
+
+def warning(text: str) -> Finding:
+    """Return a warning of a trial: the text has the remedy after a semicolon."""
+    message, _, advice = text.partition("; ")
+    return Finding("trial", message, advice)
 
 
 def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
@@ -223,7 +228,7 @@ def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     if trial["skipped"]:
         rows.append(("skipped", trial["skipped"]))
     rows.append(("verified", f"at level {trial['verification']}"))
-    rows += [("warning", each.message) for each in warnings]
+    rows += [("warning", "; ".join(filter(None, (each.message, each.advice)))) for each in warnings]
     yield from format.aligned(rows, texts=2)
     yield ""
     table = [("strategy", f"on {format.count(trial['world_size'], 'rank')}")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -48,7 +48,7 @@ def contents() -> Records:
 
     machine = this_machine()
 
-    def listed(entries: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def listed(entries: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
         return [{"name": name, "summary": each.summary} for name, each in entries.items()]
 
     return {

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,21 +107,15 @@ def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[
 
 
 def give(
-    files: Files,
-    answer: Callable[[], Answer],
-    lines: Iterable[str],
-    what: str,
-    renders: Renders = MappingProxyType({}),
-    command: str = "",
+    files: Files, answer: Callable[[], Answer], lines: Iterable[str], what: str, renders: Renders | None = None
 ) -> None:
     """Print the lines, or the file for standard output, and write the others, which hold a `what`.
 
-    `answer` is for the JSON, in which `command` (default: this command) has asked. `renders` are for other files.
-
-    Each file is complete or not there. Raises UsageError with all that failed.
+    `renders` are for the files other than JSON. Each file is complete or not there. Raises UsageError with all that
+    failed.
     """
-    named = command or str(click.get_current_context().info_name)
-    renders = {"--json": lambda: answer().to_json(named), **renders}
+    command = str(click.get_current_context().info_name)
+    renders = {"--json": lambda: answer().to_json(command), **(renders or {})}
     printed = next((option for option, path in files.items() if path == STANDARD_OUTPUT), None)
     if printed is not None:
         click.echo(renders[printed](), nl=False)

@@ -126,7 +126,7 @@ def recorded(clock: Clock) -> dict[str, Any]:
 def examined(clock: Clock) -> list[str]:
     """What the doctor says."""
     said: list[str] = []
-    said += doctor.lines(doctor.examination())
+    said += doctor.lines(*doctor.examination())
     return said
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, columns, keyed, tables
+from parabench.analysis.answer import Answer, Rows, columns, keyed, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_distinct, interleaved
@@ -277,7 +277,7 @@ def ids(launches: Sequence[int]) -> str:
 def answer(of: Comparison) -> Answer:
     """Return the answer of a gate."""
     between = vars(of.between_sessions) if of.between_sessions is not None else dict.fromkeys(_BETWEEN)
-    rows = {
+    rows: Rows = {
         "verdict": keyed([of], exit_code=of.verdict.exit_code, **between),
         "sides": [(origin, {"side": side}) for side, origin in zip(("base", "candidate"), of.origins, strict=True)],
         "cases": of.rows,
