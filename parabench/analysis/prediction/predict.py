@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, columns, tables
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
@@ -47,17 +47,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
-    """The seconds of communication that nothing hides, by the tier of the links."""
-
-    within: float
-    between: float
-
-
-@dataclass(frozen=True, slots=True)
 class Prediction:
     """The step time of a case with its 90% interval, and its parts: `compute_s`, `slowest_s` waiting for the slowest
-    rank, and `exposed_s`.
+    rank, and communication that nothing hides, within nodes and between them.
 
     `peak_bytes` is the peak memory of a rank. `notes` are assumptions that no measurement supports.
     """
@@ -68,7 +60,8 @@ class Prediction:
     high_s: float
     compute_s: float
     slowest_s: float
-    exposed_s: Exposed
+    exposed_within_s: float
+    exposed_between_s: float
     peak_bytes: float | None
     measured_s: float | None
     notes: tuple[str, ...]
@@ -130,7 +123,8 @@ class Predictor:
             high_s=step.step_s * factor,
             compute_s=step.compute_s / late,
             slowest_s=step.compute_s * (1 - 1 / late),
-            exposed_s=Exposed(step.exposed_s.get(WITHIN, 0.0), step.exposed_s.get(BETWEEN, 0.0)),
+            exposed_within_s=step.exposed_s.get(WITHIN, 0.0),
+            exposed_between_s=step.exposed_s.get(BETWEEN, 0.0),
             peak_bytes=computed.peak_bytes,
             measured_s=self.base.measured.get(case),
             notes=tuple(self._notes(case, computed)),
@@ -313,7 +307,7 @@ def errors(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iter
 _CASE = {"case_id": str, "label": str, **columns(Case)}
 # The tables of the answer.
 TABLES = {
-    "predictions": columns(Prediction, **_CASE, exposed_within_s=float, exposed_between_s=float),
+    "predictions": columns(Prediction, **_CASE),
     "refused": columns(Refused, **_CASE),
 }
 
@@ -322,12 +316,8 @@ def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
     """Return the answer of `predict`, which is `told` in these sentences."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
-        of = {name: getattr(each.case, name) for name in _CASE if name != "case_id"} | {"case_id": each.case.id}
-        if isinstance(each, Refused):
-            rows["refused"].append((each, of))
-        else:
-            exposed = {"exposed_within_s": each.exposed_s.within, "exposed_between_s": each.exposed_s.between}
-            rows["predictions"].append((each, of | exposed))
+        fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}
+        rows["refused" if isinstance(each, Refused) else "predictions"] += keyed([each], case_id=each.case.id, **fields)
     return Answer(tuple(told), tables(TABLES, rows))
 
 
@@ -345,7 +335,7 @@ def _named(cases: Iterable[Case]) -> str:
 
 
 def _row(each: Prediction) -> tuple[str, ...]:
-    times = (each.compute_s, each.slowest_s, each.exposed_s.within, each.exposed_s.between)
+    times = (each.compute_s, each.slowest_s, each.exposed_within_s, each.exposed_between_s)
     return (
         each.case.label,
         format.digits(each.step_s * 1e3),
