@@ -88,9 +88,9 @@ class NoCommBaseline:
 
 @dataclass(frozen=True)
 class Place:
-    """The best configuration for one value of each axis of `--by`."""
+    """The best configuration for one value of each of these axes of `--by`; `names` are the values."""
 
-    values: dict[str, Any]
+    axes: tuple[str, ...]
     names: tuple[str, ...]
     case_id: str | None
     distinguishable: bool | None
@@ -425,10 +425,9 @@ def _places(
         measured = [at for at in ids if at in rank]
         own = min(measured, key=rank.__getitem__, default=None)
         known = own is not None and rank[own] > 0 and near is not None
-        case = configured[ids[0]]
         found.append(
             Place(
-                values={axis: getattr(case, axis) if _has(case, axis) else None for axis in axes},
+                axes=tuple(axes),
                 names=names,
                 case_id=own,
                 distinguishable=own not in (near or ()) if known else None,

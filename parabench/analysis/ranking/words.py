@@ -44,7 +44,7 @@ TABLES = {
     "members": columns(Members, workload=str),
     "curves": columns(Curve, workload=str),
     "front": columns(ParetoPoint, workload=str),
-    "by": columns(Place, workload=str, axes=tuple[str, ...]),
+    "by": columns(Place, workload=str),
     "no_comm_baselines": columns(NoCommBaseline, workload=str),
     "race": columns(Look, workload=str),
     "eliminated": columns(Exit, workload=str, block=int),
@@ -61,8 +61,7 @@ def answer(seen: SessionData, rankings: Sequence[Ranking]) -> Answer:
         for place in PLACES:
             found = getattr(each, place)
             rows["candidates"] += keyed(found if isinstance(found, tuple) else filter(None, [found]), place=place, **of)
-        rows["by"] += [(one, of | {"axes": tuple(one.values)}) for one in each.by]
-        for name in ("members", "curves", "front", "race"):
+        for name in ("members", "curves", "front", "by", "race"):
             rows[name] += keyed(getattr(each, name), **of)
         rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)
         for look in each.race:
@@ -144,7 +143,7 @@ def _on_cpu(seen: SessionData) -> list[str]:
 def _by_table(answer: Ranking) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     rows_of = {each.case_id: each for each in answer.candidates}
-    axes = list(answer.by[0].values)
+    axes = answer.by[0].axes
     rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
     for place in answer.by:
         own = rows_of.get(place.case_id or "")
