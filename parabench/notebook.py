@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -14,11 +14,8 @@ from parabench.analysis.details import call_table, memory_table, step_table
 from parabench.analysis.ranking import ranking, words
 from parabench.analysis.ranking.objectives import OBJECTIVES, require
 from parabench.analysis.session import SessionData, session_data, split
-from parabench.analysis.warnings.codes import finding_groups
-from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError, needs_package, unknown
 from parabench.store import results
-from parabench.store.record import Finding
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -85,9 +82,8 @@ class LoadedSession:
     def best(self, *, objective: str = "step_time_s", by: str | Sequence[str] = ()) -> Answer:
         """Return the fastest configuration and its uncertainty, as `parabench best` does.
 
-        The tables are `configurations`, the best first; `by`, the best for each value of the axes; and `front`, the
-        Pareto-optimal configurations in step time and peak memory. For a session of collectives, there is one table,
-        `sizes`.
+        Its tables are those of [`best --json`](json.md), such as `candidates`, the best first; `by`, the best for each
+        value of the axes; and `front`, the Pareto-optimal configurations in step time and peak memory.
 
         Args:
             objective: The number to rank by: `step_time_s`, `tokens_per_s`, `memory` or `joules`.
@@ -99,33 +95,13 @@ class LoadedSession:
         if objective not in OBJECTIVES:
             raise unknown("objective", objective, OBJECTIVES)
         if self._data.session.kind == "collectives":
-            return self._best_collectives()
+            from parabench.analysis.collectives import bus, crossover
+
+            return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
         self._data.session.require("training", self._data.results.path)
         require(self._data, OBJECTIVES[objective])
-        answers = ranking.spots(self._data, OBJECTIVES[objective], (by,) if isinstance(by, str) else tuple(by))
-        labels = self._data.labels
-        tables = {
-            "configurations": _table((of, asdict(row)) for of in answers for row in (*of.candidates, *of.not_compared)),
-            "by": _table((of, place.values | _best_of(place, labels)) for of in answers for place in of.by),
-            "front": _table((of, asdict(row)) for of in answers if len(of.front) > 1 for row in of.front),
-        }
-        return Answer(
-            sentences=tuple(line for of in answers for line in (*words.headed(of), *words.notes(of))),
-            tables={name: table for name, table in tables.items() if len(table) or name == "configurations"},
-            warnings=self._warnings(self._data.once(session_warnings), labels),
-        )
-
-    def _best_collectives(self) -> Answer:
-        from parabench.analysis.collectives.bus import bus_table, measured
-        from parabench.analysis.collectives.crossover import answers
-
-        sizes = measured(self._data.numbers)
-        sentences = tuple(each.sentence() for each in answers(sizes))
-        return Answer(sentences, {"sizes": bus_table(sizes)}, warnings=self._warnings((), {}))
-
-    def _warnings(self, computed: Iterable[Finding], labels: Mapping[str, str]) -> tuple[str, ...]:
-        groups = finding_groups(self._data.results, self._data.session, computed, labels)
-        return tuple(" ".join((*group.messages, group.advice)) for group in groups)
+        axes = (by,) if isinstance(by, str) else tuple(by)
+        return words.answer(self._data, ranking.spots(self._data, OBJECTIVES[objective], axes))
 
     def figure(self, name: str, *, panel: str | None = None) -> Figure:
         """Return a figure of the report as a `plotly.graph_objects.Figure`.
@@ -173,7 +149,8 @@ def compare(
 ) -> Answer:
     """Compare the step times of two sessions, as `parabench compare` does.
 
-    The tables are `verdict`, with one row; `configurations`; and `differences` between the environments.
+    Its tables are those of [`compare --json`](json.md): `verdict`, with one row; `sides`; `cases`; and `differences`
+    between the environments.
 
     Args:
         base: A session, or a source for `parabench.load`.
@@ -191,27 +168,7 @@ def compare(
 
     sides = [each if isinstance(each, LoadedSession) else load(each) for each in (base, candidate)]
     first, other = (side._as(role) for side, role in zip(sides, ("base", "candidate"), strict=True))
-    found = gate.compare(first, other, tolerance, alpha, tuple(changed), between_sessions)
-    of_all = ("verdict", "upper", "tolerance", "alpha", "paired", "base", "candidate")
-    return Answer(
-        sentences=tuple(gate.sentences(found)),
-        tables={
-            "verdict": pd.DataFrame([{name: getattr(found, name) for name in of_all}]),
-            "configurations": pd.DataFrame([asdict(row) for row in found.rows]),
-            "differences": pd.DataFrame([asdict(each) for each in found.differences]),
-        },
-        warnings=tuple(f"{each.message} {each.advice}" for each in found.findings),
-    )
-
-
-def _table(rows: Iterable[tuple[ranking.Answer, Mapping[str, Any]]]) -> pd.DataFrame:
-    """Return rows of answers as a table; `workload` is the name of the workload if there are several."""
-    return pd.DataFrame([{"workload": of.heading, **row} for of, row in rows])
-
-
-def _best_of(place: ranking.Place, labels: Mapping[str, str]) -> dict[str, Any]:
-    names = ("case_id", "distinguishable", "configurations", "status")
-    return {"label": labels.get(place.case_id or ""), **{name: getattr(place, name) for name in names}}
+    return gate.answer(gate.compare(first, other, tolerance, alpha, tuple(changed), between_sessions))
 
 
 def _figure(panel: Panel, heading: str) -> Figure:

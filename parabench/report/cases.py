@@ -12,7 +12,7 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import levels, same_work
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import Answer, marks, slower_unranked, spots
+from parabench.analysis.ranking.ranking import Ranking, marks, slower_unranked, spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
@@ -134,7 +134,7 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
 _OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
 
 
-def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str, float]) -> pd.DataFrame:
+def behind(cases: pd.DataFrame, answers: Sequence[Ranking], unranked: Mapping[str, float]) -> pd.DataFrame:
     """Return columns next to `cases`.
 
     `plus_minus_s` is the 95 % half-width of a step time. `slower` is the ratio to the best of its workload in common

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from parabench.analysis import format
 from parabench.analysis.ranking.race import Look, exits
-from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
@@ -61,7 +61,7 @@ def ranking_section(seen: SessionData) -> Section:
     )
 
 
-def _relative(answer: Answer) -> Table:
+def _relative(answer: Ranking) -> Table:
     left = {
         case: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}"
         for case, (look, each) in exits(answer.race).items()
@@ -102,7 +102,7 @@ def race_section(seen: SessionData) -> Section | None:
     )
 
 
-def _race_panel(answer: Answer) -> Panel | None:
+def _race_panel(answer: Ranking) -> Panel | None:
     """Return a point for each look of a race; `None` if no look has a half-width.
 
     Dotted lines mark where cases left; on top is the number of those that stay.
@@ -184,7 +184,7 @@ def front_section(seen: SessionData) -> Section | None:
     )
 
 
-def _front(answer: Answer) -> Table:
+def _front(answer: Ranking) -> Table:
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (

@@ -11,7 +11,7 @@ from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.compare.several import Row, Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
 from parabench.report.figures import sides, sides_curves
@@ -206,7 +206,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
     )
 
 
-def _spot(answer: Answer, best: Candidate, heading: str) -> str:
+def _spot(answer: Ranking, best: Candidate, heading: str) -> str:
     named = f"{heading}: {best.label}" if heading else best.label
     note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
     return f"{named} ({note})" if note else named
