@@ -14,6 +14,7 @@ from parabench.analysis.details import call_table, memory_table, step_table
 from parabench.analysis.ranking import ranking, words
 from parabench.analysis.ranking.objectives import OBJECTIVES, require
 from parabench.analysis.session import SessionData, session_data, split
+from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError, needs_package, unknown
 from parabench.store import results
 
@@ -101,7 +102,8 @@ class LoadedSession:
         self._data.session.require("training", self._data.results.path)
         require(self._data, OBJECTIVES[objective])
         axes = (by,) if isinstance(by, str) else tuple(by)
-        return words.answer(self._data, ranking.spots(self._data, OBJECTIVES[objective], axes))
+        rankings = ranking.spots(self._data, OBJECTIVES[objective], axes)
+        return words.answer(self._data, rankings, self._data.once(session_warnings))
 
     def figure(self, name: str, *, panel: str | None = None) -> Figure:
         """Return a figure of the report as a `plotly.graph_objects.Figure`.

@@ -27,7 +27,7 @@ from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
 from parabench.analysis.turns import noise_floor
 from parabench.analysis.warnings.codes import all_findings
-from parabench.store.record import MEASURED_ON_CPU, WATCHED
+from parabench.store.record import MEASURED_ON_CPU, WATCHED, Finding
 from parabench.store.store import STORE_NAME
 
 # A sentence has no more names than this.
@@ -51,8 +51,8 @@ TABLES = {
 }
 
 
-def answer(seen: SessionData, rankings: Sequence[Ranking]) -> Answer:
-    """Return the answer of `best`: the tables of all workloads below each other."""
+def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = ()) -> Answer:
+    """Return the answer of `best`: the tables of all workloads below each other, stored and `computed` warnings."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in rankings:
         of = {"workload": each.heading}
@@ -67,7 +67,7 @@ def answer(seen: SessionData, rankings: Sequence[Ranking]) -> Answer:
         for look in each.race:
             rows["eliminated"] += keyed(look.left, block=look.block, **of)
     told = [text for each in rankings for text in (*headed(each), *notes(each))]
-    return Answer(tuple(told), tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, ())))
+    return Answer(tuple(told), tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
 def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
