@@ -28,6 +28,7 @@ COLUMNS = (
     "flops_reason", "peak_source", "mfu_reason", "joules_source", "joules_reason",
 )  # fmt: skip
 _KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "tokens_per_s")
+_OF_LAUNCH = ("case", "launch_id", "joules_per_step", "joules_source", "joules_reason")
 
 
 def efficiency(seen: SessionData) -> pd.DataFrame:
@@ -39,7 +40,7 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
     counts = _counts(seen)
-    launches_of = dict(iter(seen.counted.groupby("case")))
+    launches_of = dict(iter(seen.counted[list(_OF_LAUNCH)].groupby("case")))
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = seen.case(row["case_id"])

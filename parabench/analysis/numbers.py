@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +145,8 @@ def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
         **{str(name): energy[name] for name in energy},
         token_j=_one_source(table["session"], energy) / tokens,
     )
-    return _with_peak_memory(table)[[*COLUMNS, *DEFAULTS]]
+    # The copy has one block of memory per type, from which rows are selected much faster.
+    return _with_peak_memory(table)[[*COLUMNS, *DEFAULTS]].copy()
 
 
 def _machines(results: Results, sessions: Iterable[Session]) -> dict[int, bool]:
@@ -177,6 +179,7 @@ def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFra
     return pd.DataFrame([fields[pair] for pair in pairs], index=launches.index, columns=names)
 
 
+@cache
 def trained_case_of(text: str) -> Case | RecordedCase:
     """Return the configuration of a training launch from its `case_json`."""
     values = json_text.parsed(text)
