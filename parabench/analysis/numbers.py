@@ -406,7 +406,8 @@ def case_table(table: pd.DataFrame) -> pd.DataFrame:
     found = found.assign(**{name: found[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
     tokens = found["global_batch"] * found["seq_len"] / found["step_time_s"]
     found = found.assign(tokens_per_s=tokens.where(counted["tokens_per_s"].max().reindex(found.index).notna()))
-    return _with_peak_memory(found).sort_values("step_time_s", kind="stable").rename_axis("case_id").reset_index()
+    found = _with_peak_memory(found).sort_values("step_time_s", kind="stable")
+    return found.rename_axis("case_id").reset_index().copy()
 
 
 def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
@@ -416,9 +417,10 @@ def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
 
 def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Return the rows of each workload, in order of appearance, with the fields that define it."""
-    fields = [tuple(None if value != value else value for value in row.values()) for row in records(table, work)]
-    groups = table.groupby(pd.Series(fields, table.index, dtype=object), sort=False)
-    return [(dict(zip(work, values, strict=True)), own) for values, own in groups]
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for at, row in enumerate(records(table, work)):
+        places.setdefault(tuple(None if value != value else value for value in row.values()), []).append(at)
+    return [(dict(zip(work, values, strict=True)), table.iloc[own]) for values, own in places.items()]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
