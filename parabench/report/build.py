@@ -38,7 +38,6 @@ from parabench.report.sections.step import parts_section, pipelines_section, sha
 from parabench.report.sections.trust import drift_section, excluded_section, order_section, spread_section
 from parabench.report.sections.usage import energy_section, usage_section
 from parabench.report.spec import Makers, Section, Tab, shown
-from parabench.report.views import collectives, recorded
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 
@@ -98,8 +97,12 @@ TABS: dict[str, tuple[str, Makers]] = {
 def section_makers(seen: SessionData) -> Makers:
     """Return the functions that make the sections of a session's report, by the ids of the sections."""
     if seen.session.kind == RecordedCase.kind:
+        from parabench.report.views import recorded
+
         return recorded.SECTIONS
     if seen.session.kind == "collectives":
+        from parabench.report.views import collectives
+
         return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": _links}
     return {name: make for _, makers in TABS.values() for name, make in makers.items()}
 
@@ -128,6 +131,8 @@ _LINES = 5
 
 def conclusions(results: Results) -> list[str]:
     """Return what the newest session of recordings shows, in a few lines."""
+    from parabench.report.views import collectives, recorded
+
     session = select_session(results)
     logs = session.kind == "collectives"
     lines = collectives.conclusions(results, session) if logs else recorded.conclusions(results)
@@ -140,8 +145,12 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     """The page as text."""
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
+        from parabench.report.views import collectives
+
         return collectives.render(results, chosen, template_folder)
     if chosen.kind == RecordedCase.kind:
+        from parabench.report.views import recorded
+
         return recorded.render(results, chosen, template_folder)
     seen = data_of(results, chosen)
     launches, cases = seen.numbers, seen.cases
