@@ -61,7 +61,7 @@ def test_every_command_has_the_same_step_time(tmp_path):
     expected = case_table(launches).set_index("case_id").loc[FAST.id, "step_time_s"]
     assert expected == pytest.approx(raw, rel=1e-12)
 
-    page = page_data(SessionData(results, session), ())
+    page = page_data(SessionData(results, session))
     cases = page["cases"]
     assert cases["step_time_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
     for objective in ("step_time_s", "tokens_per_s", "memory"):

@@ -100,7 +100,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
     for text in (" ".join(said.split()), " ".join(answer["sentences"])):
         assert f"connects them with these: {measured}" in text
     assert "To settle it: parabench run --resume --until-decided" in said
-    cases = page_data(seen, answers(seen.numbers))["cases"]
+    cases = page_data(seen)["cases"]
     of = {strategy: at for at, strategy in enumerate(cases["strategy"])}
     assert cases["slower"][of["ddp"]] is None
     assert cases["slower"][of["zero1"]] == pytest.approx(0.1, rel=1e-3)
