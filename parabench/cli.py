@@ -69,6 +69,8 @@ class Commands(Exampled, click.Group):
             return None
         if name in ANSWERING:
             gc.set_threshold(GARBAGE_AFTER)
+            # When numpy is imported, it starts a thread for each core.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         command: click.Command = getattr(importlib.import_module(f"parabench.commands.{MODULES.get(name, name)}"), name)
         return command
 

@@ -27,6 +27,7 @@ COLUMNS = (
     "case_id", "label", "strategy", "model", "global_batch", "seq_len", "unit", *NUMBERS, "devices", "flops_source",
     "flops_reason", "peak_source", "mfu_reason", "joules_source", "joules_reason",
 )  # fmt: skip
+_JOULES = ("joules_source", "joules_reason")
 _KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "tokens_per_s")
 
 
@@ -39,24 +40,26 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
     counts = _counts(seen)
-    launches_of = dict(iter(seen.counted.groupby("case")))
+    launches_of: dict[str, list[dict[Any, Any]]] = {}
+    for launch in seen.counted[["case", "launch_id", "joules_per_step", *_JOULES]].to_dict("records"):
+        launches_of.setdefault(launch["case"], []).append(launch)
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = seen.case(row["case_id"])
         good = launches_of[row["case_id"]]
-        models = (seen.facts[at].get("model") for at in good["launch_id"])
+        models = (seen.facts[launch["launch_id"]].get("model") for launch in good)
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = format.unit_of(case.seq_len)
         found |= _flops(case, model, counts.get(case.reference().id), float(row["step_time_s"]))
-        found |= _peak(case, str(row["device"]), _gpus(seen, good["launch_id"].iloc[0]))
+        found |= _peak(case, str(row["device"]), _gpus(seen, good[0]["launch_id"]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        known = good[good["joules_per_step"].notna()]
-        joules = float(known["joules_per_step"].median())
+        known = [launch for launch in good if format.known(launch["joules_per_step"])]
+        joules = float(np.median([launch["joules_per_step"] for launch in known])) if known else np.nan
         found |= {"joules_per_step": joules, "joules_per_token": joules / (case.global_batch * case.seq_len)}
-        found["joules_source"] = known["joules_source"].iloc[0] if len(known) else None
-        found["joules_reason"] = "" if len(known) else good["joules_reason"].iloc[0]
+        found["joules_source"] = known[0]["joules_source"] if known else None
+        found["joules_reason"] = "" if known else good[0]["joules_reason"]
         rows.append(found)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
 

@@ -303,17 +303,13 @@ def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Seri
     """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
     The mean of the staleness is over the ranks that know it, because each sends as many gradients."""
-    whole = whole[whole["phase"] != Phase.INSTRUMENT]
-
-    def over_ranks(metric: str, how: str, *, all_known: bool = False) -> pd.Series[float]:
-        of_metric = whole[whole["metric"] == metric].groupby("launch_id")["value"]
-        found = of_metric.agg(how)
-        return ids.map(found.where(of_metric.count() == of_metric.size()) if all_known else found).astype(float)
-
-    return {name: over_ranks(name, "max", all_known=True) for name in PEAKS} | {
-        "staleness_mean": over_ranks("staleness_mean", "mean"),
-        "staleness_max": over_ranks("staleness_max", "max"),
-    }
+    metrics = [*PEAKS, "staleness_mean", "staleness_max"]
+    whole = whole[(whole["phase"] != Phase.INSTRUMENT) & whole["metric"].isin(metrics)]
+    found = whole.groupby(["metric", "launch_id"])["value"].agg(["max", "mean", "count", "size"])
+    largest = found["max"].where((found["count"] == found["size"]) | ~found.index.isin(PEAKS, 0))
+    of = {name: found["mean"] if name == "staleness_mean" else largest for name in metrics}
+    known = set(found.index.unique(0))
+    return {name: ids.map(of[name].loc[name]) if name in known else ids.map({}).astype(float) for name in metrics}
 
 
 def _one_source(session: pd.Series[int], energy: pd.DataFrame) -> pd.Series[float]:

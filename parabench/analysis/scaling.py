@@ -62,6 +62,7 @@ def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.Dat
         _curves(rows.assign(kind=kind), effects)
         for kind, fixed in FIXED.items()
         for _, rows in same_work(measured, (*ALIKE, fixed))
+        if rows["world_size"].nunique() > 1
     ]
     found = [points for points in groups if len(points)]
     if not found:

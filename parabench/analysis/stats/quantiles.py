@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebinterpolate, chebpts1, chebval
+from numpy.polynomial.chebyshev import chebinterpolate, chebpts1, chebtrim, chebval
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -24,6 +24,8 @@ _Z = np.linspace(-8.5, 8.5, 171)
 _DENSITY = np.exp(-_Z * _Z / 2) / math.sqrt(2 * math.pi) * (_Z[1] - _Z[0])
 # The range of standard normal deviates is always below the first, and its distribution is a polynomial of this degree.
 _WIDEST, _DEGREE = 17.0, 256
+# Smaller coefficients are rounding.
+_ROUNDING = 1e-13
 # The largest step between logarithms of the estimated over the true standard deviation.
 _FINEST = 0.02
 # The same as _WIDEST and _DEGREE for the largest of several deviates.
@@ -82,8 +84,7 @@ def _studentized(x: float, df: float, coefficients: Numbers, end: float) -> floa
 @lru_cache(maxsize=256)
 def _ranges(k: int) -> Numbers:
     """Return Chebyshev's coefficients of the distribution of the range of `k` standard normal deviates."""
-    coefficients: Numbers = chebinterpolate(lambda _: k * (_within() ** (k - 1)) @ _DENSITY, _DEGREE)
-    return coefficients
+    return _trimmed(chebinterpolate(lambda _: k * (_within() ** (k - 1)) @ _DENSITY, _DEGREE))
 
 
 @cache
@@ -97,10 +98,13 @@ def _within() -> Numbers:
 @lru_cache(maxsize=256)
 def _largest(comparisons: int, correlation: float) -> Numbers:
     """Return Chebyshev's coefficients of the distribution of the largest of as many correlated deviates."""
-    coefficients: Numbers = chebinterpolate(
-        lambda _: _not_above(correlation) ** comparisons @ _DENSITY, _DEGREE_OF_LARGEST
-    )
-    return coefficients
+    return _trimmed(chebinterpolate(lambda _: _not_above(correlation) ** comparisons @ _DENSITY, _DEGREE_OF_LARGEST))
+
+
+def _trimmed(coefficients: Numbers) -> Numbers:
+    """Return Chebyshev's coefficients without those at the end that are rounding: most, if there are few deviates."""
+    trimmed: Numbers = np.asarray(chebtrim(coefficients, _ROUNDING), dtype=float)
+    return trimmed
 
 
 @lru_cache(maxsize=64)
