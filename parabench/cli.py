@@ -48,10 +48,10 @@ MODULES = {"check": "init", "collectives": "run", "noise": "ab", "serve": "repor
 ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")
 USAGE = 2
-# What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
-# every 700 new ones, as Python does by default, is a sixth of a report's time.
+# These commands read stores, print, and exit. They make many objects and hardly any garbage. Python looks for garbage
+# after every 700 new objects, and again at exit: about a fifth of a report's time.
 ANSWERING = ("best", "compare", "history", "predict", "report")
-GARBAGE_AFTER = 100_000
+GARBAGE_AFTER = 1_000_000
 
 
 class Commands(Exampled, click.Group):

@@ -27,6 +27,7 @@ STRONG, WEAK = "strong", "weak"
 FIXED = {STRONG: "global_batch", WEAK: "batch_per_rank"}
 ALIKE = tuple(name for name in WORK if name != "global_batch")
 _CURVE = ("strategy", "algorithm", "bucket_mib")
+_MEASURED = ("case_id", "world_size", "step_time_s", "tokens_per_s")
 _COLUMNS = (
     "group", "curve", "kind", *ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "case_id", "world_size",
     "step_time_s", "tokens_per_s", "speedup", "efficiency", "base_case_id", "base_world_size", "base",
@@ -50,7 +51,7 @@ def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.Dat
     its own point there starts with the base, so `case_id` can be the base's. `group` numbers what stays the same.
     """
     cases = case_table(launches) if cases is None else cases
-    measured = cases[cases["tokens_per_s"].notna()]
+    measured = cases.loc[cases["tokens_per_s"].notna(), [*_MEASURED, *WORK, *_CURVE]]
     models = (fit(own, "token_s") for _, own in same_work(launches[launches["timed"]], PER_TOKEN))
     effects = {case: model for model in models for case in model.cases}
     measured = measured.assign(

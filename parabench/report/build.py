@@ -39,7 +39,6 @@ from parabench.report.sections.step import parts_section, pipelines_section, sha
 from parabench.report.sections.trust import drift_section, excluded_section, order_section, spread_section
 from parabench.report.sections.usage import energy_section, usage_section
 from parabench.report.spec import Section, Tab, shown
-from parabench.report.views import collectives, recorded
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 
@@ -113,6 +112,8 @@ _LINES = 5
 
 def conclusions(results: Results) -> list[str]:
     """Return what the newest session of recordings shows, in a few lines."""
+    from parabench.report.views import collectives, recorded
+
     session = select_session(results)
     logs = session.kind == "collectives"
     lines = collectives.conclusions(results, session) if logs else recorded.conclusions(results)
@@ -125,8 +126,12 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     """The page as text."""
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
+        from parabench.report.views import collectives
+
         return collectives.render(results, chosen, template_folder)
     if chosen.kind == RecordedCase.kind:
+        from parabench.report.views import recorded
+
         return recorded.render(results, chosen, template_folder)
     seen = data_of(results, chosen)
     launches, cases = seen.numbers, seen.cases

@@ -129,7 +129,7 @@ def packed(table: pd.DataFrame) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"n": len(table)}
     for name, column in table.items():
-        items = column.astype(object).where(column.notna(), None).tolist()
+        items = [None if unknown else each for each, unknown in zip(column.tolist(), column.isna(), strict=True)]
         items = [each.item() if isinstance(each, np.generic) else each for each in items]
         found[str(name)] = rounded(items) if pd.api.types.is_numeric_dtype(column) else items
     return found

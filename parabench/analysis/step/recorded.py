@@ -128,7 +128,7 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     calls = _calls(seen, Phase.INSTRUMENT)
     calls = calls[(calls["step"] == step) & (calls["start_s"].notna() | calls["made_s"].notna())]
     launch_id = int(seen.numbers["launch_id"].iloc[0])
-    return timeline_of(seen, launch_id, step, float(lengths.loc[step]), calls.assign(busbw=np.nan))
+    return timeline_of(seen, launch_id, step, float(lengths.loc[step]), calls.assign(busbw=np.nan).to_dict("records"))
 
 
 COMPARED = ("what", "name", "base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",

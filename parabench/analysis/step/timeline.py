@@ -70,22 +70,24 @@ def median_step(seen: SessionData, case_id: str) -> Timeline | None:
         return None
     chosen = lengths.iloc[(len(lengths) - 1) // 2]
     launch_id, step = int(chosen["launch_id"]), int(chosen["step"])
-    calls = _of_step(seen.once(collectives), launch_id, step)
-    busbw = [_busbw(call) for call in calls.to_dict("records")]
-    return timeline_of(seen, launch_id, step, float(chosen["length_s"]), calls.assign(busbw=busbw))
+    calls = _of_step(seen.once(collectives), launch_id, step).to_dict("records")
+    calls = [call | {"busbw": _busbw(call)} for call in calls]
+    return timeline_of(seen, launch_id, step, float(chosen["length_s"]), calls)
 
 
-def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: pd.DataFrame) -> Timeline:
+def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: list[Row]) -> Timeline:
     """Return a step of a launch with its `calls`, whose times are on the clock of the launch."""
-    spans = _of_step(seen.results.span, launch_id, step)
-    begin = spans["start_s"].min()
+    rows = _of_step(seen.results.span, launch_id, step)
+    begin = float(rows["start_s"].min())
     case = seen.numbers.loc[seen.numbers["launch_id"] == launch_id, "case"].iloc[0]
     spans, calls = (
-        rows.assign(**{name: rows[name] - begin for name in moments})
-        for rows, moments in ((spans, ("start_s", "end_s")), (calls, ("made_s", "start_s", "ready_s")))
+        [row | {name: row[name] - begin for name in moments} for row in found]
+        for found, moments in (
+            (rows.to_dict("records"), ("start_s", "end_s")),
+            (calls, ("made_s", "start_s", "ready_s")),
+        )
     )
-    node_of = node_of_rank(seen.facts[launch_id])
-    return Timeline(str(case), launch_id, step, length_s, spans.to_dict("records"), calls.to_dict("records"), node_of)
+    return Timeline(str(case), launch_id, step, length_s, spans, calls, node_of_rank(seen.facts[launch_id]))
 
 
 def _lengths(seen: SessionData) -> pd.DataFrame:
