@@ -7,6 +7,7 @@ When the command has ended it is ignored: what is left to do at exit takes a mom
 import os
 import signal
 import sys
+from contextlib import suppress
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -20,10 +21,6 @@ def main() -> None:
         from parabench import cli
 
         cli.main()
-    except SystemExit as ended:
-        if sys.argv[1:2] and sys.argv[1] in cli.ANSWERING:
-            _leave(ended.code)
-        raise
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in PACKAGES:
             raise
@@ -33,15 +30,24 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _leave(code: object) -> None:
-    """End the process at once, if its output is written: freeing all tables would take a tenth of an answer's time."""
+def program() -> None:
+    """Run the command as a program, which ends with it.
+
+    Freeing all tables would take a tenth of an answer's time, so the process of an answer ends without that, if its
+    output could be written.
+    """
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        return
-    os._exit(code if isinstance(code, int) else 0)
+        main()
+    except SystemExit as ended:
+        from parabench import cli
+
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            if sys.argv[1:2] and sys.argv[1] in cli.ANSWERING:
+                os._exit(ended.code if isinstance(ended.code, int) else 0)
+        raise
 
 
 if __name__ == "__main__":
-    main()
+    program()
