@@ -14,10 +14,3 @@ from parabench.report.build import write_report
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rich")
     return write_report(fake_results.rich(folder / "r.db"), folder / "report.html")
-
-
-@pytest.fixture(scope="session")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every strategy, with long labels, and every section there can be."""
-    folder = tmp_path_factory.mktemp("family")
-    return write_report(fake_results.family(folder / "r.db"), folder / "report.html")

@@ -68,14 +68,15 @@ def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):
 class TestInABrowser:
     pytestmark = needs_chromium
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_the_matrix_fits_and_can_be_read(self, browser, tmp_path, scheme):
+    def test_the_matrix_fits_and_can_be_read(self, browser, tmp_path):
         page = write_report(measured(tmp_path / "a.db", fake_links.rows(4, 4)), tmp_path / "page.html")
         assert AXE is not None
-        with opened(browser, page, scheme=scheme) as shown:
+        with opened(browser, page) as shown:
             go_to(shown, "environment")
             assert shown.locator("#links td.shade4").first.is_visible()
             shown.evaluate(AXE.read_text())
+            assert shown.evaluate(FIND, None) == []
+            shown.emulate_media(color_scheme="dark")
             assert shown.evaluate(FIND, None) == []
             resize(shown, WIDTHS[0])
             assert too_wide(shown) <= 0

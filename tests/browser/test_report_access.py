@@ -7,11 +7,8 @@ import os
 import pytest
 
 import fake_collectives
-import fake_results as fake
-from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened, pages
-from parabench.analysis.history import history
+from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened
 from parabench.report.build import write_report
-from parabench.report.sections import history as history_report
 
 pytestmark = [
     *needs_chromium,
@@ -35,14 +32,6 @@ def collectives(tmp_path_factory):
     return write_report(fake_collectives.write(folder / "collectives.db", launches), folder / "collectives.html")
 
 
-@pytest.fixture(scope="module")
-def over_time(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("history")
-    stores = [fake.rich(folder / f"{name}.db") for name in ("first", "second")]
-    (folder / "history.html").write_text(history_report.render(history(stores)))
-    return folder / "history.html"
-
-
 # axe walks through the whole page at each look, seen or not: one look at all tabs is as much as one at each of them.
 ALL_TABS = """() => {
   for (const tab of document.querySelectorAll("[role=tabpanel]")) tab.hidden = false;
@@ -56,7 +45,7 @@ def show_all_tabs(page):
     page.evaluate(ALL_TABS)
 
 
-@pytest.mark.parametrize("which", pages(["rich", "collectives"], slow=["over_time"]))
+@pytest.mark.parametrize("which", ["rich", "collectives"])
 def test_no_serious_violation_on_any_tab(browser, request, which):
     assert AXE is not None, "axe-playwright-python is not installed"
     with opened(browser, request.getfixturevalue(which)) as page:
@@ -65,15 +54,3 @@ def test_no_serious_violation_on_any_tab(browser, request, which):
         assert page.evaluate(FIND) == []
         page.emulate_media(color_scheme="dark")
         assert page.evaluate(FIND, OF_COLOUR) == []
-
-
-@pytest.mark.slow  # the same rules as above, on a narrow page
-def test_no_serious_violation_where_lists_and_details_are_open(browser, rich):
-    with opened(browser, rich, width=360) as page:
-        page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
-        page.click(".filter summary >> nth=0")
-        assert page.evaluate(FIND) == []
-        page.keyboard.press("Escape")
-        show_all_tabs(page)
-        page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
-        assert page.evaluate(FIND) == []

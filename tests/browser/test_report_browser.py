@@ -19,31 +19,18 @@ from browser_helpers import (
     go_to,
     needs_chromium,
     opened,
-    pages,
     points,
     tab_names,
     too_wide,
     unmarked,
 )
-from fake_results import step
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.machines import compared
 from parabench.analysis.compare.sides import side_of
 from parabench.report.build import write_report
-from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.store.record import Failure, Status
 
 pytestmark = needs_chromium
-
-
-@pytest.fixture(scope="module")
-def anatomy(tmp_path_factory):
-    """Instrumented steps of strategies, with 8 ranks: timelines, buckets, bandwidth."""
-    folder = tmp_path_factory.mktemp("anatomy")
-    cases = [fake.case(strategy=name, world_size=8) for name in ("ddp", "fsdp", "tp")]
-    launches = [step(fake.launch(case, 8.0 + i), late=0.1, ranks="0-7") for i, case in enumerate(cases)]
-    return write_report(fake.write(folder / "r.db", launches), folder / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +62,6 @@ def gate(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory):
-    """Two machines, one of them with a long name."""
-    folder = tmp_path_factory.mktemp("machines")
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
-    environments = fake.ENVIRONMENT, fake.ENVIRONMENT | {"cpu": "c" * 200, "host": "other"}
-    both = [
-        side_of(
-            fake.write(folder / f"{i}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01, seed=i), environment=env),
-            role=f"side {i}",
-        )
-        for i, env in enumerate(environments)
-    ]
-    (folder / "machines.html").write_text(comparison.render(compared(*both)))
-    return folder / "machines.html"
-
-
-@pytest.fixture(scope="module")
 def long_names(tmp_path_factory):
     """Names and texts as long as a user may give them, without a space to break at."""
     folder = tmp_path_factory.mktemp("long")
@@ -109,8 +79,8 @@ def long_names(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "which", pages(["rich", "collectives", "long_names"], slow=["gate", "family", "anatomy", "machines"])
-)
+    "which", ["rich", "collectives", "long_names", pytest.param("gate", marks=pytest.mark.slow)]
+)  # plotly takes seconds of a core for each; what a gate draws others draw too
 def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:
         assert assert_it_fits(page) > 0
@@ -127,7 +97,7 @@ ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {
 }}; }})"""
 
 
-@pytest.mark.parametrize("which", pages(["rich", "collectives"], slow=["anatomy"]))
+@pytest.mark.parametrize("which", ["rich", "collectives"])
 def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
     with opened(browser, request.getfixturevalue(which), scheme="dark") as page:
         before = page.locator("details[open]").count()

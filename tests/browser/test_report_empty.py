@@ -12,13 +12,6 @@ from parabench.report.build import write_report
 pytestmark = needs_chromium
 
 
-def without_memory():
-    launches = fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)
-    for one in launches:
-        one.samples = [sample for sample in one.samples if sample.metric != "peak_rss_bytes"]
-    return launches
-
-
 def collective(*launches, **told):
     return lambda path: fake_collectives.write(path, launches, **told)
 
@@ -34,8 +27,6 @@ STATES = {
         training([fake.launch(fake.case(), 0.0, block=block) for block in range(2)]),
         "2 of 3 planned launches succeeded, none with a known step time (1 case).",
     ),
-    "a single case": (training(fake.sweep([fake.case()], lambda c: 0.04, noise=0.01)), "Only one configuration"),
-    "no memory": (training(without_memory()), "Peak memory was not recorded: unknown, not zero."),
     "no instrumented steps": (
         training(fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)),
         "No instrumented steps",

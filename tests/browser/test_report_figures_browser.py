@@ -8,7 +8,7 @@ import re
 import pytest
 
 import fake_results as fake
-from browser_helpers import drawn, needs_chromium, opened, pages, tab_names, until
+from browser_helpers import drawn, needs_chromium, opened, tab_names, until
 from fake_devices import gpu_launches
 from fake_results import step
 from parabench.report.build import write_report
@@ -68,12 +68,6 @@ def rich(browser, rich):
 
 
 @pytest.fixture(scope="module")
-def family(browser, family):
-    with opened(browser, family) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
 def devices(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("devices")
     launches = gpu_launches()
@@ -114,7 +108,7 @@ def test_the_filters_leave_the_figures_and_tables_of_selected_cases_and_a_senten
     assert seen(anatomy, "buckets")[0] == "ddp native, 2 ranks"
 
 
-@pytest.mark.parametrize("which", pages(["rich", "devices"], slow=["family", "anatomy"]))
+@pytest.mark.parametrize("which", ["rich", "devices"])
 def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which):
     page = request.getfixturevalue(which)
     known = set(page.evaluate("Object.values(JSON.parse(document.getElementById('data').textContent).cases.case_id)"))

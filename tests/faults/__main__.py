@@ -17,39 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import (
-    around,
-    clocks,
-    contention,
-    disk,
-    drivers,
-    leavings,
-    memory,
-    network,
-    nodes,
-    nvml,
-    ranks,
-    servers,
-    sweeps,
-)
+from tests.faults import around, contention, disk, drivers, memory, nodes, ranks, sweeps
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-MODULES = (
-    ranks,
-    drivers,
-    servers,
-    sweeps,
-    nodes,
-    disk,
-    contention,
-    network,
-    memory,
-    around,
-    clocks,
-    nvml,
-    leavings,
-)
+MODULES = (ranks, drivers, sweeps, nodes, disk, contention, memory, around)
 FAMILIES: dict[str, Family] = {name: made for module in MODULES for name, made in module.FAMILIES.items()}
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -78,24 +78,13 @@ def tried(trial: Trial, around: Around, *options: str) -> None:
     trial.check_statuses(trial.resume(), around.may, most=len(rows) if around.may else 0)
 
 
-def family(places: Mapping[str, Around]) -> Callable[[Random], Verdict]:
-    """Sessions in these places, by lot."""
-
-    def one(lot: Random) -> Verdict:
-        name = lot.choice(list(places))
-        with Trial() as trial:
-            tried(trial, places[name])
-        trial.verdict.words[:] = [f"{name}: {each}" for each in trial.verdict.words]
-        return trial.verdict
-
-    return one
-
-
 def shm(size: str, *, full: bool = False) -> str:
     """A memory file system of that size, as a container has it."""
     fill = "cat /dev/zero > /dev/shm/full 2> /dev/null || true" if full else ""
     return f"mount -t tmpfs -o size={size} tmpfs /dev/shm\n{fill}"
 
+
+LOOPBACK_UP = "ip link set lo up"
 
 # Only the trial's folder, or the results in it, can be written.
 ONLY_FOLDER = "mount --bind $F $F\nmount -o remount,bind,ro /\ncd $F"
@@ -133,10 +122,27 @@ HOST = {
     "umask 077": Around("umask 077"),
     "umask 0777": Around("chown -R $U:$U $F\numask 0777", user=ANOTHER, refused=("umask 0777", "umask 022")),
     "no /proc": Around("mount -t tmpfs tmpfs /proc", refused=("/proc/", "mount -t proc")),
+    "loopback only": Around(LOOPBACK_UP, "--mount --net"),
+    "loopback down": Around("", "--mount --net", refused=("loopback", LOOPBACK_UP)),
+    "no IPv6": Around(f"{LOOPBACK_UP}\nsysctl -q -w net.ipv6.conf.all.disable_ipv6=1", "--mount --net"),
+    "a host name that does not resolve": Around(f"hostname no-such-host\n{LOOPBACK_UP}", "--mount --net --uts"),
+    # Ranks of one machine take loopback, whatever it says.
+    "GLOO_SOCKET_IFNAME of no interface": Around(environment={"GLOO_SOCKET_IFNAME": "nothere0"}),
+    "no resolver": Around("mount --bind /dev/null /etc/resolv.conf"),
     "standard input closed": Around("exec 0<&-"),
     "working folder deleted": Around(
         "mkdir $F/gone\ncd $F/gone\nrmdir $F/gone", refused=("the working directory was removed",)
     ),
 }
 
-FAMILIES = {"surroundings": family(HOST)}
+
+def surroundings(lot: Random) -> Verdict:
+    """A session in one of these places, by lot."""
+    name = lot.choice(list(HOST))
+    with Trial() as trial:
+        tried(trial, HOST[name])
+    trial.verdict.words[:] = [f"{name}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+FAMILIES = {"surroundings": surroundings}

@@ -14,9 +14,8 @@ from tests.faults.fakes import LAUNCHES
 from tests.faults.forked import ForkedTrial, Try, damage, family
 from tests.faults.trial import Verdict
 
-NOBODY = 65534
 # In so many tries each call of a session fails once in each way.
-SHARES = 50
+SHARES = int(os.environ.get("PARABENCH_FAULT_SHARES", "50"))
 
 _share = iter(range(10**9))
 
@@ -57,17 +56,6 @@ def _fails(failing: Failing) -> Verdict:
     return trial.verdict
 
 
-def resumed_on_failing_disk(lot: Random) -> Verdict:
-    """A session that was killed is resumed, and any call of that fails."""
-    with ForkedTrial() as trial:
-        _killed(trial, lot.randrange(1, LAUNCHES))
-        failing = Failing(lot.choice((errno.ENOSPC, errno.EIO)), lot.randrange(1, 150), EVER, lot.random() < 0.5)
-        with trial.told(failing):
-            trial.check_statuses(trial.check_end(trial.start("--resume", failing=failing), resume=""))
-            trial.check_resumed()
-    return trial.verdict
-
-
 def read_only(lot: Random) -> Verdict:
     """From some call on the file system is read-only."""
     with ForkedTrial() as trial:
@@ -75,20 +63,6 @@ def read_only(lot: Random) -> Verdict:
         with trial.told(failing):
             trial.check_statuses(trial.check_end(trial.start(failing=failing)))
             trial.check_resumed()
-    return trial.verdict
-
-
-def folder_not_ours(lot: Random) -> Verdict:
-    """From some launch on the user may not write into the folder."""
-    hold = lot.randrange(LAUNCHES)
-    with ForkedTrial(user=NOBODY) as trial, trial.told(f"launch {hold}"):
-        driver = trial.start(hold=hold)
-        if driver.held():
-            trial.results.chmod(0o555)
-            driver.go()
-        trial.check_statuses(trial.check_end(driver, resume=""))
-        trial.results.chmod(0o755)
-        trial.check_resumed()
     return trial.verdict
 
 
@@ -159,26 +133,9 @@ def changed_between(lot: Random) -> Verdict:
     return trial.verdict
 
 
-def journal_left(lot: Random) -> Verdict:
-    """A session is killed at any call that changes a file, as by a power switch: it is resumed, and can be read."""
-    with ForkedTrial() as trial:
-        # All fail from there on: nothing of what SQLite would do to tidy up is done.
-        failing = Failing(errno.EIO, lot.randrange(1, 200), EVER, torn=True)
-        with trial.told(failing):
-            trial.start(failing=failing).wait()
-            if trial.store.exists() and trial.store.stat().st_size:
-                reader = trial.parabench("best", "results")
-                trial.check_exit(reader, reader.wait(), 0, 2, 3)
-            trial.check_resumed()
-    return trial.verdict
-
-
 TRIES: dict[str, Try] = {
     "each call that changes a file fails": each_call_fails,
-    "resumed on a failing disk": resumed_on_failing_disk,
     "file system read-only from a call on": read_only,
-    "folder not to be written any more": folder_not_ours,
     "store damaged between sessions": changed_between,
-    "files left as they were at a call": journal_left,
 }
 FAMILIES = {name: family(name) for name in TRIES}

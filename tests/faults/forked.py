@@ -107,9 +107,6 @@ def _run(words: list[str], trial: ForkedTrial, said: Path, failing: Failing, bef
     os.environ.update(failing.settings(trial.results, trial.folder / "calls"))
     ctypes.CDLL(None).failing_io_reset()
     try:
-        if trial.user:
-            os.setgid(trial.user)
-            os.setuid(trial.user)
         return fakes.main(words, before)
     except BaseException:
         traceback.print_exc()
@@ -120,14 +117,11 @@ def _run(words: list[str], trial: ForkedTrial, said: Path, failing: Failing, bef
 
 
 class ForkedTrial(Trial):
-    """A trial whose sessions are forks, which `user` runs."""
+    """A trial whose sessions are forks."""
 
-    def __init__(self, user: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.suite(fakes.SUITE)
-        self.user = user
-        if user:
-            os.chmod(self.folder, 0o777)
 
     def start(self, *options: str, **how: Any) -> Any:
         return self.parabench("run", "mine.py", "--out", "results", *options, **how)
@@ -135,8 +129,6 @@ class ForkedTrial(Trial):
     def parabench(self, *words: str, failing: Failing | None = None, hold: int | None = None, **_: Any) -> Any:
         """Start any command."""
         said = self.folder / f"said{len(self._drivers)}"
-        said.touch()
-        said.chmod(0o666)
         driver = Forked([*words], self, said, failing or Failing(), hold)
         self._drivers.append(driver.pid)
         return driver

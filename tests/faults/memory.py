@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from tests.faults.drivers import moment_s
 from tests.faults.ranks import DEADLINE, fault_by
 from tests.faults.subject import MEMORY_GROUP, TAKES_MEMORY
 from tests.faults.trial import CannotTry, Trial, Verdict
@@ -84,27 +82,6 @@ def rank_out_of_memory(lot: Random) -> Verdict:
     return trial.verdict
 
 
-def driver_out_of_memory(lot: Random) -> Verdict:
-    """The driver has no memory left, from any moment on: it is killed, nothing of it stays, and the session is
-    resumed. It may end before it asks for more."""
-    with memory_group(MIB // 2) as group, Trial() as trial:
-        driver = trial.start()
-        time.sleep(moment_s(lot))
-        _move(driver, group)
-        code = trial.ended(driver)
-        trial.check_orphans()
-        trial.check_exit(driver, code, -signal.SIGKILL, 0)
-        trial.check_statuses(trial.check_kept(driver))
-        trial.check_statuses(trial.resume())
-    return trial.verdict
-
-
-def _move(driver: subprocess.Popen[bytes], group: Path) -> None:
-    if driver.poll() is None:
-        with suppress(ProcessLookupError):
-            (group / "cgroup.procs").write_text(str(driver.pid))
-
-
 def session_out_of_memory(lot: Random) -> Verdict:
     """All of a session share a limit, as in a container, and a rank takes all: the kernel ends whom it finds largest,
     and what it was is told, or the session is resumed."""
@@ -124,6 +101,5 @@ def session_out_of_memory(lot: Random) -> Verdict:
 
 FAMILIES = {
     "rank out of memory": rank_out_of_memory,
-    "driver out of memory": driver_out_of_memory,
     "session out of memory": session_out_of_memory,
 }

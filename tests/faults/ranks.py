@@ -51,8 +51,7 @@ def fault_by(lot: Random, kind: str) -> Fault:
 
 def check_blame(trial: Trial, rows: list[Row], fault: Fault) -> None:
     """Of a launch that one case has for itself it is the rank that was struck which is told of, and by what."""
-    launch = fault.launch or 0
-    alone = launch < 2
+    alone = fault.launch < 2
     struck = [row for row in rows if row.status != "ok"]
     if alone and not struck:
         trial.verdict.fault("wrong_status", "nothing is told of the fault")

@@ -10,12 +10,8 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,38 +35,25 @@ RAISES, LEAVES, HANGS = "raises", "leaves", "hangs"
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGSTOP")
 KINDS = (*SIGNALS, LEAVES, RAISES)
 
-# What a rank does besides: it goes on as if nothing were; goes on as a daemon, in a process that the driver did not
-# start; loses all its descriptors; or takes more memory than its control group, whose folder is in MEMORY_GROUP, has.
-GOES_ON, DAEMONISES, CLOSES, TAKES_MEMORY = "goes on", "daemonises", "closes", "takes memory"
+# It takes more memory than its control group has, whose folder is in MEMORY_GROUP.
+TAKES_MEMORY = "takes memory"
 MEMORY_GROUP = "PARABENCH_FAULT_MEMORY"
-
-# What it can leave behind, all of it deaf to SIGTERM: a child; a daemon in a session of its own; a copy of itself, that
-# holds all open that it had open; and fifty of those.
-LEAVINGS = ("child", "daemon", "copy", "fifty copies")
-# The file that says that it has.
-LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`kind` strikes `rank` in launch number `launch` (of those of several ranks, from 0), when it is in `phase`, for
-    STEPPING in step `step`; with `launch` None in the last of every `every` launches. Processes that it `leaves`, of
-    LEAVINGS, are started first."""
+    STEPPING in step `step`."""
 
     kind: str
     phase: str
     rank: int = 1
-    launch: int | None = 0
+    launch: int = 0
     step: int = 0
-    every: int = 1
-    leaves: tuple[str, ...] = ()
 
     def environment(self, folder: Path) -> dict[str, str]:
         """What tells the ranks of it; they count launches in `folder`."""
         return {FAULT: json.dumps(asdict(self)), FOLDER: str(folder)}
-
-    def strikes(self, launch: int) -> bool:
-        return launch % self.every == self.every - 1 if self.launch is None else launch == self.launch
 
 
 def _fault() -> Fault | None:
@@ -90,18 +73,10 @@ def _launch() -> int:
 def _reach(phase: str, step: int = 0) -> None:
     """This rank has come so far: meet the fault, where it strikes here."""
     fault = _fault() if "RANK" in os.environ else None  # the driver tries the algorithm too
-    if fault is None or not fault.strikes(_launch()):
+    if fault is None or fault.launch != _launch():
         return
     if (fault.phase, fault.step) != (phase, step) or fault.rank != int(os.environ["RANK"]):
         return
-    for what in fault.leaves:
-        _leave(what)
-    if fault.leaves:
-        (Path(os.environ[FOLDER]) / LEFT).touch()
-    if fault.kind == DAEMONISES:
-        _daemonise()
-    if fault.kind == CLOSES:
-        os.closerange(0, 4096)
     if fault.kind == TAKES_MEMORY:
         _take_memory()
     if fault.kind == RAISES:
@@ -115,28 +90,6 @@ def _reach(phase: str, step: int = 0) -> None:
     # A signal reaches a thread of this process, not always before the call returns.
     if fault.kind in SIGNALS:
         threading.Event().wait()
-
-
-def _leave(what: str) -> None:
-    """Start what does not end when it is asked to."""
-    if what in ("copy", "fifty copies"):
-        for _ in range(1 if what == "copy" else 50):
-            if os.fork() == 0:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                time.sleep(1000)
-                os._exit(0)
-        return
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
-    subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=what == "daemon")
-
-
-def _daemonise() -> None:
-    """Go on in a process whose parents have ended, in a session of its own."""
-    for _ in range(2):
-        if os.fork():
-            os._exit(0)
-        with suppress(PermissionError):  # the leader of a session already
-            os.setsid()
 
 
 def _take_memory() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster_helpers import cluster
-from nodes_helpers import Nodes
+from nodes_helpers import PORT, Nodes
 from parabench.strategies import STRATEGIES
 
 HEAD = '''\
@@ -27,7 +29,7 @@ SOME = (
 COMMON = dict(world_size=4, data="synthetic", seq_len=8, model="gpt-nano")
 CASES = [
     sweep(strategy="ddp", algorithm=("native", "two_level"), **COMMON),
-    sweep(strategy=("fsdp", "pp"), **COMMON),
+    sweep(strategy=("fsdp", "pp", "faulty_helpers:observing"), **COMMON),
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 """
@@ -60,6 +62,20 @@ PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
 )
 
 
+# A program that opens connections to an address and port, and keeps them.
+HOLDING = """
+import socket, sys, time
+held = []
+while len(held) < 100:
+    try:
+        held.append(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5.0))
+    except OSError:
+        time.sleep(0.05)
+time.sleep(1e6)
+"""
+SECRET = "0123456789abcdef-in-no-other-process"
+
+
 @contextmanager
 def session(folder: Path, suite: str, *options: str, rates: Any = None) -> Iterator[Nodes]:
     """A session of `suite` on two hosts that has succeeded on both."""
@@ -77,29 +93,61 @@ def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
     return launches
 
 
-def test_a_session_on_two_hosts_is_verified_and_knows_its_nodes(tmp_path: Path) -> None:
-    with session(tmp_path, SOME) as nodes:
-        launches = all_ok(nodes)
-        assert len(launches) == 4
-        for launch in launches:
-            case, facts = json.loads(launch["case_json"]), json.loads(launch["facts"])
-            assert (case["nodes"], case["world_size"]) == (2, 4)
-            assert [(n["node"], n["host"], n["first_rank"], n["ranks"]) for n in facts["nodes"]] == [
-                (0, "h0", 0, 2),
-                (1, "h1", 2, 2),
-            ]
-            # Both hosts are this machine, so their clocks are one: what was found is within what it says it may be off.
-            clock = facts["nodes"][1]["clock"]
-            assert abs(clock["offset_s"]) <= clock["error_s"]
-        two_level = next(each for each in launches if each["algorithm"] == "two_level")
-        assert json.loads(two_level["case_json"])["ranks_per_node"] == 2
-        environment = json.loads(nodes.rows("SELECT environment FROM session")[0]["environment"])
-        assert [each["host"] for each in environment["nodes"]] == ["h0", "h1"]
-        assert environment["cluster"] == {"nodes": 2, "ranks_per_node": 2}
-        assert {row["node"] for row in nodes.rows("SELECT DISTINCT node FROM host_sample")} == {0, 1}
-        ranks = nodes.rows("SELECT DISTINCT rank FROM span ORDER BY rank")
-        assert [row["rank"] for row in ranks] == [0, 1, 2, 3]
-        assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
+@pytest.fixture(scope="module")
+def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    """A session in which one node has a secret in its environment and the other in a file, while another host in their
+    network holds connections."""
+    folder = tmp_path_factory.mktemp("nodes")
+    secret = folder / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    with cluster(3) as (*hosts, stranger):
+        nodes = Nodes(tuple(hosts), folder, SOME)
+        words = [sys.executable, "-c", HOLDING, hosts[0].address, str(PORT)]
+        stranger.start(words, folder=folder, output=subprocess.DEVNULL, errors=subprocess.DEVNULL)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PARABENCH_SECRET", SECRET)
+            zero = nodes.start(0)
+        one = nodes.start(1, "--secret-file", str(secret))
+        assert [zero.ends(), one.ends()] == [0, 0], zero.lines
+    assert zero.said("^node 0 takes from other nodes only what is signed with the secret")
+    assert SECRET not in "\n".join(zero.lines + one.lines)
+    return nodes
+
+
+def test_a_session_on_two_hosts_is_verified_and_knows_its_nodes(with_a_secret: Nodes) -> None:
+    nodes = with_a_secret
+    launches = all_ok(nodes)
+    assert len(launches) == 5
+    for launch in launches:
+        case, facts = json.loads(launch["case_json"]), json.loads(launch["facts"])
+        assert (case["nodes"], case["world_size"]) == (2, 4)
+        assert [(n["node"], n["host"], n["first_rank"], n["ranks"]) for n in facts["nodes"]] == [
+            (0, "h0", 0, 2),
+            (1, "h1", 2, 2),
+        ]
+        # Both hosts are this machine, so their clocks are one: what was found is within what it says it may be off.
+        clock = facts["nodes"][1]["clock"]
+        assert abs(clock["offset_s"]) <= clock["error_s"]
+    two_level = next(each for each in launches if each["algorithm"] == "two_level")
+    assert json.loads(two_level["case_json"])["ranks_per_node"] == 2
+    environment = json.loads(nodes.rows("SELECT environment FROM session")[0]["environment"])
+    assert [each["host"] for each in environment["nodes"]] == ["h0", "h1"]
+    assert environment["cluster"] == {"nodes": 2, "ranks_per_node": 2}
+    assert {row["node"] for row in nodes.rows("SELECT DISTINCT node FROM host_sample")} == {0, 1}
+    ranks = nodes.rows("SELECT DISTINCT rank FROM span ORDER BY rank")
+    assert [row["rank"] for row in ranks] == [0, 1, 2, 3]
+    assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
+
+
+def test_no_rank_and_no_file_has_the_secret_of_a_session(with_a_secret: Nodes) -> None:
+    (observing,) = (each for each in with_a_secret.launches() if each["strategy"] == "faulty_helpers:observing")
+    seen = json.loads(observing["facts"])["environment"]
+    assert "PATH" in seen
+    assert "PARABENCH_SECRET" not in seen
+    for path in with_a_secret.folder.rglob("*"):
+        if path.is_file() and path.name != "secret":
+            assert SECRET.encode() not in path.read_bytes(), path
 
 
 # Half a minute of launches: every strategy, and every algorithm in the three that differ in what travels.

@@ -1,4 +1,6 @@
-"""Sessions on two hosts in which something goes wrong: it is recorded, on every node, and nothing is left running."""
+"""Sessions on two hosts in which something goes wrong: it is recorded, on every node, and nothing is left running.
+
+`make faults` ends, kills and stops either node, and cuts the link."""
 
 from __future__ import annotations
 
@@ -42,28 +44,18 @@ def statuses(nodes: Nodes) -> list[str]:
     return [launch["status"] for launch in nodes.launches()]
 
 
-def stopped(nodes: Nodes, number: int) -> None:
-    """Ctrl-C on that node ends the session on both."""
-    drivers = nodes.all()
-    held_up(nodes)
-    with nothing_left(*drivers):
-        drivers[number].process.send_signal(signal.SIGINT)
-        assert [driver.ends() for driver in drivers] == [130, 130]
-    assert statuses(nodes) == ["ok"]
-    assert drivers[0].said(r"^stopped by SIGINT" + r" on node 1 \(h1\)" * number + "; .* resume with: ")
-    assert drivers[1].said("^stopped by SIGINT" if number else "the session was stopped; what is done is on node 0")
-
-
-@pytest.mark.slow  # `make faults` tells node 0 to end
-def test_ctrl_c_on_node_0_ends_all(nodes: Nodes) -> None:
-    stopped(nodes, 0)
-
-
 @pytest.mark.slow  # three nodes and two sessions
 def test_after_ctrl_c_on_node_1_the_rest_runs_on_two_nodes_and_a_rank_that_is_killed_is_named_on_both(
     nodes: Nodes,
 ) -> None:
-    stopped(nodes, 1)
+    drivers = nodes.all()
+    held_up(nodes)
+    with nothing_left(*drivers):
+        drivers[1].process.send_signal(signal.SIGINT)
+        assert [driver.ends() for driver in drivers] == [130, 130]
+    assert statuses(nodes) == ["ok"]
+    assert drivers[0].said(r"^stopped by SIGINT on node 1 \(h1\); .* resume with: ")
+    assert drivers[1].said("^stopped by SIGINT")
     refused = CliRunner().invoke(main, ["run", "--resume", "--out", str(nodes.out(0))])
     assert refused.exit_code == 2
     assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in refused.stderr
@@ -89,61 +81,7 @@ def test_after_ctrl_c_on_node_1_the_rest_runs_on_two_nodes_and_a_rank_that_is_ki
     assert zero.said("^warning: c10d has no authentication")
 
 
-# One driver more, for what it is told.
-@pytest.mark.slow
-def test_one_too_many_is_sent_away_and_the_session_goes_on(nodes: Nodes) -> None:
-    zero, one = nodes.all("--rdzv-id", "mine")
-    held_up(nodes)
-    third = nodes.start(1, "--rdzv-id", "mine", "--node-rank", "1")
-    third.says("node 0 is busy with a launch; waiting until it is over")
-    with (nodes.folder / "rank2").open() as file:
-        os.kill(int(file.read()), signal.SIGKILL)
-    assert third.ends() == 2
-    assert third.said("^parabench: h1 came too, and node 1 is there already; give each node its own --node-rank")
-    assert [zero.ends(), one.ends()] == [1, 1]
-    assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-# What follows waits until a node counts as lost, 10 s each.
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_killed_loses_its_launch_and_may_come_back(nodes: Nodes) -> None:
-    zero, one = nodes.all()
-    held_up(nodes)
-    with nothing_left(one):
-        one.kill()
-    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
-    again = nodes.start(1)
-    assert [zero.ends(), again.ends()] == [1, 1]
-    assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-@pytest.mark.slow
-def test_a_driver_that_was_paused_takes_its_place_again(nodes: Nodes) -> None:
-    zero, one = nodes.all("--rdzv-timeout", "60")
-    held_up(nodes)
-    one.process.send_signal(signal.SIGSTOP)
-    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
-    zero.says("waiting for node 1")
-    one.process.send_signal(signal.SIGCONT)
-    assert [zero.ends(), one.ends()] == [1, 1]
-    assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-@pytest.mark.slow
-def test_a_node_0_that_was_paused_is_waited_for(nodes: Nodes) -> None:
-    zero, one = nodes.all("--rdzv-timeout", "60")
-    held_up(nodes)
-    zero.process.send_signal(signal.SIGSTOP)
-    one.says("node 0 is lost")
-    one.says("does not answer as a session of parabench does")
-    zero.process.send_signal(signal.SIGCONT)
-    assert [zero.ends(), one.ends()] == [1, 1]
-    assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # waits until a node counts as lost, 10 s
 def test_without_its_node_a_session_ends_in_order(nodes: Nodes) -> None:
     zero, one = nodes.all("--rdzv-timeout", "3")
     held_up(nodes)
@@ -153,25 +91,3 @@ def test_without_its_node_a_session_ends_in_order(nodes: Nodes) -> None:
     why = "^the session ends here: node 1 did not come within 3 s; .* resume with: parabench run --resume"
     assert re.search(why, zero.lines[-1])
     assert (nodes.out(0) / "report.html").is_file()
-
-
-@pytest.mark.slow
-def test_a_cut_link_loses_a_launch_and_the_node_comes_back_with_it(nodes: Nodes) -> None:
-    zero, one = nodes.all()
-    held_up(nodes)
-    nodes.hosts[1].link(False)
-    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
-    one.says("node 0 is lost: .*; waiting for it")
-    nodes.hosts[1].link(True)
-    assert [zero.ends(), one.ends()] == [1, 1]
-    assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-@pytest.mark.slow
-def test_when_node_0_is_killed_nothing_is_left_on_the_others(nodes: Nodes) -> None:
-    zero, one = nodes.all("--rdzv-timeout", "2")
-    held_up(nodes)
-    with nothing_left(zero, one):
-        zero.kill()
-        one.says("node 0 is lost")
-        assert one.ends() == 2

@@ -45,66 +45,6 @@ CASES = [
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 '''
 
-# Prints a process' place in its group, or None.
-TELL = """\
-import os
-from parabench.cluster.foreign_group import group_of
-from parabench.errors import UsageError
-try:
-    group = group_of(os.environ, terminal=os.isatty(1))
-except UsageError as error:
-    print(str(error).partition(";")[0])
-else:
-    name = os.environ.get("SLURMD_NODENAME")
-    print(group and (name, group.node, group.local_rank, group.local_size, group.endpoint_host))
-"""
-
-STEPS = """\
-#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --output=said
-step() { echo "- $1"; "${@:2}" python tell.py 2>&1 | sort; }
-step "batch script" env
-step "two nodes" srun
-printf 'n2\\nn1\\n' > order
-SLURM_HOSTFILE=order step "in another order" srun --distribution=arbitrary --ntasks=2
-step "one node" srun --nodes=1 --ntasks=1
-step "several tasks a node" srun --ntasks-per-node=2 --ntasks=4 --overcommit
-step "cyclic" srun --ntasks-per-node=2 --ntasks=4 --overcommit --distribution=cyclic
-step "uneven" env -u SLURM_NTASKS_PER_NODE srun --ntasks=3 --overcommit
-echo "- shell"
-script --quiet --command "srun --pty --ntasks=2 python tell.py" /dev/null | grep --only-matching None
-"""
-
-# The nodes' names do not resolve: their addresses are Slurm's.
-TOLD = """\
-- batch script
-None
-- two nodes
-('n1', 0, 0, 1, '127.0.0.1')
-('n2', 1, 0, 1, '127.0.0.1')
-- in another order
-('n1', 0, 0, 1, '127.0.0.1')
-('n2', 1, 0, 1, '127.0.0.1')
-- one node
-None
-- several tasks a node
-('n1', 0, 0, 2, '127.0.0.1')
-('n1', 0, 1, 2, None)
-('n2', 1, 0, 2, '127.0.0.1')
-('n2', 1, 1, 2, None)
-- cyclic
-('n1', 0, 0, 2, '127.0.0.1')
-('n1', 0, 1, 2, None)
-('n2', 1, 0, 2, '127.0.0.1')
-('n2', 1, 1, 2, None)
-- uneven
-srun started 3 processes, and not as many on each host
-srun started 3 processes, and not as many on each host
-srun started 3 processes, and not as many on each host
-- shell
-None
-"""
-
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Slurm]:
@@ -153,17 +93,6 @@ class User:
         finally:
             os.close(pipe)
         pytest.fail(f"no launch was held up\n{self.said(job)}")
-
-
-# What the next test stands on, looked at apart.
-@pytest.mark.slow
-def test_who_is_told_what_by_slurm(bed: Slurm, tmp_path: Path) -> None:
-    """What test_slurm_environment.py takes for granted."""
-    (tmp_path / "tell.py").write_text(TELL)
-    (tmp_path / "steps.sbatch").write_text(STEPS)
-    job = bed.sbatch(tmp_path / "steps.sbatch", environment={"PATH": ACTIVATED}, cwd=tmp_path)
-    state, said = bed.wait(job, GUARD_S), (tmp_path / "said").read_text()
-    assert (state, said) == ("COMPLETED", TOLD)
 
 
 def test_the_batch_script_measures_on_both_nodes(bed: Slurm, tmp_path: Path) -> None:

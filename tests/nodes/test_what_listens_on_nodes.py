@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -70,23 +69,3 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
             assert ranks
             assert {(kind, place.kind, place.address) for kind, place in ranks} == {("rank", "tcp", host.address)}
             assert all(low <= place.port <= high for _, place in ranks)
-
-
-def test_a_host_is_another_network(tmp_path: Path) -> None:
-    """What a process of a host listens at is read in its namespace, not in this one."""
-    code = "import signal, socket; s = socket.create_server(('', 4567)); print(1, flush=True); signal.pause()"
-    with cluster(1) as (host,):
-        process = host.start(
-            [sys.executable, "-c", code],
-            environment={},
-            folder=tmp_path,
-            output=subprocess.PIPE,
-            errors=subprocess.STDOUT,
-        )
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            assert {place for _, place in seen(process.pid)} == {Place("tcp", "0.0.0.0", 4567)}
-        finally:
-            process.kill()
-            process.wait()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import venv
@@ -24,7 +23,7 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
-from parabench.signals import STOPPED
+from parabench.plan.turns import TurnsProtocol
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
 from process_helpers import end, end_all, left_of, start_ab
@@ -87,11 +86,13 @@ def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_p
 
 # -- real sides -----------------------------------------------------------------------------------------------------
 
+ROUNDS = 4
+
 # A user's own model: each step takes as long as its folder says, times what the environment says, by a clock that goes
-# on with that alone, so that nothing else on the machine is in it. A rank notes what it has; one that is to be held up
-# says so, and waits to be ended.
+# on with that alone, so that nothing else on the machine is in it. A rank notes what it has. In each pass it holds a
+# lock, and raises BlockingIOError if the other side is in one. A side that is to be held up says so, and waits.
 OWN = """
-import os, signal, sys, time
+import fcntl, os, signal, sys, time
 from pathlib import Path
 
 import torch
@@ -117,30 +118,32 @@ class Slow(nn.Module):
     def forward(self, x):
         global now
         now += {seconds} * float(os.environ.get("TIMES", "1"))
+        if "RANK" in os.environ:
+            with open("lock" + os.environ["RANK"], "w") as own:
+                fcntl.flock(own, fcntl.LOCK_EX)
+                for path in Path("../slow" if Path.cwd().name == "fast" else "../fast").glob("lock?"):
+                    with path.open() as other:
+                        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                time.sleep(0.002)
         return self.linear(x)
 
 def batch(n, generator):
     return torch.randn(n, 4, generator=generator), torch.zeros(n, dtype=torch.long)
 
-def hold_up(pipe):
-    Path(pipe).write_text("held up")
-    signal.pause()
-
 def model():
     if os.path.exists("plan"):
-        hold_up("plan")
+        Path("plan").write_text("held up")
+        signal.pause()
     if "RANK" in os.environ:
         step_clock.perf_counter = reading
         Path("noted").write_text(repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")]))
-        if os.path.exists("pipe"):
-            hold_up("pipe")
     return Model(module=Slow(), loss=nn.CrossEntropyLoss(), batch=batch)
 """
 # It lies where ab is started, not in the sides' folders.
 QUESTION = """\"\"\"Is it slow?\"\"\"
 from parabench import Protocol, sweep
 
-CASES = sweep(strategy="single")
+CASES = sweep(strategy="ddp", world_size=2)
 PROTOCOL = Protocol(warmup=2, steps=3, launches=1, instrumented=0)
 """
 
@@ -157,7 +160,8 @@ def start(here: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:
-    """20 ms per step against 30 ms, twice: a ratio of 3 is there when all of it arrives."""
+    """20 ms per step against 30 ms, twice: a ratio of 3 is there when all of it arrives. Each side has a launch by
+    itself, and two in which they take turns."""
     fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
     new = tmp_path / "new"
     venv.create(new, symlinks=True)
@@ -167,7 +171,9 @@ def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> No
     (site / "all_of_ours.pth").write_text("\n".join(lines))
 
     process = start(
-        tmp_path, "--a", "fast", "--b", "slow new TIMES=2 OMP_NUM_THREADS=3", "--launches", "2", "--alpha", "0.05"
+        tmp_path,
+        *("--a", "fast", "--b", "slow new TIMES=2 OMP_NUM_THREADS=3"),
+        *("--launches", "2", "--rounds", str(ROUNDS), "--alpha", "0.05"),
     )
     output, _ = process.communicate(timeout=GUARD_S)
     assert process.returncode == 1, output
@@ -190,16 +196,33 @@ def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> No
     assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"
     assert candidate.argv[5:9] == ["--a", "fast", "--b", candidate.interleaved["setting"]]
     assert (tmp_path / "results" / "report.html").exists()
+    assert "2 launches per side" in output
+
+    label = dict(zip(results.session["id"], results.session["label"], strict=True))
+    there = {
+        (label[row.session_id][-1], row.block): json.loads(row.facts).get("turns", {})
+        for row in results.launch.itertuples()
+        if row.block >= 0 and row.status == "ok"
+    }
+    assert there.keys() == {(side, block) for side in "ab" for block in (0, 1, 2)}
+    for block in (1, 2):
+        a, b = there["a", block], there["b", block]
+        assert a["protocol"] == b["protocol"]
+        assert TurnsProtocol(**a["protocol"]).rounds == ROUNDS
+        assert a["pair"]["run"] == b["pair"]["run"]
+        assert (a["pair"]["side"], b["pair"]["side"]) == ("a", "b")
+        assert a["pair"]["first"] == [not each for each in b["pair"]["first"]]
+        assert sum(a["pair"]["first"]) == ROUNDS / 2
 
 
 class Held:
-    """An ab whose side b is held up in a rank, or while it plans (`where`: "pipe", "plan"), and all its processes."""
+    """An ab whose side b is held up while it plans, and all its processes."""
 
-    def __init__(self, here: Path, where: str, stack: ExitStack) -> None:
+    def __init__(self, here: Path, stack: ExitStack) -> None:
         checkout(here / "free", 0.0)
         mine = checkout(here / "mine", 0.0)
-        os.mkfifo(mine / where)
-        pipe = os.open(mine / where, os.O_RDONLY | os.O_NONBLOCK)
+        os.mkfifo(mine / "plan")
+        pipe = os.open(mine / "plan", os.O_RDONLY | os.O_NONBLOCK)
         stack.callback(os.close, pipe)
         self.process = start(here, "--a", "free", "--b", "mine")
         stack.callback(end, self.process)
@@ -216,28 +239,9 @@ class Held:
         return said
 
 
-@pytest.mark.slow  # an ab that is killed, below, leaves none either
-@pytest.mark.parametrize("stopped", [False, True], ids=["a side is killed", "ab is stopped"])
-def test_what_ends_too_early_leaves_no_process_and_a_whole_store(tmp_path: Path, stopped: bool) -> None:
-    with ExitStack() as stack:
-        held = Held(tmp_path, "pipe", stack)
-        assert len(held.family) >= 7  # two sides, each with its fork server and resource tracker; a rank
-        (held.process if stopped else held.side_b).send_signal(signal.SIGINT if stopped else signal.SIGKILL)
-        output = held.output()
-    go_on = f"every finished launch is kept; resume with: parabench ab --resume --a {tmp_path}/free --b {tmp_path}/mine"
-    how = "stopped by SIGINT" if stopped else f"parabench: side b ({tmp_path}/mine) ended by SIGKILL"
-    assert output.splitlines()[-1] == f"{how}; {go_on} --out results"
-    assert held.process.returncode == (STOPPED if stopped else 2)
-    assert "Traceback" not in output
-    assert [each.name for each in (tmp_path / "results").iterdir()] == ["results.db"]
-    results = load(tmp_path / "results" / "results.db")
-    assert list(results.session["label"]) == ["ab-a", "ab-b"]
-    assert list(results.launch["status"]) == ["ok"]  # the reference of a
-
-
 def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        held = Held(tmp_path, "plan", stack)
+        held = Held(tmp_path, stack)
         held.process.kill()
         held.output()
 

@@ -19,6 +19,7 @@ from parabench.analysis.history import NO_RUPTURES
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.errors import PACKAGES
 from paths import ROOT
+from process_helpers import COMMANDS
 
 # With what they require. Not among them: ruptures, plotly, and everything that only the tests need.
 TYPICAL = (
@@ -31,18 +32,6 @@ from parabench import Protocol, sweep
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=0)
 CASES = sweep(strategy="ddp", world_size=2, global_batch=2, seq_len=8, data="synthetic")
 '''
-
-# Several commands in one process: each process needs seconds to start.
-COMMANDS = """
-import json, sys
-from parabench import __main__ as program
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    try:
-        program.main()
-    except SystemExit as end:
-        print(f"exit code {end.code or 0}: {arguments[0]}", flush=True)
-"""
 
 
 def required(names: tuple[str, ...]) -> set[str]:

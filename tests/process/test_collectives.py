@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ranks_helpers
 from guard import GUARD_S
-from parabench.collectives import LEVELS, wire
+from parabench.collectives import wire
 from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
@@ -27,28 +27,10 @@ from parabench.collectives.wire import Wire, pieces, split
 from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import Case
 from ranks_helpers import Check
-from slow_helpers import slow_but
 
 
 def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
     return Case(algorithm=algorithm, world_size=size, ranks_per_node=ranks_per_node, device="cpu", backend="gloo")
-
-
-# The simulated wire has every combination; these are the two that have names of their own.
-TWO_LEVELS = ("two_level(ring,tree)", "two_level(tree,tree)")
-
-
-def every(sizes: Sequence[int]) -> list[Case]:
-    """Every algorithm at these numbers of ranks, two_level with every size of node."""
-    return [
-        each
-        for size in sizes
-        for each in (
-            *(case(size, algorithm) for algorithm in LEVELS),
-            *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
-            *(case(size, levels, 2) for levels in TWO_LEVELS if size == 4),
-        )
-    ]
 
 
 def name(each: object) -> str | None:
@@ -58,29 +40,32 @@ def name(each: object) -> str | None:
     return f"{each.algorithm}{node} of {each.world_size}"
 
 
-# Eight ranks on two cores take up to ten seconds; test_simulated_collectives has them, and more, in one process.
-EIGHT = every([8])[:4]
+# The simulated wire (test_simulated_collectives) has every algorithm at every number of ranks, and no carrier.
 RING, TREE, HALVING = (case(2, name) for name in ("ring", "tree", "halving_doubling"))
-TREE_OF_3, ONE_A_NODE, ONE_NODE = case(3, "tree"), case(2, "two_level", 1), case(2, "two_level", 2)
+ONE_A_NODE, ONE_NODE = case(2, "two_level", 1), case(2, "two_level", 2)
+OF_3 = RING_OF_3, TREE_OF_3, _ = [case(3, name) for name in ("ring", "tree", "parameter_server")]
+OF_4 = HALVING_OF_4, TWO_LEVEL, MIXED_LEVELS = [
+    case(4, "halving_doubling"),
+    case(4, "two_level", 2),
+    case(4, "two_level(ring,tree)", 2),
+]
+# Whose sums of large tensors are compared.
+ROUNDED = (TREE_OF_3, RING_OF_3, HALVING_OF_4, MIXED_LEVELS)
 
 Checked = Callable[[Case], Path]
-
-# Whose sums of large tensors `make test` compares.
-ROUNDED = (TREE_OF_3, case(3, "ring"), case(4, "halving_doubling"), case(4, "two_level(ring,tree)", 2))
 
 # What ranks check of which cases, in an order: calls are counted from none, and the last two cut all that follows into
 # small pieces.
 CHECKS: dict[Check, Sequence[Case]] = {
     ranks_helpers.recorded: (RING, TREE, ONE_A_NODE),
     ranks_helpers.unfinished: (RING, TREE, ONE_A_NODE),
-    ranks_helpers.rounding: every([3, 4]),
-    ranks_helpers.mesh: (case(4, "halving_doubling"), case(4, "two_level", 2)),
+    ranks_helpers.rounding: ROUNDED,
+    ranks_helpers.mesh: (HALVING_OF_4, TWO_LEVEL),
     ranks_helpers.refusals: (RING, TREE_OF_3, ONE_NODE),
     ranks_helpers.unusual_callers: (RING, TREE_OF_3, HALVING),
     ranks_helpers.large_halves: (RING, ONE_A_NODE),
-    ranks_helpers.other_forms: [RING, TREE, HALVING, ONE_NODE, *every([3])],
-    # Which numbers of ranks there may be is tested on the simulated wire.
-    ranks_helpers.reductions_and_gathers: [case(1, "ring"), RING, TREE, *every([3]), *every([4]), *EIGHT],
+    ranks_helpers.other_forms: (RING, HALVING, ONE_NODE, *OF_3),
+    ranks_helpers.reductions_and_gathers: (case(1, "ring"), RING, TREE, *OF_3, *OF_4),
 }
 
 
@@ -118,28 +103,26 @@ def complaints(folder: Path, check: Check) -> list[str]:
     return [f"{rank}: {each}" for rank, each in told if each.startswith(f"{check.__name__}: ")]
 
 
-def every_check() -> Iterator[Any]:
-    for check, cases in CHECKS.items():
-        for each in cases:
-            usual = each in ROUNDED if check is ranks_helpers.rounding else each.world_size < 8
-            yield pytest.param(
-                check, each, marks=() if usual else pytest.mark.slow, id=f"{check.__name__} {name(each)}"
-            )
-
-
-@pytest.mark.parametrize(("check", "each"), list(every_check()))
+@pytest.mark.parametrize(
+    ("check", "each"),
+    [
+        pytest.param(check, each, id=f"{check.__name__} {name(each)}")
+        for check, cases in CHECKS.items()
+        for each in cases
+    ],
+)
 def test_ranks_see_what_torch_computes_of_all_inputs(check: Check, each: Case, checked: Checked) -> None:
     assert complaints(checked(each), check) == []
 
 
-@pytest.mark.parametrize("each", slow_but(ROUNDED, CHECKS[ranks_helpers.rounding]), ids=name)
+@pytest.mark.parametrize("each", ROUNDED, ids=name)
 def test_a_large_sum_is_the_same_on_all_ranks(each: Case, checked: Checked) -> None:
     digests = [path.read_text() for path in checked(each).glob("digest*")]
     assert len(digests) == each.world_size
     assert len(set(digests)) == 1
 
 
-@pytest.mark.parametrize("each", [case(2, "ring"), case(4, "tree"), case(4, "two_level", 2)], ids=name)
+@pytest.mark.parametrize("each", [RING, TREE_OF_3, TWO_LEVEL], ids=name)
 def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Path) -> None:
     start_server()
     fork = multiprocessing.get_context("forkserver")
@@ -159,11 +142,10 @@ def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Pat
         assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
 
 
-@pytest.mark.parametrize("each", [case(3, "ring"), case(3, "tree")], ids=name)
-def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_path: Path) -> None:
+def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(tmp_path: Path) -> None:
     start_server()
     fork = multiprocessing.get_context("forkserver")
-    ranks = [fork.Process(target=ranks_helpers.stopping_dead, args=(r, each, tmp_path)) for r in range(3)]
+    ranks = [fork.Process(target=ranks_helpers.stopping_dead, args=(r, RING_OF_3, tmp_path)) for r in range(3)]
     for process in ranks:
         process.start()
     try:
@@ -176,7 +158,7 @@ def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_
             process.join()
     told = [(tmp_path / f"told{rank}").read_text() for rank in (0, 1)]
     # Who has all it needs is not held up; the one that waits for the stopped rank names the algorithm.
-    assert any(f"{each.algorithm} all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
+    assert any(f"ring all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
 
 
 # -- the group's own thread -----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset
 from parabench.data.loader import Loading, contiguous, shuffled
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
 from parabench.launch.spec import LaunchSpec
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -149,7 +150,9 @@ def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None
 def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> None:
     """Neither torch's own watch nor an orderly end can help a worker that is stopped."""
     case = Case(model="own_helpers:model", data="synthetic", workers=2)
-    rank = multiprocessing.get_context("spawn").Process(target=own_helpers.read_with_workers, args=(case, tmp_path))
+    start_server()
+    fork = multiprocessing.get_context("forkserver")
+    rank = fork.Process(target=own_helpers.read_with_workers, args=(case, tmp_path))
     rank.start()
     while not (tmp_path / "workers").exists():
         assert rank.is_alive()

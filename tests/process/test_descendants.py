@@ -8,7 +8,6 @@ import sys
 import psutil
 
 from guard import GUARD_S
-from parabench.launch import descendants
 from parabench.launch.processes import PRELOAD
 
 # A deaf process in a session of its own, whose parent has ended; its number is said when it is deaf.
@@ -34,26 +33,3 @@ def test_what_a_fork_server_has_forked_ends_with_it() -> None:
     left = [psutil.Process(int(server.stdout.readline())) for _ in range(2)]
     server.communicate(timeout=GUARD_S)
     assert psutil.wait_procs(left, timeout=GUARD_S)[1] == []
-
-
-def test_what_starts_others_as_it_is_ended_is_ended_with_them(monkeypatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> None:
-        started.append(subprocess.Popen(["sleep", "1000"]))
-
-    others = {each.pid for each in descendants.left()}
-    start()
-    kill = psutil.Process.send_signal
-
-    def late(process: psutil.Process, number: int) -> None:
-        if len(started) < 3:
-            start()
-        kill(process, number)
-
-    monkeypatch.setattr(psutil.Process, "send_signal", late)
-    descendants.end(others)
-    assert len(started) == 3
-    assert not any(psutil.pid_exists(each.pid) for each in started)
-    for each in started:
-        each.wait()  # nobody warns of it then

@@ -1,24 +1,19 @@
-"""The examples of models and of a loop that validates, run as they are."""
+"""The examples of models, run as they are."""
 
 from __future__ import annotations
 
-import socket
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from guard import GUARD_S
-from parabench.launch.processes import run_processes
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from paths import ROOT
-from verified_helpers import run_script, verified
+from verified_helpers import verified
 
 FOLDER = ROOT / "examples" / "models"
 MOST_LINES = 40
@@ -67,19 +62,6 @@ def test_an_example_trains_what_one_device_trains(
 ) -> None:
     assert {case.strategy: ended[case] for case in cases[name]} == dict.fromkeys(STRATEGIES, "ok")
     assert {case.verification for case in cases[name]} == {"same_split" if name == "batch_norm" else "exact"}
-
-
-@pytest.mark.slow  # torch starts in two more processes; `watch` has tests of its own
-def test_the_loop_that_validates_is_watched(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    script = (FOLDER / "validation_loop.py", tmp_path, port)
-    ended = run_processes(run_script, script, size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
-    assert ended.ok, [path.read_text()[-2000:] for path in (tmp_path / "logs").glob("**/stderr.log")]
-    with closing(sqlite3.connect(tmp_path / "parabench-results" / "results.db")) as db:
-        assert db.execute("SELECT status, strategy, world_size FROM launch").fetchall() == [("ok", "ddp", 2)]
-        steps = db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchone()
-    assert steps == (2 * 80,)
 
 
 def test_examples_are_short_and_all_are_run() -> None:

@@ -101,6 +101,16 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
     assert_nothing_stored(Path())
 
 
+def test_a_port_that_another_process_has_is_named(words: Words) -> None:
+    given = words(0)
+    port = int(given[given.index("--rdzv-endpoint") + 1].partition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        zero = here(given)
+    assert zero.exit_code == 2
+    assert f"node 0 cannot listen on 127.0.0.1 port {port}: " in zero.stderr
+    assert "give another port" in zero.stderr
+
+
 def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
     for words, said in (
         (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: the number of nodes cannot change"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -109,22 +108,3 @@ def test_run_measures_inside_a_group_and_records_a_killed_rank(place: Place, lau
     ((environment,),) = place.rows("SELECT environment FROM session")
     assert json.loads(environment)["cores"] >= 2
     assert said.count("report: results/report.html") == 1
-
-
-@pytest.mark.slow  # a session that is stopped, and the rest of it
-def test_run_stops_in_order_when_torchrun_is_stopped(place: Place) -> None:
-    os.mkfifo(place.folder / "pipe")
-    process = place.start(TORCHRUN, strategy="faulty_helpers:held_up")
-    assert (place.folder / "pipe").read_text() == "held up"
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=GUARD_S)
-    assert "stopped by SIGTERM; every finished launch is kept; resume with: parabench run --resume" in said
-    done = place.rows("SELECT status, block FROM launch")
-    assert {status for status, _ in done} == {"ok"}
-    (place.folder / "go").touch()
-    process = place.start(TORCHRUN, "--resume", strategy="faulty_helpers:held_up")
-    said, _ = process.communicate(timeout=GUARD_S)
-    assert process.returncode == 0, said
-    launches = place.rows("SELECT status, block FROM launch")
-    assert launches[: len(done)] == done
-    assert launches == [("ok", -1), ("ok", 0), ("ok", 0)]

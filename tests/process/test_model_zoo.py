@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-import zoo
 from guard import GUARD_S
-from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import WHY_SIZES_DIFFER
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.validate import check
 from parabench.store.record import Status
 from verified_helpers import verified
 
@@ -25,13 +21,11 @@ OK = "ok"
 
 
 class Row(NamedTuple):
-    """A model, how it is trained, and how that ends: a pattern of `verified`. A `slow` row repeats a behavior of
-    another row with another strategy or option."""
+    """A model, how it is trained, and how that ends: a pattern of `verified`."""
 
     name: str
     axes: dict[str, Any]
     expected: str
-    slow: bool = False
 
     @property
     def case(self) -> Case:
@@ -48,110 +42,93 @@ def case_of(model: str, **axes: Any) -> Case:
     return Case(model=model, **(usual | axes))
 
 
-def rows(name: str, expected: str, *strategies: str, also: Sequence[str] = (), **axes: Any) -> list[Row]:
-    """Return a row for each strategy; those of `also` are slow."""
-    every = dict.fromkeys(strategies, False) | dict.fromkeys(also, True)
-    return [Row(name, {"strategy": strategy, **axes}, expected, slow) for strategy, slow in every.items()]
+def rows(name: str, expected: str, *strategies: str, **axes: Any) -> list[Row]:
+    return [Row(name, {"strategy": strategy, **axes}, expected) for strategy in strategies]
 
 
 EVERY = ("ddp", "fsdp", "zero1", "parameter_server")
-OTHERS = ("fsdp", "zero1", "parameter_server")
 UNUSED = {"find_unused_parameters": True}
 WRONG = "wrong: "
 
 ROWS: list[Row] = [
     *rows("plain", OK, *EVERY, "zero2", "pp", "layer_split"),
-    # 1 to 3: tied weights
+    # tied weights
     *rows("tied", OK, *EVERY, "zero2", "pp"),
     *rows("split_head", WRONG + "grad_norm", "tp"),
     *rows("tied_across", OK, "ddp", "pp"),
     *rows("tied_across", "failed: .*shared", "fsdp"),
-    # 4, 5: frozen weights
-    *rows("frozen_half", OK, "zero1", "pp", also=("ddp", "fsdp", "parameter_server", "zero2")),
-    *rows("frozen_body", OK, "fsdp", "parameter_server", also=("ddp", "zero1", "pp")),
-    *rows("frozen_head", OK, "ddp", also=OTHERS),
-    *rows("lora", OK, "ddp", "zero1", also=("fsdp", "parameter_server", "zero2")),
-    *rows("lora", OK, also=("ddp", "fsdp"), grad_accumulation=2),
-    *rows("lora", OK, also=("ddp", "fsdp"), precision="bf16-mixed"),
-    # 7 to 12: which parameters are used, and how often
+    # frozen weights
+    *rows("frozen_half", OK, "zero1", "pp"),
+    *rows("frozen_body", OK, "fsdp", "parameter_server"),
+    *rows("frozen_head", OK, "ddp"),
+    *rows("lora", OK, "ddp", "zero1"),
+    # which parameters are used, and how often
     *rows("unused", OK, "ddp", **UNUSED),
     *rows("unused", OK, "ddp", static_graph=True),
     *rows("unused", OK, "fsdp"),
     *rows("unused", "failed: .*finished reduction", "ddp"),
     *rows("branching", WRONG, "ddp", **UNUSED),
     *rows("branching", WRONG, "parameter_server"),
-    *rows("experts", OK, "ddp", also=("zero1",), **UNUSED),
+    *rows("experts", OK, "ddp", **UNUSED),
     *rows("experts", OK, "parameter_server"),
     *rows("unread_output", OK, "ddp", **UNUSED),
     *rows("unread_output", "failed: .*finished reduction", "ddp", static_graph=True),
     *rows("unread_field", "failed: .*finished reduction", "ddp", **UNUSED),
     *rows("unread_field", WRONG + "grad_norm", "ddp", static_graph=True),
-    *rows("reentrant", OK, "ddp", also=("fsdp",)),
-    *rows("reused", OK, "ddp", "pp", also=("fsdp",)),
-    *rows("reused", OK, "fsdp", also=("ddp",), activation_checkpointing=True),
-    *rows("sharing", OK, "fsdp", also=("ddp",)),
+    *rows("reentrant", OK, "ddp"),
+    *rows("reused", OK, "ddp", "pp"),
+    *rows("reused", OK, "fsdp", activation_checkpointing=True),
+    *rows("sharing", OK, "fsdp"),
     *rows("sharing", "failed: KeyError: 'value'", "fsdp", precision="bf16-mixed"),
     *rows("sharing", OK, "fsdp", precision="bf16-true"),
-    *rows("by_keyword", OK, "ddp", also=("fsdp",), activation_checkpointing=True),
-    # 14 to 19: batch statistics, dropout, layouts, parametrizations
+    *rows("by_keyword", OK, "ddp", activation_checkpointing=True),
+    # batch statistics, dropout, layouts, parametrizations
     *rows("batch_norm", WRONG + ".*BatchNorm.*verification=same_split", "ddp", "fsdp"),
-    *rows("batch_norm_same_split", OK, "ddp", "pp", also=(*OTHERS, "zero2"), verification="same_split"),
-    *rows("batch_norm_same_split", OK, "ddp", also=("fsdp",), grad_accumulation=2, verification="same_split"),
+    *rows("batch_norm_same_split", OK, "ddp", "pp", verification="same_split"),
+    *rows("batch_norm_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
     *rows("sync_batch_norm", "failed: .*GPU", "ddp"),
-    *rows("frozen_batch_norm", OK, "ddp", also=("fsdp",)),
+    *rows("frozen_batch_norm", OK, "ddp"),
     *rows("centered", WRONG + ".*forward changes buffer 1.mean; .*verification=same_split", "ddp"),
     *rows("centered", OK, "ddp", "pp", verification="same_split"),
     *rows("centered", OK, "ddp", grad_accumulation=2, verification="same_split"),
     *rows("centered", WRONG + ".*changes buffer 1.mean, and only DDP sends", "fsdp", verification="same_split"),
     *rows("dropout", WRONG + ".*dropout.*verification=same_split", "ddp", "fsdp"),
-    *rows("dropout_same_split", OK, "ddp", "zero1", also=("fsdp", "parameter_server"), verification="same_split"),
+    *rows("dropout_same_split", OK, "ddp", "zero1", verification="same_split"),
     *rows("dropout_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
-    *rows("channels_last", OK, "zero1", "parameter_server", also=("ddp",)),
+    *rows("channels_last", OK, "zero1", "parameter_server"),
     *rows("channels_last", "failed: .*contiguous", "fsdp"),
-    *rows("transposed", OK, "zero1", also=("ddp", "parameter_server")),
-    *rows("transposed", "failed: .*contiguous", "fsdp"),
-    *rows("spectral_norm", OK, "ddp", also=("fsdp",)),
-    *rows("new_weight_norm", OK, "fsdp", also=("ddp",)),
-    # 20 to 29: dtypes and shapes of parameters and buffers
-    *rows("complex_weight", OK, "ddp"),
-    *rows("complex_buffer", OK, "fsdp", also=("ddp",)),
-    *rows("complex_buffer", OK, also=("ddp", "fsdp"), precision="bf16-mixed"),
+    # dtypes and shapes of parameters and buffers
+    *rows("complex_buffer", OK, "fsdp"),
     *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-true"),
-    *rows("sparse_sgd", OK, "ddp", "parameter_server", also=("zero1",)),
-    *rows("sparse_adam", OK, "zero1", also=("ddp",)),
-    *rows("scalar", OK, "zero1", "parameter_server", also=("ddp",)),
+    *rows("sparse_sgd", OK, "ddp", "parameter_server"),
+    *rows("sparse_adam", OK, "zero1"),
+    *rows("scalar", OK, "zero1", "parameter_server"),
     *rows("scalar", "failed: .*scalar", "fsdp"),
-    *rows("empty", OK, "zero1", "parameter_server", also=("ddp",)),
-    *rows("empty", "failed: ", "fsdp"),
-    *rows("all_bfloat16", OK, "ddp", "fsdp", "parameter_server", also=("zero1",)),
+    *rows("all_bfloat16", OK, "ddp", "fsdp", "parameter_server"),
     *rows("some_bfloat16", OK, "ddp"),
     *rows("some_bfloat16", "failed: .*dtype", "fsdp"),
     *rows("some_bfloat16", "failed: .*same dense type", "zero1"),
     *rows("some_bfloat16", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
-    *rows("double", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
-    *rows("quantized", OK, *EVERY),
-    # 30 to 37: outputs, inputs and losses
-    *rows("gives_dict", OK, "fsdp", also=("ddp",)),
-    *rows("gives_tuple", OK, "ddp", also=("fsdp",)),
+    *rows("double", OK, "ddp", "fsdp"),
+    # outputs, inputs and losses
+    *rows("gives_dict", OK, "fsdp"),
     *rows("gives_dataclass", OK, "ddp", "fsdp"),
-    *rows("auxiliary_loss", OK, "fsdp", also=("ddp",)),
-    *rows("two_inputs", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
-    *rows("two_inputs_by_name", OK, "fsdp", also=("ddp",)),
-    *rows("loss_inside", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
-    *rows("loss_inside", OK, "ddp", also=("fsdp",), grad_accumulation=2),
-    *rows("three_tensors", OK, "ddp", also=("fsdp",)),
-    *rows("list_of_targets", OK, "fsdp", also=("ddp",)),
-    *rows("dataclass_batch", OK, "fsdp", also=("ddp",), grad_accumulation=2),
+    *rows("auxiliary_loss", OK, "fsdp"),
+    *rows("two_inputs", OK, "ddp", "fsdp"),
+    *rows("two_inputs_by_name", OK, "fsdp"),
+    *rows("loss_inside", OK, "ddp", "fsdp"),
+    *rows("loss_inside", OK, "ddp", grad_accumulation=2),
+    *rows("three_tensors", OK, "ddp"),
+    *rows("dataclass_batch", OK, "fsdp", grad_accumulation=2),
     *rows("ignoring", WRONG + ".*labels of -100.*verification=same_split", "ddp", "fsdp"),
-    *rows("ignoring_same_split", OK, "ddp", "fsdp", also=("zero1", "parameter_server"), verification="same_split"),
+    *rows("ignoring_same_split", OK, "ddp", "fsdp", verification="same_split"),
     *rows("contrastive", WRONG, "ddp", "fsdp"),
-    *rows("contrastive_same_split", OK, "zero1", also=("ddp", "fsdp", "parameter_server"), verification="same_split"),
+    *rows("contrastive_same_split", OK, "zero1", verification="same_split"),
     *rows("summed", WRONG + ".*2 times too small, the number of ranks: the loss must be the mean", "ddp", "fsdp"),
     *rows("summed", WRONG + ".*4 times too small", "ddp", grad_accumulation=2),
     *rows("loss_of_one_element", OK, "ddp", grad_accumulation=2),
-    # 38 to 50: recurrent, hooked, wrapped and stateful modules
-    *rows("lstm", OK, "fsdp", "zero1", also=("ddp", "parameter_server")),
-    *rows("gru", OK, "pp", also=("ddp", "fsdp", "zero1")),
+    # recurrent, hooked, wrapped and stateful modules
+    *rows("gru", OK, "pp"),
     *rows("hooked", OK, "ddp"),
     *rows("hooked", WRONG, "fsdp"),
     *rows("clamped", WRONG, "ddp"),
@@ -162,50 +139,34 @@ ROWS: list[Row] = [
     *rows("layer_drop", OK, "ddp", **UNUSED),
     *rows("momentum", OK, "ddp"),
     *rows("momentum", WRONG, "fsdp"),
-    *rows("evaluating", OK, "ddp", also=("fsdp",)),
-    *rows("default_dtype", OK, "ddp"),
-    # 44 to 46: what factories draw
-    *rows("drawn_by_numpy", OK, "fsdp", also=("ddp",)),
-    *rows("drawn_by_python", OK, "ddp", also=("fsdp",)),
+    # what factories draw
+    *rows("drawn_by_numpy", OK, "fsdp"),
+    *rows("drawn_by_python", OK, "ddp"),
     # optimizers, schedulers and clipping
     *rows("own_step", OK, *EVERY, "zero2", "pp"),
-    *rows("own_step", OK, "fsdp", also=("ddp",), grad_accumulation=2),
-    *rows("own_step_and_frozen", OK, "pp", also=("ddp",)),
+    *rows("own_step", OK, "fsdp", grad_accumulation=2),
+    *rows("own_step_and_frozen", OK, "pp"),
     *rows("own_class", OK, *EVERY),
-    # 52: data
-    *rows("plain", OK, "fsdp", also=("ddp", "zero1", "parameter_server"), data="zoo:stream"),
+    # data
+    *rows("plain", OK, "fsdp", data="zoo:stream"),
     *rows("plain", OK, "pp", data="zoo:stream"),
-    *rows("plain", OK, "ddp", also=("fsdp",), data="zoo:loader"),
+    *rows("plain", OK, "ddp", data="zoo:loader"),
     *rows("plain", OK, "ddp", data="zoo:stream", workers=1),
     *rows("plain", WRONG + ".*different each time it is read", "ddp", data="zoo:augmented"),
-    *rows("pads", OK, "fsdp", also=("ddp",), data="zoo:ragged"),
+    *rows("pads", OK, "fsdp", data="zoo:ragged"),
 ]  # fmt: skip
-
-
-def trained(some: Sequence[Row], folder: Path) -> dict[str, str]:
-    """Return how each row's training ended; the same ranks train all of them."""
-    return {str(row): end for row, end in zip(some, verified([row.case for row in some], folder), strict=True)}
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return trained([row for row in ROWS if not row.slow], tmp_path_factory.mktemp("zoo"))
+    """Return how each row's training ended; the same ranks train all of them."""
+    cases = [row.case for row in ROWS]
+    return dict(zip(map(str, ROWS), verified(cases, tmp_path_factory.mktemp("zoo")), strict=True))
 
 
-@pytest.fixture(scope="module")
-def ended_slowly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return trained([row for row in ROWS if row.slow], tmp_path_factory.mktemp("zoo"))
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.slow], ids=str)
+@pytest.mark.parametrize("row", ROWS, ids=str)
 def test_a_training_ends_as_it_should(row: Row, ended: dict[str, str]) -> None:
     assert re.match(row.expected, ended[str(row)], re.DOTALL), ended[str(row)]
-
-
-@pytest.mark.slow  # a tenth of a second for each of a hundred rows that repeat a behavior
-@pytest.mark.parametrize("row", [row for row in ROWS if row.slow], ids=str)
-def test_other_strategies_end_alike(row: Row, ended_slowly: dict[str, str]) -> None:
-    assert re.match(row.expected, ended_slowly[str(row)], re.DOTALL), ended_slowly[str(row)]
 
 
 @pytest.mark.slow  # a launch whose ranks abort
@@ -217,37 +178,7 @@ def test_fsdp_explains_an_expert_without_samples() -> None:
     assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"
 
 
-@pytest.mark.slow  # waits for the deadline of a launch that hangs
-def test_fsdp_hangs_when_ranks_call_different_experts() -> None:
-    protocol = Protocol(warmup=2, steps=4, instrumented=0)
-    seen = launch(LaunchSpec.of(case_of("zoo:expert_units", strategy="fsdp"), protocol, deadline_s=20))
-    assert seen.status is Status.HUNG
-    assert seen.failure is not None
-    assert "no end after 20 s" in seen.failure.message
-
-
 @pytest.mark.slow  # compiling imports for seconds
 def test_compiled_modules_train_what_one_device_trains(tmp_path: Path) -> None:
     cases = [case_of("zoo:compiled", strategy=strategy) for strategy in ("ddp", "fsdp")]
-    names = ("spectral_norm", "new_weight_norm")
-    cases += [case_of(f"zoo:{name}", strategy="ddp", compile=True) for name in names]
     assert verified(cases, tmp_path) == [OK] * len(cases)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("sparse", "is sparse, which AdamW does not take; use sparse=False, or give Model.optimizer"),
-        (
-            "loss_with_weights",
-            "loss has parameters of its own, which no optimizer would train; make it a part of module",
-        ),
-        ("singleton", "returns a module that it returned before; make a new one in each call"),
-        ("uses_dist", "cannot be built: ValueError: Default process group has not been initialized"),
-    ],
-)
-def test_a_model_that_cannot_train_is_one_line(name: str, message: str) -> None:
-    zoo._singleton.clear()
-    with pytest.raises(UsageError, match=message) as error:
-        check(case_of(f"zoo:{name}", strategy="ddp"))
-    assert "\n" not in str(error.value)

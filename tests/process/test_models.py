@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
 from parabench.models.factory import build_model, check_model, outside, split_widths
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import resolve
-from parabench.store.record import Status
-from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,16 +84,3 @@ def test_synthetic_data_is_seeded_and_can_be_learnt(name: str) -> None:
         optimizer.zero_grad()
     # It is the rule that is learnt, not the samples.
     assert model.loss(model.module(unseen[0]), unseen[1]).item() < before
-
-
-@pytest.mark.parametrize("name", ["mlp", "mnist"])
-def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
-    base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
-    cases = [base.replace(strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
-    if MODELS[name].features is not None:
-        cases.append(base.replace(strategy="tp", split="dimension"))
-    reference = launch(LaunchSpec.of(base.reference(), SHORT, deadline_s=GUARD_S))
-    for case in cases:
-        seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
-        verify(seen, reference_of(reference))
-        assert seen.status is Status.OK, (case.label, seen.failure)

@@ -127,10 +127,6 @@ def test_a_block_is_compiled_by_itself_below_its_checkpoint(monkeypatch: pytest.
     assert [name for name, _ in compiled.named_parameters()] == [name for name, _ in plain.named_parameters()]
 
 
-def test_the_optimizers_kernel_is_a_choice() -> None:
-    verified(strategy="ddp", model="gpt-nano", seq_len=8, world_size=2, fused=False)
-
-
 def test_one_process_drives_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(nn, "DataParallel", lambda module, device_ids: given.update(ids=device_ids) or module)

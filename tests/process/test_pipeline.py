@@ -52,9 +52,6 @@ TRAINED = [
     case(world_size=3, schedule="1f1b", microbatches=6),
     case(world_size=3, schedule="interleaved", microbatches=6),
     case(world_size=3, schedule="1f1b", microbatches=3, model=KNOT),
-    case(world_size=4, schedule="gpipe", microbatches=8),
-    case(world_size=4, schedule="1f1b", microbatches=8),
-    case(world_size=4, schedule="interleaved", microbatches=6),
 ]
 
 
@@ -66,7 +63,7 @@ def name(each: Case) -> str:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
     """What every rank saw of every case; all cases of a size are trained in one launch."""
     found = {}
-    for size in (2, 3, 4):
+    for size in (2, 3):
         cases = [each for each in TRAINED if each.world_size == size]
         folder = tmp_path_factory.mktemp(f"{size}ranks")
         ended = run_processes(
@@ -119,8 +116,6 @@ BLOCKS = {
     (2, True): (0, 0, 1, 1, 0, 0, 1, 1),
     (3, False): (0, 0, 0, 1, 1, 1, 2, 2),
     (3, True): (0, 0, 1, 1, 2, 0, 1, 2),
-    (4, False): (0, 0, 1, 1, 2, 2, 3, 3),
-    (4, True): (0, 1, 2, 3, 0, 1, 2, 3),
 }
 
 

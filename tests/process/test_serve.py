@@ -318,49 +318,41 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
         assert said in result.stderr
 
 
-def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path):
-    command = [sys.executable, "-m", "parabench", "serve", "results", "--open"]
-    environment = os.environ | {"BROWSER": "echo shown %s", "PYTHONUNBUFFERED": "1"}
+@contextlib.contextmanager
+def served(folder, *options):
+    """Yield a `parabench serve results` that opens a browser, which prints what it is to show."""
     process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment,
+        [sys.executable, "-m", "parabench", "serve", "results", "--open", *options],
+        cwd=folder,
+        env=os.environ | {"BROWSER": "echo shown %s", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=signals_as_usual,  # a shell's background jobs ignore SIGINT, and so would it
     )
     try:
+        yield process
+    finally:
+        end(process)
+
+
+def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path):
+    with served(tmp_path) as process:
         line = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows results; Ctrl-C ends it\n", line)[1])
         for told in ("There is no store results yet.", "0 of 9 launches."):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_S)
-            connection.request("GET", "/progress")
-            assert told in json.loads(connection.getresponse().read())["said"]
-            connection.close()
+            assert told in json.loads(get(port, "/progress")[2])["said"]
             (tmp_path / "results").mkdir(exist_ok=True)
             planned(tmp_path / "results" / "results.db", [])
         shown = process.stdout.readline()  # the browser's, which a loaded machine starts late
         process.send_signal(signal.SIGINT)
         said, wrong = process.communicate(timeout=GUARD_S)
-    finally:
-        end(process)
     assert (process.returncode, wrong) == (0, "")
     assert (shown, said) == (f"shown http://127.0.0.1:{port}/\n", "stopped\n")
 
 
 def test_serve_with_a_token_hides_its_address(tmp_path):
-    environment = os.environ | {"BROWSER": "echo shown %s", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parabench", "serve", "results", "--token", "--open"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=signals_as_usual,
-    )
-    try:
+    with served(tmp_path, "--token") as process:
         line, shown = sorted([process.stdout.readline(), process.stdout.readline()])  # the browser's may come first
         found = re.fullmatch(r"(http://127\.0\.0\.1:(\d+)/([\w-]{43})/) shows results; Ctrl-C ends it\n", line)
         # Everybody sees the arguments of a browser: a file of ours, which leads there.
@@ -372,8 +364,6 @@ def test_serve_with_a_token_hides_its_address(tmp_path):
             assert get(int(found[2]), path)[0] == status
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=GUARD_S)
-    finally:
-        end(process)
     assert not file.exists()
 
 
@@ -431,18 +421,6 @@ class TestInABrowser:
             shows(page, 7)
             assert page.evaluate("[location.hash, scrollY]") == ["#tab=trust", 150]
             assert page.locator("#tab-trust").is_visible()
-
-    @pytest.mark.slow  # one sentence of the page, in a browser
-    def test_a_server_that_has_ended_leaves_the_page(self, browser, growing, monkeypatch):
-        path, _ = growing
-        monkeypatch.setattr(server, "OFTEN_S", 0.05)
-        page = browser.new_page()
-        with serving_at(live(path, in_process)) as port:
-            page.goto(f"http://127.0.0.1:{port}/")
-            shows(page, 6)
-        page.wait_for_selector("aside.live >> text=does not answer any more")
-        assert page.locator("h1").inner_text() == "Which?"
-        page.close()
 
     def test_page_from_disk_asks_no_server(self, browser, growing):
         path, _ = growing

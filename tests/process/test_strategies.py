@@ -1,4 +1,4 @@
-"""Every strategy over every algorithm computes the training that one device computes."""
+"""Every strategy over every algorithm computes what one device computes; test_pipeline.py has pipelines."""
 
 from __future__ import annotations
 
@@ -89,37 +89,25 @@ EXTRA: dict[str, tuple[Fields, ...]] = {
     "tp_ddp": (*SOME_DDP_OPTIONS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
     "tp_fsdp": (*UNITS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
 }
-# Strategies without a collective. (tests/process/test_pipeline.py has the schedules.)
-POINT_TO_POINT: dict[str, tuple[Fields, ...]] = {
-    "pp": tuple(
-        {"schedule": schedule, "microbatches": 4} | model
-        for schedule in ("gpipe", "1f1b", "interleaved")
-        for model in OTHER_MODELS
-    ),
-    "layer_split": OTHER_MODELS,
-    "parameter_server": (*EVERY_WAY, *OPTIONS, *OTHER_MODELS),
-}
 # Variants whose parts other variants of `make test` have.
 RARE: dict[str, tuple[Fields, ...]] = {
     **dict.fromkeys(("zero1", "zero2", "hsdp", "tp_ddp", "tp_fsdp"), (*OTHER_MODELS, *OPTIONS)),
     "ddp": tuple(each for each in DDP_OPTIONS if each not in USUAL_DDP_OPTIONS),
-    "fsdp": OTHER_MODELS[:2],
     "tp": (SEQUENCE[1], SEQUENCE[3]),
 }
 # Strategies with two dimensions of ranks, each with its own groups, need four ranks.
 GRIDS = ("hsdp", "tp_ddp", "tp_fsdp")
 # What travels in the other strategies travels in these too: gradients, shards, activations.
 DISTINCT = ("ddp", "fsdp", "tp")
-# These groups of four ranks take part in `make test`: they have every operation on a grid of ranks, two dimensions, and
-# stages.
-OF_FOUR = (("tp_ddp", "native"), ("tp_fsdp", "ring"), ("hsdp", "two_level"), ("pp", "native"))
+# These groups of four ranks take part in `make test`: they have every operation on a grid of ranks, and two dimensions.
+OF_FOUR = (("tp_ddp", "native"), ("tp_fsdp", "ring"), ("hsdp", "two_level"))
 
 
 def groups() -> Iterator[Group]:
     for size in (1, 3):  # a server without a worker, and two workers that do not divide the batch evenly with it
         yield Group("parameter_server", "native", size, tuple({"global_batch": 24} | each for each in EVERY_WAY))
-    for size, (strategy, variants) in itertools.product((2, 4), POINT_TO_POINT.items()):
-        yield from split(Group(strategy, "native", size, variants))
+    for size in (2, 4):
+        yield from split(Group("parameter_server", "native", size, (*EVERY_WAY, *OPTIONS, *OTHER_MODELS)))
     for size, strategy, algorithm in itertools.product((2, 4), EXTRA, ON_ANY_BACKEND):
         full = 4 if strategy in GRIDS else 2
         variants = EVERY_WAY

@@ -28,28 +28,29 @@ from parabench.store.record import Status
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 MISTAKES = {
-    "all_frozen": "no parameter of module requires a gradient; there is nothing to train",
-    "no_gradient": "loss has no gradient; it must depend on the parameters of module",
-    "tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
-    "unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
-    "complex_loss": "loss gives a complex number; return a real one, the mean over the samples",
-    "wrong_head": "out of bounds.; fix Model.loss",
-    "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
-    "replaces_a_parameter": "forward replaces parameter weight, and the optimizer and DDP still have the old one",
-    "calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP and FSDP act",
-    "double_data": "the inputs are float64 and the weights are not; give float32",
-    "data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module inside it",
-    "sparse_embedding": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",
-    "loss_with_weights": "loss has parameters of its own, which no optimizer would train; make it a part of module",
-    "cached_module": "returns a module that it returned before; make a new one in each call",
-    "needs_closure": "LBFGS steps with a closure, and parabench's step has none; use another",
-    "optimizer_of_other_parameters": "its optimizer has a parameter that it was not given; use the list that",
+    "mistakes:all_frozen": "no parameter of module requires a gradient; there is nothing to train",
+    "mistakes:no_gradient": "loss has no gradient; it must depend on the parameters of module",
+    "mistakes:tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
+    "mistakes:unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
+    "mistakes:complex_loss": "loss gives a complex number; return a real one, the mean over the samples",
+    "mistakes:wrong_head": "out of bounds.; fix Model.loss",
+    "mistakes:wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot",
+    "mistakes:replaces_a_parameter": "forward replaces parameter weight, and the optimizer",
+    "mistakes:calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP",
+    "mistakes:double_data": "the inputs are float64 and the weights are not; give float32",
+    "mistakes:data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module",
+    "zoo:sparse": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",
+    "zoo:loss_with_weights": "loss has parameters of its own, which no optimizer would train; make it a part of module",
+    "zoo:singleton": "returns a module that it returned before; make a new one in each call",
+    "zoo:closing": "LBFGS steps with a closure, and parabench's step has none; use another",
+    "zoo:uses_dist": "cannot be built: ValueError: Default process group has not been initialized",
+    "mistakes:optimizer_of_other_parameters": "its optimizer has a parameter that it was not given; use the list that",
 }
 
 
 def case(name: str, **axes: Any) -> Case:
     fields = {"strategy": "ddp", "world_size": 2, "data": "synthetic", "device": "cpu", "backend": "gloo", "seq_len": 1}
-    return Case(model=f"mistake_helpers:{name}", **{**fields, **axes})
+    return Case(model=name, **{**fields, **axes})
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +62,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_one_line_before_any_launch(here: Path, name: str) -> None:
     axes = ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "device=cpu"]
-    done = parabench("run", "strategies", "--model", f"mistake_helpers:{name}", *axes, "--out", "out")
+    done = parabench("run", "strategies", "--model", name, *axes, "--out", "out")
     assert done.exit_code == 2
     (line,) = done.output.splitlines()
-    assert line.startswith("parabench: model 'mistake_helpers:")
+    assert line.startswith(f"parabench: model {name!r}")
     assert MISTAKES[name] in line
     assert [*here.iterdir()] == []
 
@@ -80,33 +81,33 @@ def test_missing_transformers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "suspect"),
-    [("with_dropout", "dropout"), ("with_batch_norm", "batch_norm"), ("with_ignored_labels", IGNORED_LABELS)],
+    [("zoo:dropout", "dropout"), ("zoo:batch_norm", "batch_norm"), ("zoo:ignoring", IGNORED_LABELS)],
 )
 def test_suspects_are_found_in_model_and_batch(name: str, suspect: str) -> None:
     assert trial_of(case(name)).suspects == (suspect,)
-    found = parabench("check", "--model", f"mistake_helpers:{name}")
+    found = parabench("check", "--model", name)
     assert f"warning    {SUSPECTS[suspect]}" in found.stdout.splitlines()
 
 
 def test_items_drawn_at_random_are_found() -> None:
-    noisy = case("with_unused_layer", data="mistake_helpers:random_items")
+    noisy = case("zoo:unused", data="zoo:augmented")
     assert RANDOM_DATA in trial_of(noisy).suspects
-    assert trial_of(case("with_unused_layer", data="own_helpers:rows")).suspects == ()
+    assert trial_of(case("zoo:unused", data="zoo:table")).suspects == ()
 
 
 def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
-    tried = trial_of(case("with_moving_buffer"))
-    assert tried.suspects == ("buffer:mean",)
+    tried = trial_of(case("zoo:counting"))
+    assert tried.suspects == ("buffer:1.mean",)
     (line,) = remedies(tried.suspects, EXACT).values()
-    assert line.startswith("forward changes buffer mean; ")
+    assert line.startswith("forward changes buffer 1.mean; ")
     assert line.endswith("use --set verification=same_split with ddp or zero1")
     (line,) = remedies(tried.suspects, SAME_SPLIT).values()
     assert line.endswith("only DDP sends rank 0's to all ranks; use ddp or zero1")
 
 
 def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
-    assert trial_of(case("with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
-    found = parabench("check", "--model", "mistake_helpers:with_partial_optimizer")
+    assert trial_of(case("mistakes:with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
+    found = parabench("check", "--model", "mistakes:with_partial_optimizer")
     left = "the optimizer leaves out 0.bias, 2.weight, 2.bias (3 of the trainable parameters); they are not trained"
     assert f"warning    {left}" in found.stdout.splitlines()
     assert found.exit_code == 0
@@ -118,29 +119,29 @@ def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
 )
 def test_a_given_level_overrides_the_models(words: list[str], level: str) -> None:
     axes = [f"verification={word}" for word in words]
-    told = parabench("check", "--model", "mistake_helpers:with_weaker_level", *[w for a in axes for w in ("--set", a)])
+    told = parabench("check", "--model", "zoo:batch_norm_same_split", *[w for a in axes for w in ("--set", a)])
     assert f"verified   at level {level}" in told.stdout.splitlines()
 
 
 def test_unused_parameters_name_the_axis() -> None:
-    tried = trial_of(case("with_unused_layer"))
+    tried = trial_of(case("zoo:unused"))
     assert tried.unused == ("unused.weight", "unused.bias")
-    found = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--set", "strategy=ddp,fsdp")
+    found = parabench("check", "--model", "zoo:unused", "--set", "strategy=ddp,fsdp")
     assert found.exit_code == 0
     *_, ddp, fsdp = found.stdout.splitlines()
     assert ddp == "ddp       needs --set find_unused_parameters=on, see the warning"
     assert fsdp == "fsdp      nothing missing"
     handled = ["--set", "strategy=ddp", "--set", "find_unused_parameters=on"]
-    found = parabench("check", "--model", "mistake_helpers:with_unused_layer", *handled)
+    found = parabench("check", "--model", "zoo:unused", *handled)
     assert found.stdout.endswith("ddp       nothing missing\n")
 
 
 @pytest.mark.parametrize(
     ("name", "field", "lacks"),
     [
-        ("with_unused_layer", "unused", [UNUSED, None, None]),
-        ("with_unread_output", "unread", [UNUSED, None, "needs --set find_unused_parameters=on, and static_graph off"]),
-        ("with_hidden_output", "hidden", ["needs a dict or a tuple as output, see the warning"] * 3),
+        ("zoo:unused", "unused", [UNUSED, None, None]),
+        ("zoo:unread_output", "unread", [UNUSED, None, "needs --set find_unused_parameters=on, and static_graph off"]),
+        ("zoo:unread_field", "hidden", ["needs a dict or a tuple as output, see the warning"] * 3),
     ],
 )
 def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lacks: list[str | None]) -> None:
@@ -155,10 +156,10 @@ def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lac
 
 def test_plan_tells_what_the_trial_showed(here: Path) -> None:
     axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu", "--dry-run"]
-    told = parabench("run", "strategies", "--model", "mistake_helpers:with_unused_layer", *axes).stdout
+    told = parabench("run", "strategies", "--model", "zoo:unused", *axes).stdout
     notes = [line for line in told.splitlines() if line.startswith("note: ")]
     assert notes == [
-        "note: model mistake_helpers:with_unused_layer: the loss does not depend on unused.weight, unused.bias; "
+        "note: model zoo:unused: the loss does not depend on unused.weight, unused.bias; "
         "DDP needs --set find_unused_parameters=on"
     ]
 
@@ -176,12 +177,12 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        ("with_unused_layer", "uneven_items", "gives no first batch: RuntimeError: stack expects each tensor to be eq"),
-        ("with_unused_layer", "no_length", "gives Endless; give it a __len__, or make it an IterableDataset"),
-        ("drops_an_item", "random_items", "collate gives 7 samples for 8 items; give one for each item"),
+        ("zoo:unused", "mistakes:uneven_items", "gives no first batch: RuntimeError: stack expects each tensor to be"),
+        ("zoo:unused", "mistakes:no_length", "gives Endless; give it a __len__, or make it an IterableDataset"),
+        ("mistakes:drops_an_item", "zoo:augmented", "collate gives 7 samples for 8 items; give one for each item"),
         (
-            "with_unused_layer",
-            "failing_worker",
+            "zoo:unused",
+            "mistakes:failing_worker",
             "gives no first batch: ValueError: cannot collate (Caught ValueError in DataLoader worker process 0); "
             "fix its Dataset or collate_fn",
         ),
@@ -189,7 +190,7 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        check(case(model, data=f"mistake_helpers:{data}"))
+        check(case(model, data=data))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -197,7 +198,7 @@ def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: st
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("mistake_helpers.py:model", "write mistake_helpers:model"),
+        ("mistakes.py:model", "write mistakes:model"),
         ("no_such_module:model", "run parabench in the folder of that module, or add the folder to PYTHONPATH"),
         ("imports_missing:model", "imports_missing imports no_such_package; install it"),
     ],
@@ -213,7 +214,7 @@ def test_model_that_is_not_found_has_a_remedy(
 
 def test_json_of_check_fits_its_schema() -> None:
     schema = schemas.schema("check")
-    told = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--json", "-").stdout
+    told = parabench("check", "--model", "zoo:unused", "--json", "-").stdout
     jsonschema.validate(json.loads(told), schema)
 
 
@@ -237,9 +238,9 @@ def test_check_refuses_what_it_cannot_do(words: list[str], message: str) -> None
 # -- blocks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["keyword_blocks", "tuple_blocks"])
+@pytest.mark.parametrize("name", ["zoo:by_keyword", "zoo:tuple_blocks"])
 def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
-    found = parabench("check", "--model", f"mistake_helpers:{name}", "--json", "-")
+    found = parabench("check", "--model", name, "--json", "-")
     assert found.exit_code == 0
     strategies = json.loads(found.stdout)["strategies"]
     for pipeline in ("pp", "layer_split"):
@@ -254,12 +255,12 @@ def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
     ("name", "message"),
     [
         (
-            "with_unused_layer",
+            "zoo:unused",
             "Expected to have finished reduction in the prior iteration before starting a new one: the loss does not "
             "depend on every parameter; use --set find_unused_parameters=on",
         ),
         (
-            "reentrant",
+            "zoo:reentrant_twice",
             "Expected to mark a variable ready only once: a parameter is used more than once in backward, as in "
             "reentrant checkpointing; use --set static_graph=on",
         ),

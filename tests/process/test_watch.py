@@ -18,15 +18,22 @@ from guard import GUARD_S
 from parabench.errors import UsageError
 from parabench.watching.group import Group
 from paths import FIXTURES
+from script_helpers import run_in_ranks
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+LOOP = FIXTURES / "loop_of_ones_own.py"
 STEPS, TUNED = 90, 2 * 3 * 7
+
+
+def ranks_of(text: str) -> dict[int, dict[str, Any]]:
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {line["rank"]: line for line in lines}
 
 
 def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]:
     """Return the exit code, what each rank that came to its end printed, and the text on stderr."""
     done = subprocess.run(
-        [*TORCHRUN, str(FIXTURES / "loop_of_ones_own.py"), *asked],
+        [*TORCHRUN, str(LOOP), *asked],
         cwd=folder,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -34,8 +41,7 @@ def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]
         timeout=GUARD_S,
         check=False,
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return done.returncode, {line["rank"]: line for line in lines}, done.stderr
+    return done.returncode, ranks_of(done.stdout), done.stderr
 
 
 def rows(folder: Path, query: str) -> list[Any]:
@@ -98,9 +104,8 @@ def test_watch_goes_on_with_the_fastest_cap(tuned: tuple[Path, dict[int, dict[st
 
 
 def test_tuning_ends_on_all_ranks_when_one_cannot_go_on(tmp_path: Path) -> None:
-    code, ranks, text = run(tmp_path, "40", "--plain", "--watch", "--tune", "--refuse", "25")
-    assert code == 0, text
-    for each in ranks.values():
+    text, _ = run_in_ranks(LOOP, tmp_path, "40", "--plain", "--watch", "--tune", "--refuse", "25")
+    for each in ranks_of(text).values():
         assert each["losses"] == each["plain"]
     ((status, cap),) = rows(tmp_path, "SELECT status, bucket_mib FROM launch")
     assert (status, cap) in [("ok", 0.01), ("ok", 1)]  # the turn before, or the cap of the loop's own

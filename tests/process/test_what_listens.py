@@ -1,4 +1,4 @@
-"""On one machine nothing listens beyond loopback: every socket of every process of a run, and of a server."""
+"""On one machine nothing listens beyond loopback: every socket of every process of a run. (test_serve has a server.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from guard import GUARD_S
 from listening_helpers import EVERY_S, Place, beyond_this_machine, places, seen
 from process_helpers import end
 
@@ -60,19 +59,6 @@ def test_of_a_run(tmp_path: Path) -> None:
     assert ("rank", "tcp") in kinds
     assert {kind for kind, place in found if place.kind != "unix"} == {"rank"}
     assert ("forkserver", "unix") in kinds
-
-
-def test_of_serve(tmp_path: Path) -> None:
-    process = start(tmp_path, "serve", "out")
-    try:
-        assert process.stdout is not None
-        port = int(process.stdout.readline().split("/")[2].split(":")[1])
-        with socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert client.recv(12).split()[1] == b"200"
-        assert {place for _, place in seen(process.pid)} == {Place("tcp", "127.0.0.1", port)}
-    finally:
-        end(process)
 
 
 @pytest.mark.parametrize(
