@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,8 +25,6 @@ from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.accelerator import Gpu
-from parabench.machine.machine import Machine
 from parabench.report import build
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
@@ -110,7 +107,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, monkeypatch)
 
 
-def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(lab: Lab) -> None:
+def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert lab.run(b="TOKEN=hush OMP_NUM_THREADS=2") == 0, lab.output
     cases = 3
     there = lab.launches()
@@ -155,7 +152,7 @@ def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
     assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
 
 
-def test_the_command_that_goes_on_judges_as_the_one_that_was_stopped(lab: Lab) -> None:
+def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
     lab.step_s["b"] = 0.011
     axes = [word for axis in AXES for word in ("--set", axis)]
     given = ["--launches", "3", "--steps", "4", "--rounds", "0", "--out", str(lab.folder / "out")]
@@ -211,7 +208,7 @@ def blocks(lab: Lab, at: int) -> list[str]:
     return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
 
 
-def test_both_sides_launch_all_cases_at_once_after_a_launch_of_each(lab: Lab) -> None:
+def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
     lab.step_s["b"] = 0.0107
     assert lab.run(**ROUNDS) == 1, lab.output
     assert len(lab.log) == 2 + 2 * 3 + 2 * 2
@@ -251,28 +248,6 @@ def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None
     assert statuses.count("crashed") == 1
 
 
-def test_too_little_memory_for_both_sides_is_said(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    need = Side.turns_need
-    part = {"place": "host memory", "bytes": 1e15, "free_bytes": 1e9}
-    monkeypatch.setattr(Side, "turns_need", lambda side, **asked: need(side, **asked) | {"parts": [part]})
-    assert lab.run(**ROUNDS) in (0, 3), lab.output
-    assert "in 3 cases: both sides at once need 2000000.0 GB of host memory, and 1.0 GB may be taken" in lab.output
-    assert set(blocks(lab, 2)) == {"a1", "b1"}
-
-
-def test_turns_that_were_stopped_go_on(lab: Lab) -> None:
-    lab.interrupt_at = 9  # side b of the first pair: nothing of it is kept
-    assert lab.run(**ROUNDS) == STOPPED
-    before, lab.interrupt_at = lab.launches(), None
-    assert len([each for each in before if each[2] >= 0]) == 6
-    assert lab.run(suite=None, resume=True) in (0, 3), lab.output
-    assert "resuming: 6 of 18 launches are done" in lab.output
-    assert "a pair is completed" not in lab.output
-    there = lab.launches()
-    assert there[: len(before)] == before
-    assert len([each for each in there if each[2] >= 0]) == len({each for each in there if each[2] >= 0}) == 18
-
-
 class OneCaseLess(Side):
     def plan(self, **request: Any) -> dict[str, Any]:
         answer = super().plan(**request)
@@ -293,7 +268,7 @@ class OtherSuite(Side):
         return answer | {"protocol": answer["protocol"] | {"launches": 4, "profile": True, "unheard": 1}}
 
 
-def test_sides_that_would_launch_otherwise_are_refused_before_anything_is_recorded(lab: Lab) -> None:
+def test_ab_refuses_variants_with_other_protocols(lab: Lab) -> None:
     lab.sides["b"] = OtherSuite
     why = "launches: 3 in a, 4 in b, profile: False in a, True in b; give --launches, or make both suites say the same"
     with pytest.raises(UsageError, match=f"^{re.escape(why)}$"):
@@ -320,39 +295,3 @@ def test_what_only_one_side_can_run_is_set_aside(lab: Lab) -> None:
     lab.sides["b"] = NoCase
     with pytest.raises(UsageError, match="no case that both sides can run: side b does not run it: its suite has no"):
         lab.run()
-
-
-def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a stop came in between: what one side had left out then, both leave out when they go on."""
-    suite = lab.folder / "pins.py"
-    suite.write_text(
-        '"""Which of NCCL\'s own?"""\n\nfrom parabench import sweep\n\n'
-        'CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, '
-        'backend="nccl", device="cuda")\n'
-    )
-    gpus = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 2)
-    monkeypatch.setattr("parabench.ab.server.this_machine", lambda: gpus)
-    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
-    plain = lab.launcher
-
-    def launcher(name: str) -> Callable[..., Launch]:
-        launch = plain(name)
-
-        def refusing(spec: LaunchSpec) -> Launch:
-            seen = launch(spec)
-            if name == "a" and spec.case.algorithm == "nccl:nvls":
-                seen.status, seen.failure, seen.samples = Status.FAILED, Failure("invalid usage", 0), []
-            return seen
-
-        return refusing
-
-    monkeypatch.setattr(lab, "launcher", launcher)
-    lab.interrupt_at = 3  # when a has explained both of its cases, and b one
-    assert lab.run(suite=str(suite), axes=(), launches=2) == STOPPED, lab.output
-    lab.interrupt_at = None
-    assert lab.run(suite=None, resume=True) in (0, 3), lab.output
-    results = load(lab.folder / "out" / "results.db")
-    counted = results.launch[results.launch["block"] >= 0]
-    assert counted.groupby(["session_id", "algorithm"]).size().to_dict() == {(1, "native"): 2, (2, "native"): 2}
-    for plan in results.session["plan"]:
-        assert [each["case"]["algorithm"] for each in json.loads(plan)["skipped"]] == ["nccl:nvls"]

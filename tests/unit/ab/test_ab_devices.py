@@ -95,7 +95,7 @@ def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, mon
     ],
     ids=["too large", "exclusive"],
 )
-def test_whole_launches_alternate_where_both_do_not_fit_and_a_line_says_why(
+def test_ab_alternates_launches_when_both_do_not_fit(
     lab: Devices, monkeypatch: pytest.MonkeyPatch, held: float | None, nvml: dict[str, Any], why: str
 ) -> None:
     devices(monkeypatch, **nvml)
@@ -109,9 +109,7 @@ def test_whole_launches_alternate_where_both_do_not_fit_and_a_line_says_why(
     assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
 
 
-def test_a_side_that_runs_out_of_memory_beside_the_other_is_no_regression(
-    lab: Devices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_beside_the_other_is_no_regression(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     devices(monkeypatch)
 
     def too_much(name: str, spec: LaunchSpec, seen: Launch) -> None:
@@ -142,7 +140,7 @@ def case(**fields: Any) -> Case:
     return Case(**{"strategy": "ddp", "world_size": 2, "device": "cuda", "backend": "gloo", **fields})
 
 
-def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_on_separate_devices_need_no_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(Device(), Device(uuid="GPU-1")).install(monkeypatch)
     one, needs = case(world_size=1), []
     for index in "01":

@@ -59,11 +59,6 @@ def test_intervals_contain_the_truth_when_cases_leave():
     assert held >= 95
 
 
-def test_discarded_steps_remove_short_interference():
-    rng = np.random.default_rng(1)
-    assert session(rng, [NAMES] * 8, {"case 3": (0.5, 0.2, 0.0)}).found is None
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 4, 16])
 def test_effects_are_unknown_when_rounds_are_too_few(rounds):
     numbers = count()

@@ -42,7 +42,7 @@ def table(tmp_path, launches, environment=fake.ENVIRONMENT):
     return efficiency(session_data(results))
 
 
-def test_the_formula_is_of_multiplied_parameters_and_whole_attention():
+def test_flops_per_token_counts_parameters_and_attention():
     assert flops_per_token(MODEL, 64) == PER_TOKEN
     assert np.isnan(flops_per_token({"parameters": 1000, "embedding_parameters": 0}, 64))
 
@@ -64,7 +64,7 @@ def test_other_models_take_what_the_reference_counted(tmp_path):
     assert row["flops_per_s"] == pytest.approx(5e8)
 
 
-def test_what_could_not_be_counted_is_unknown_with_the_counters_reason(tmp_path):
+def test_flops_are_unknown_with_the_reason_of_the_counter(tmp_path):
     case = fake.case(model="mlp", seq_len=1)
     why = "torch's counter knows none of the model's operations"
     reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": None, "reason": why}})
@@ -98,60 +98,28 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
         ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
         ("NVIDIA A100 80GB PCIe", "ieee", 19.5e12),
         ("NVIDIA A10", "bf16", 125e12),
-        ("NVIDIA A10G", "bf16", 70e12),
-        ("NVIDIA A10M", "bf16", None),
-        ("NVIDIA A40-48Q", "bf16", None),
         ("GRID A100-40C", "bf16", None),
         ("NVIDIA H100 80GB HBM2e", "bf16", 756.5e12),
-        ("NVIDIA H20", "bf16", 148e12),
         ("NVIDIA H200", "bf16", 989.5e12),
-        ("NVIDIA GH200 480GB", "bf16", 989.5e12),
         ("NVIDIA GB200", "bf16", 2500e12),
         ("NVIDIA B300 SXM6 AC", "bf16", 2250e12),
         ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.25e12),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "ieee", 120e12),
         ("Tesla T4", "fp16", 65e12),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
         ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
         ("NVIDIA H100 PCIe", "bf16", 756.5e12),
-        ("NVIDIA H100 NVL", "ieee", 60e12),
         ("NVIDIA H200 NVL", "bf16", 835.5e12),
-        ("NVIDIA B200", "bf16", 2250e12),
         ("NVIDIA L4", "ieee", 30.3e12),
-        ("NVIDIA L40S", "bf16", 362.05e12),
-        ("NVIDIA L40", "bf16", 181.05e12),
         ("Tesla V100-SXM2-16GB", "ieee", 15.7e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "ieee", None),
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
-        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
-        ("NVIDIA GeForce RTX 5090", "tf32", 104.8e12),
-        ("NVIDIA GeForce RTX 5090 D", "bf16", None),
-        ("NVIDIA GeForce RTX 3090", "ieee", 35.6e12),
-        ("NVIDIA GeForce RTX 3090 Ti", "ieee", None),
-        ("NVIDIA RTX A6000", "bf16", 154.8e12),
-        ("NVIDIA A100-SXM-64GB", "bf16", None),
-        ("NVIDIA H100 64GB HBM2", "bf16", None),
-        ("NVIDIA H100 96GB HBM3", "bf16", None),
-        ("NVIDIA GB300", "tf32", 1250e12),
         ("AMD Instinct MI300X", "ieee", 163.4e12),
-        ("AMD Instinct MI300X OAM", "tf32", 653.7e12),
-        ("AMD Instinct MI325X", "bf16", 1307.4e12),
         ("AMD Instinct MI355X", "fp16", 2500e12),
-        ("AMD Instinct MI355X", "tf32", None),
         ("AMD Instinct MI300A", "bf16", None),
-        ("AMD Instinct MI250X / MI250", "bf16", None),
     ],
 )
 def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
     assert peak_of(name, arithmetic)[0] == peak
-
-
-def test_a_precision_has_its_own_peak():
-    h100, t4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
-    assert peak_of(h100, "tf32")[0] == 494.5e12
-    assert peak_of(h100, "ieee")[0] == 67e12
-    assert peak_of(h100, "bf16")[0] == 989.5e12
-    assert peak_of(t4, "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
 
 
 def test_peak_of_partition_is_unknown():
@@ -175,7 +143,7 @@ def counters(watts, device=0, begin=0.0, end=20.0):
     return [(device, t, "energy_j", 1e6 + watts * t) for t in np.linspace(begin, end, 207)]
 
 
-def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(tmp_path):
+def test_joules_are_of_measured_steps_of_all_devices(tmp_path):
     case = gpu_case(world_size=2)
     row = table(tmp_path, [metered(case, counters(400) + counters(300, 1))], on_gpus(2)).iloc[0]
     assert row["joules_per_step"] == pytest.approx((400 + 300) * 4 / 20)
@@ -183,7 +151,7 @@ def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(t
     assert row["joules_source"] == COUNTER
 
 
-def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
+def test_counted_flops_of_a_decoder_match_the_formula():
     """What the two differ in, to the last operation: the formula has 6 for every bias and norm, which the counter does
     not know; the counter has 7 products of attention's matrices, the formula 6."""
     model = small_gpt()

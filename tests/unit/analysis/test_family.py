@@ -16,7 +16,7 @@ def swept(strategies, noise=0.0, **options):
     return fake.sweep(cases, lambda one: SPEED[one.strategy], noise=noise)
 
 
-def test_what_exchanges_nothing_is_never_the_answer_but_the_headroom(tmp_path):
+def test_local_only_is_the_headroom_and_never_the_winner(tmp_path):
     (answer,) = spots(tmp_path, swept(("ddp", "fsdp", "local_only")))
     assert answer.best.strategy == "ddp"
     assert answer.best.slower == 0
@@ -52,7 +52,7 @@ def stale(launches):
     return launches
 
 
-def test_another_training_may_be_fastest_and_is_said_to_be_another(tmp_path):
+def test_fastest_may_be_another_algorithm_and_says_so(tmp_path):
     (answer,) = spots(tmp_path, stale(swept(("ddp", "fsdp", "parameter_server_async"))))
     assert answer.best.strategy == "parameter_server_async"
     assert answer.best.other_training
@@ -65,16 +65,7 @@ def test_another_training_may_be_fastest_and_is_said_to_be_another(tmp_path):
     ) in sentence(answer)
 
 
-def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_path):
-    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "parameter_server_async")]
-    near = {"ddp": 0.040, "parameter_server_async": 0.0401, "fsdp": 0.06}
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: near[one.strategy], noise=0.01))
-    assert {answer.best.strategy, answer.tied[0].strategy} == {"ddp", "parameter_server_async"}
-    assert "Not equivalent to single-device training" in sentence(answer)
-    assert "(by how many updates is unknown)" in sentence(answer)
-
-
-def test_weak_scaling_has_a_sentence_for_each_work_with_its_ranks(tmp_path):
+def test_weak_scaling_has_an_answer_per_workload(tmp_path):
     cases = [fake.case(strategy=s, world_size=n, global_batch=8 * n) for n in (1, 2, 4) for s in ("ddp", "fsdp")]
     answers = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy]))
     assert [answer.heading for answer in answers] == [
@@ -85,7 +76,7 @@ def test_weak_scaling_has_a_sentence_for_each_work_with_its_ranks(tmp_path):
     assert sentence(answers[1]).startswith("global batch 16 (2 ranks, 8 each): Fastest: ddp native, 2 ranks")
 
 
-def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
+def test_vocabulary_is_part_of_the_workload_and_split_is_not(tmp_path):
     cases = [fake.case(vocabulary=v) for v in ("", "gpt2.tiktoken")]
     answers = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
     assert [answer.heading for answer in answers] == ["vocabulary of bytes", "vocabulary gpt2.tiktoken"]

@@ -10,7 +10,6 @@ import fake_results as fake
 from answers_helpers import check
 from parabench.analysis.collectives.bus import CALL_COLUMNS
 from parabench.analysis.numbers import COLUMNS, case_table, numbers
-from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS
@@ -34,7 +33,7 @@ def test_every_column_is_documented(tmp_path):
     assert {*shared} < {*COLUMNS}
 
 
-def test_a_step_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_path):
+def test_step_time_is_of_the_slowest_rank(tmp_path):
     one = fake.launch(fake.case())
     one.samples = [
         Sample(0, 0, "warmup", "step_s", 9.0),
@@ -52,12 +51,13 @@ def test_a_step_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_pa
     assert math.isnan(steps["step_s"][2])  # one rank unknown: unknown, not the other rank's
 
 
-def test_one_number_per_launch_is_a_low_quantile_on_a_cpu_and_the_median_on_a_gpu(tmp_path):
+def test_statistic_is_a_low_quantile_on_cpu_and_median_on_gpu(tmp_path):
     steps = [0.010 + 0.001 * i for i in range(11)]
     cpu, gpu = fake.case(), fake.case(device="cuda")
     launches, cases = tables(fake.write(tmp_path / "r.db", [fake.launch(cpu, steps), fake.launch(gpu, steps)]))
     assert launches["step_s"].tolist() == pytest.approx([0.011, 0.015])
     assert launches["p90_s"].tolist() == pytest.approx([0.019, 0.019])
+    assert launches["forward_s"].tolist() == pytest.approx([0.3 * 0.015] * 2)  # the median step
     assert launches["statistic"].tolist() == ["10th percentile", "median"]
     assert launches["tokens_per_s"].tolist() == pytest.approx([8 * 64 / 0.011, 8 * 64 / 0.015])
     assert cases["peak_memory_bytes"].tolist() == [101 * MIB, 101 * MIB]
@@ -65,7 +65,7 @@ def test_one_number_per_launch_is_a_low_quantile_on_a_cpu_and_the_median_on_a_gp
     assert cases["label"][0] == "ddp native, 2 ranks (device cpu)"
 
 
-def test_cases_average_launches_on_the_log_scale_and_count_what_failed(tmp_path):
+def test_case_table_averages_logs_and_counts_failures(tmp_path):
     one = fake.case()
     killed = Failure("out of memory", rank=1)
     results = fake.write(
@@ -88,7 +88,7 @@ def test_cases_average_launches_on_the_log_scale_and_count_what_failed(tmp_path)
     assert parts == pytest.approx([0.065 * share for share in (0.05, 0.3, 0.55, 0.1)])  # median of two launches
 
 
-def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path):
+def test_select_session_takes_id_label_or_the_newest(tmp_path):
     path = tmp_path / "r.db"
     fake.write(path, [fake.launch(fake.case(), 0.1)], label="a")
     fake.write(path, [fake.launch(fake.case(), 0.2)], label="b")
@@ -97,21 +97,6 @@ def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path
     assert numbers(results, select_session(results, "b"))["step_s"].tolist() == pytest.approx([0.2])
     with pytest.raises(UsageError, match=r"'c' is not in .*1 \(a\), 2 \(b\), 3 \(a\)"):
         select_session(results, "c")
-
-
-def test_efficiency_is_against_one_device_where_it_was_measured(tmp_path):
-    single = fake.case(strategy="single", world_size=1)
-    ddp = {n: fake.case(world_size=n) for n in (2, 4)}
-    truth = {single: 0.080, ddp[2]: 0.050, ddp[4]: 0.025}
-    launches, _ = tables(fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__)))
-    curve = scaling(launches)
-    assert curve["world_size"].tolist() == [1, 2, 4]
-    assert curve["efficiency"].tolist() == pytest.approx([1.0, 0.8, 0.8])
-
-    launches, _ = tables(fake.write(tmp_path / "s.db", fake.sweep(ddp.values(), truth.__getitem__)))
-    curve = scaling(launches)
-    assert curve["efficiency"].tolist() == pytest.approx([1.0, 1.0])
-    assert set(curve["base_world_size"]) == {2}
 
 
 def codes(results):

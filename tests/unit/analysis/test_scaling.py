@@ -41,20 +41,6 @@ def test_the_kinds_are_never_mixed(tmp_path):
     assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 0.8])
 
 
-def test_other_work_is_another_curve(tmp_path):
-    """The same batch of a rank in other tokens is no point of the same curve."""
-    truth = {
-        fake.case(world_size=n, global_batch=8 * n, vocabulary=v): 0.04 for n, v in ((2, ""), (4, "gpt2.tiktoken"))
-    }
-    assert curves(tmp_path, truth).empty
-
-
-def test_what_is_no_answer_says_so(tmp_path):
-    truth = {fake.case(strategy=s, world_size=n): 0.1 / n for s in ("ddp", "local_only") for n in (2, 4)}
-    table = curves(tmp_path, truth)
-    assert dict(zip(table["strategy"], table["ranked"], strict=True)) == {"ddp": True, "local_only": False}
-
-
 SECONDS = {
     ("single", 1, 8): 0.08,
     ("ddp", 2, 8): 0.05,

@@ -15,10 +15,7 @@ import fake_results as fake
 from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.format import milliseconds
-from parabench.analysis.history import numbers_of, visits_of
-from parabench.analysis.numbers import case_table, levels, numbers
-from parabench.analysis.ranking.objectives import OBJECTIVES
-from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.session import SessionData, select_session
 from parabench.cli import main
 from parabench.report.page_data import page_data
@@ -54,7 +51,7 @@ def told(*arguments: object) -> Any:
     return json.loads(result.stdout)
 
 
-def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path):
+def test_every_command_has_the_same_step_time(tmp_path):
     results = write(tmp_path / "a.db")
     write(tmp_path / "b.db", "other")
     session = select_session(results, None)
@@ -117,18 +114,6 @@ def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):
     )
 
 
-def test_a_history_and_a_report_make_one_number_of_steps_without_an_end(tmp_path):
-    """A step that never ended has no length for either of them."""
-    steps = [*lengths(0.04, 6), math.inf]
-    results = fake.write(tmp_path / "a.db", [fake.launch(FAST, steps, block=block) for block in range(2)])
-    reported = numbers(results, select_session(results, None))["step_s"]
-    followed_table = numbers_of(visits_of([results]))
-    followed = followed_table["step_s"]
-    assert list(followed) == list(reported)
-    assert reported[0] == pytest.approx(float(np.quantile(steps[:-1], 0.1)))
-    assert followed_table["timed"].all()
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     case = fake.case(device=device, backend={"cpu": "gloo", "cuda": "nccl"}[device])
@@ -138,43 +123,3 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     assert outcome(launch) == f"{milliseconds(number)} per step"
     median = float(np.median(launch.step_times()))
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
-
-
-def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
-    """Ranked by throughput, works of two batch sizes are fitted together; the step time stays what it was."""
-    other = fake.case(global_batch=16)
-    launches = [
-        fake.launch(case, 0.04 * machine * (1 + 0.001 * block), block=block)
-        for block, machine in enumerate(BLOCKS)
-        for case in (FAST, SLOW, other)
-        if (case, block) != (FAST, 2)
-    ]
-    results = fake.write(tmp_path / "a.db", launches)
-    table = numbers(results, select_session(results, None))
-    cases = case_table(table).set_index("case_id")["step_time_s"]
-    (answer,) = answers(table, OBJECTIVES["tokens_per_s"])
-    for each in answer.candidates:
-        assert each.step_time_s == cases[each.case_id]
-        assert each.value == pytest.approx(each.tokens_per_s, rel=1e-12)
-
-
-def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
-    """A launch without its memory was in the block in which all held more."""
-    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "tp")]
-    launches = [
-        fake.launch(
-            case,
-            (0.04 + 0.01 * at) * (1 + 0.001 * (block % 2)),
-            block=block,
-            peak_bytes=None if (at, block) == (0, 2) else (300 - 50 * at) * 2**20 * BLOCKS[block] * (1 + 1e-3 * at),
-        )
-        for block in range(3)
-        for at, case in enumerate(cases)
-    ]
-    results = fake.write(tmp_path / "a.db", launches)
-    table = numbers(results, select_session(results, None))
-    (answer,) = answers(table)
-    assert len(answer.front) == 3
-    known = table[table["counted"] & (table["peak_memory_bytes"] > 0)]
-    found = levels(known, "peak_memory_bytes")
-    assert {point.case_id: point.peak_memory_bytes for point in answer.front} == pytest.approx(found, rel=1e-9)

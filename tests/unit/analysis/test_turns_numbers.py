@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ import fake_results as fake
 import fake_turns
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.turns import IN_TURNS, TRIMMED, in_rounds, step_turns
+from parabench.analysis.turns import TRIMMED, in_rounds, step_turns
 from parabench.plan.turns import TurnsProtocol
 
 PROTOCOL = TurnsProtocol(rounds=20, timed=6)
@@ -38,10 +36,6 @@ def compared(steps, groups=None):
     groups = alone.index.to_series() // 10 if groups is None else pd.Series(groups, alone.index)
     turns = step_turns(told, alone.index.to_series(), steps)
     return alone, in_rounds(alone, groups, turns)
-
-
-def test_shared_launches_are_known_by_their_facts():
-    assert IN_TURNS in json.dumps({"turns": TOLD})
 
 
 def test_rounds_cancel_and_keep_the_level_of_the_launch():

@@ -181,7 +181,7 @@ def test_once_per_host_gives_all_processes_the_exit_code(start: Callable[..., su
     assert (first.returncode, second.returncode) == (3, 3)
 
 
-def test_once_per_host_ends_all_processes_when_the_leader_is_killed(
+def test_once_per_host_ends_when_the_leader_is_killed(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
     code = "print('leads', flush=True); sys.stdin.read()"

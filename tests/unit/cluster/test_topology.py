@@ -76,9 +76,7 @@ def test_a_master_address_is_an_endpoint_too() -> None:
         (replace(TWO, rdzv_timeout=float("nan")), "--rdzv-timeout is nan s"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_and_without_a_meeting(
-    flags: LauncherFlags, said: str, rendezvous: bool
-) -> None:
+def test_topology_of_refuses_wrong_flags(flags: LauncherFlags, said: str, rendezvous: bool) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         topology_of(flags, CPU, rendezvous=rendezvous)
 

@@ -48,7 +48,7 @@ def outcome() -> Any:
 
 
 @pytest.mark.parametrize("first", ["queue", "caller"])
-def test_a_job_runs_behind_what_its_caller_had_enqueued_and_beside_what_comes_later(device: Device, first: str) -> None:
+def test_job_runs_after_what_its_caller_had_enqueued(device: Device, first: str) -> None:
     queue = StreamQueue()
     device.kernel("gradient")
     work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
@@ -81,7 +81,7 @@ def test_who_waits_has_the_job_on_a_stream_of_their_own(device: Device) -> None:
 
 
 @pytest.mark.parametrize("favoured", [0, 1, 2])
-def test_jobs_of_a_group_come_one_after_the_other_on_whatever_streams(device: Device, favoured: int) -> None:
+def test_jobs_of_a_group_run_in_order_on_any_stream(device: Device, favoured: int) -> None:
     """They share buffers, and a communicator."""
     queue, other = StreamQueue(), torch.cuda.Stream()
     queue.run(lambda: device.kernel("1"), outcome(), "ring")
@@ -104,7 +104,7 @@ def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, An
     return queue.run(job, outcome(), "ring reduce_scatter"), there
 
 
-def test_inputs_live_until_the_kernels_are_over_though_nobody_waits(device: Device) -> None:
+def test_inputs_live_until_kernels_end_when_nobody_waits(device: Device) -> None:
     queue, alive = StreamQueue(), []
     work, there = held(device, queue, alive)
     del work
@@ -117,7 +117,7 @@ def test_inputs_live_until_the_kernels_are_over_though_nobody_waits(device: Devi
     assert there() is None, "kept for ever"
 
 
-def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follows(device: Device) -> None:
+def test_failure_is_raised_in_wait_and_ends_later_jobs(device: Device) -> None:
     queue, done = StreamQueue(), []
 
     def fail() -> None:
@@ -141,7 +141,7 @@ def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follo
 # -- over gloo: a thread, and a stream for its copies ----------------------------------------------------------------
 
 
-def test_a_threads_job_begins_while_the_device_computes_and_copies_beside_it(device: Device) -> None:
+def test_thread_queue_copies_while_the_device_computes(device: Device) -> None:
     """On the caller's stream its copy would wait for all of backward that is enqueued by then."""
     queue, began = ThreadQueue("test"), threading.Event()
 
@@ -196,38 +196,3 @@ def test_an_algorithm_is_no_part_of_what_nccl_makes_together(group: Any, monkeyp
         group.allreduce([torch.ones(4)])
     group._end_coalescing(CUDA)
     group.allreduce([torch.ones(4)])
-
-
-def test_what_goes_by_the_host_is_copied_through_pinned_memory(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffers of gloo on CUDA: asked for pinned, copied without blocking, and waited for."""
-    told: list[Any] = []
-
-    class OnDevice:
-        dtype, device = torch.float32, CUDA
-
-        def view(self, *shape: int) -> OnDevice:
-            return self
-
-        def numel(self) -> int:
-            return 6
-
-        def copy_(self, source: Any, non_blocking: bool = False) -> None:
-            told.append(("to the device", non_blocking))
-
-    class Buffer:
-        dtype, device = torch.float32, torch.device("cpu")
-
-        def copy_(self, source: Any, non_blocking: bool = False) -> None:
-            told.append(("to the host", non_blocking))
-
-    class Pinning:
-        def scratch(self, purpose: str, like: Any, numel: int, *, pinned: bool = False) -> Any:
-            told.append((purpose, like.device.type, numel, pinned))
-            return Buffer()
-
-    group._is_nccl, group._wire = False, Pinning()
-    monkeypatch.setattr("parabench.collectives.process_group.arrive", lambda: told.append("arrived"))
-    tensor: Any = OnDevice()
-    flat = group._carried(tensor, "host")
-    group._deliver(flat, tensor)
-    assert told == [("host", "cpu", 6, True), ("to the host", True), "arrived", ("to the device", True)]

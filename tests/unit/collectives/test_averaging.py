@@ -54,7 +54,7 @@ def products(values: list[Tensor], ranks: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_nccl_computes_of_up_to_64_ranks_is_right_in_any_order_and_what_is_wrong_is_caught(dtype):
+def test_nccl_average_is_checked_for_up_to_64_ranks(dtype):
     checked = 0
     for ranks in range(2, 65):
         of = nccl_case(dtype, ranks)
@@ -73,19 +73,6 @@ def test_what_nccl_computes_of_up_to_64_ranks_is_right_in_any_order_and_what_is_
         assert count_wrong(expected + 1, expected, off) == count_wrong(expected - 1, expected, off) == COUNT
         checked += 1
     assert checked >= {"float32": 63, "float64": 63, "float16": 42, "bfloat16": 15}[dtype]
-
-
-def test_one_unit_in_the_last_place_is_not_enough():
-    """7 ranks, float32: the reason why the bound is derived."""
-    of = nccl_case("float32", 7)
-    assert of is not None
-    truth = Truth(of, CPU)
-    like = truth.empty(COUNT)
-    expected = truth.reduced(like)
-    average = pairwise(products([truth.of(rank, like) for rank in range(7)], 7))
-    unit = torch.nextafter(expected, torch.tensor(torch.inf)) - expected
-    assert int(((average - expected).abs() / unit).max()) == 2
-    assert int((average != expected).sum()) > COUNT / 8
 
 
 def test_only_nccls_own_average_is_given_room():

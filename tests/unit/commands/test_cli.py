@@ -23,28 +23,6 @@ def test_doctor_names_devices_versions_and_doubts():
         assert word in result.output
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="/proc refuses to be written to by anybody, but as root only it says so")
-def test_an_output_folder_that_cannot_be_written_is_refused():
-    result = parabench("run", "quick", "--out", "/proc/parabench")
-    assert result.exit_code == 2
-    assert "output folder '/proc/parabench' cannot be written" in result.stderr
-
-
-@pytest.fixture
-def store(tmp_path):
-    fake.write(tmp_path / "base.db", [fake.launch(fake.case())])
-    return tmp_path / "base.db"
-
-
-def test_a_damaged_store_is_a_line(store):
-    whole = store.read_bytes()
-    store.write_bytes(whole[:4096] + b"x" * (len(whole) - 4096))
-    (store.parent / "empty.db").touch()
-    for name in ("base.db", "empty.db", "x" * 300):
-        result = parabench("best", store.parent / name)
-        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), name
-
-
 def test_a_live_bar_outlives_its_terminal():
     """Writing to it fails at every turn, and raises nothing."""
     ours, theirs = pty.openpty()
@@ -93,10 +71,8 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
     [
         ("rprot", "report"),
         ("best base.db --objective memoy", "memory"),
-        ("best base.db --by stratgy", "strategy"),
         ("best base.db@nigthly", "nightly"),
         ("best bsae.db", "base.db"),
-        ("report bsae.db", "base.db"),
         ("compare base.db other.db --changed cup", "cpu"),
         ("history base.db --suite qick", "quick"),
         ("history base.db --case dpd", "ddp"),
@@ -105,24 +81,14 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("predict base.db --world-size 8 --link nodee=1GB/s,1us", "node"),
         ("collectives --op all_reduse", "all_reduce"),
         ("collectives --algorithm rng", "ring"),
-        ("collectives --algorithm nccl:rng", "nccl:ring"),
-        ("collectives --algorithm two_level(rng,ring)", "ring"),
         ("collectives --dtype float23", "float32"),
-        ("collectives --redop som", "sum"),
-        ("collectives --mode throughptu", "throughput"),
         ("run qick", "quick"),
-        ("run mien.py", "mine.py"),
         ("run quick --set stratgy=ddp", "strategy"),
         ("run quick --set strategy=fspd", "fsdp"),
-        ("run quick --set algorithm=tre", "tree"),
         ("run quick --set precision=bf16-mixd", "bf16-mixed"),
-        ("run quick --set bucket_mib=defualt", "default"),
-        ("run quick --set compile=ture", "true"),
         ("run quick --set strategy=pp --set schedule=gpip", "gpipe"),
         ("run quick --model gpt-nanno", "gpt-nano"),
-        ("run quick --data txt", "text"),
         ("run quick --data mnits:x", "mnist:x"),
-        ("run quick --nnodes 1 --nproc-per-node atuo", "auto"),
         ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
         ("ab quick --a fodler --b X=1", "folder"),
         ("init --model gpt-nanno", "gpt-nano"),

@@ -59,7 +59,7 @@ def test_a_suite_that_cannot_run_leaves_no_file(here: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("model", ["gpt-nan", 'a"b:c', "a\nb:c", ""])
-def test_what_is_no_name_of_a_model_is_refused_before_anything_is_tried(here: Path, model: str) -> None:
+def test_init_refuses_what_is_not_a_model(here: Path, model: str) -> None:
     done = parabench("init", "--model", model, "--no-trial")
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1

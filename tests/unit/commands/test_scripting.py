@@ -67,7 +67,7 @@ def valid(text: str, schema: str) -> Any:
         (("history", "rich.db"), "history"),
     ],
 )
-def test_json_is_alone_on_standard_output_and_is_what_is_documented(
+def test_json_is_alone_on_stdout_and_fits_its_schema(
     launcher: FakeLauncher, words: tuple[str, ...], schema: str
 ) -> None:
     done = parabench(*words, "--json", "-")

@@ -18,7 +18,7 @@ from parabench.strategies import STRATEGIES
 from paths import DOCS, ROOT
 
 
-def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does():
+def test_page_of_strategies_has_the_rows_of_the_table():
     rows = re.findall(r"^\| (`\w+` \|.*) \|$", (ROOT / "docs/reference/strategies.md").read_text(), re.MULTILINE)
     told = {row.partition("`")[2].partition("`")[0]: row.split(" | ") for row in rows}
     for name, entry in STRATEGIES.items():

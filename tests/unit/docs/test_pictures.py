@@ -34,13 +34,6 @@ def test_committed_pictures_are_what_the_code_draws(drawn: dict[str, str]) -> No
     assert foresight.FILE.read_text() == foresight.how(), "run: make pictures"
 
 
-def test_held_out_cases_are_drawn_with_their_intervals() -> None:
-    """Of two cases one lies outside its interval, and is an open point."""
-    points = [foresight.Point(0.1, 0.11, 0.09, 0.12, "ddp"), foresight.Point(1.0, 0.5, 0.4, 0.6, "fsdp")]
-    circles = [each for each in ET.fromstring(foresight.held_out(points)).iter(f"{SVG}circle") if each.get("stroke")]
-    assert [each.get("fill") == "#ffffff" for each in circles] == [False, True]
-
-
 def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str]) -> None:
     undrawn = {name for name in ALGORITHMS if not is_backends(name)} - {each.algorithm for each in PICTURES}
     assert not undrawn, f"docs/drawing/pictures.py: give PICTURES a Picture(algorithm=...) of {undrawn}; make pictures"
@@ -50,7 +43,7 @@ def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str])
     assert sorted(shown) == sorted(drawn), "docs/reference/algorithms.md: show them all"
 
 
-def test_a_picture_is_one_accessible_document_with_an_arrow_for_every_message(drawn: dict[str, str]) -> None:
+def test_pictures_are_accessible_and_show_every_message(drawn: dict[str, str]) -> None:
     for name, text in drawn.items():
         root = ET.fromstring(text)
         title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")

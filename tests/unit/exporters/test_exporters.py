@@ -86,7 +86,7 @@ def one(folder: Path) -> str:
     return "one.db"
 
 
-def test_github_has_what_is_better_when_smaller_under_unique_names(seen: SessionData) -> None:
+def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> None:
     found = json.loads(github.export(seen))
     names = [each["name"] for each in found]
     assert len(set(names)) == len(names)
@@ -144,14 +144,11 @@ class TestCommand:
         [
             ((), "no format is given; give one of --trace CASE, --bencher, "),
             (("--bencher", "--github"), "--bencher and --github are several formats; give one of"),
-            (("--trace", "ddp", "--github"), "--trace ddp and --github are several formats"),
             (("--bencher", "--step", "1"), "--launch and --step are of --trace CASE; leave them out with --bencher"),
             (("--trace", "ddp", "-o", "-"), "a trace goes to a file; give one with -o"),
             (("--format", "benchr"), "exporter 'benchr' is unknown; did you mean 'bencher'? use one of bencher, "),
-            (("--format", "json:nothing"), "exporter 'json:nothing' cannot be loaded: AttributeError: "),
             (("--format", "sys:path"), "exporter 'sys:path' is list; it must be a function of a session"),
             (("--bencher", "-o", "parabench-results/results.db"), "is a database, not a file of another tool"),
-            (("--bencher", "nowhere"), "nowhere"),
         ],
     )
     def test_what_is_wrong_is_one_line_and_nothing_is_written(

@@ -22,12 +22,6 @@ def read(folder: Path, told: Any, rank: int = 0) -> Any:
     return flight_recorder.read(path)[0]
 
 
-def findings(folder: Path, *dumps: Any) -> list[Any]:
-    recordings.write(folder / "made", **{f"rank_{rank}": told for rank, told in enumerate(dumps)})
-    found = launch_of(read_folder(folder / "made")).findings
-    return [each for each in found if each.code in ("recording_hang", "recording_mismatch")]
-
-
 def test_a_call_has_its_size_and_how_long_it_took(tmp_path):
     found = read(tmp_path, dump(entry(5)))
     (call,) = found.calls.itertuples()
@@ -65,10 +59,8 @@ def test_a_pickle_of_anything_else_is_refused(tmp_path, value, capsys):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\x80\x02", b"\x80\x02]", b"\x80\x02e.", b"\x80\x02(u.", b"\x80\x02h\x05.", b"\x80\x02q\x05.",
-        b"\x80\x02\x87.",
-        b"\x80\x02}(K\x01u.", b"\x80\x02](K\x01K\x02s.", b"\x80\x02K\x01K\x02a.", b"\x80\x02.",
-        b"\x80\x02}(\x85N\x85Nu.", b"\x80\x02X\xff\xff\xff\x7fabc", b"\x80\x02]r\xff\xff\xff\xff.", b"\x80\x02\xff.",
+        b"\x80\x02", b"\x80\x02e.", b"\x80\x02h\x05.", b"\x80\x02](K\x01K\x02s.", b"\x80\x02X\xff\xff\xff\x7fabc",
+        b"\x80\x02]r\xff\xff\xff\xff.",
     ],
 )  # fmt: skip
 def test_a_damaged_pickle_is_refused_in_a_line(tmp_path, raw):
@@ -76,31 +68,6 @@ def test_a_damaged_pickle_is_refused_in_a_line(tmp_path, raw):
     with pytest.raises(UsageError, match="cannot be read") as refused:
         flight_recorder.read(tmp_path / "dump_0")
     assert "\n" not in str(refused.value)
-
-
-def test_who_does_not_come_is_named_with_the_call(tmp_path):
-    whole = [entry(1), entry(2)]
-    (found,) = findings(
-        tmp_path, dump(*whole, entry(3, **RUNNING)), dump(*whole), dump(*whole, entry(3, **RUNNING))
-    )  # fmt: skip
-    assert found.code == "recording_hang"
-    assert "Call 3 of group 0 (default_pg), all_reduce of 4,000 bytes of float32" in found.message
-    assert "entered by ranks 0, 2 and not by rank 1, whose last call of the group was its call 2" in found.message
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (entry(2, "nccl:broadcast"), "rank 0 called all_reduce of 4,000 bytes of float32; rank 1 called broadcast"),
-        (entry(2, input_sizes=[[9]], output_sizes=[[9]]), "rank 1 called all_reduce of 36 bytes"),
-        (entry(2, input_dtypes=["Half"], output_dtypes=["Half"]), "rank 1 called all_reduce of 2,000 bytes of float16"),
-    ],
-)
-def test_ranks_that_call_different_things_are_named(tmp_path, other, said):
-    (found,) = findings(tmp_path, dump(entry(1), entry(2)), dump(entry(1), other))
-    assert found.code == "recording_mismatch"
-    assert "Call 2 of group 0 (default_pg)" in found.message
-    assert said in found.message
 
 
 def test_messages_and_groups_of_calls_are_no_collectives_of_all(tmp_path):

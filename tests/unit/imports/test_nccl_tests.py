@@ -14,14 +14,14 @@ import fake_collectives as fake
 import nccl_logs
 import recordings
 from command_line import parabench
-from nccl_tests_logs import INFO, NETWORK, SIZES, as_text, call_us, document, interrupted, log, tagged
+from nccl_tests_logs import SIZES, as_text, call_us, document, interrupted, log, tagged
 from page_helpers import Page
 from parabench.analysis.collectives.bus import bus_table, logged_times, measured
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
-from parabench.imports import kind_of, read_folder
+from parabench.imports import read_folder
 from parabench.imports.into_store import record
 from parabench.store.results import load
 
@@ -50,18 +50,12 @@ ROWS = [
     Row("JSON 2", {"a__json": document(2)}, ONE),
     Row("JSON 3", {"a__json": document(3)}, ONE),
     Row("mpirun", {"a__log": tagged(FULL)}, ONE),
-    Row("srun", {"a__log": tagged(FULL, "0: ")}, ONE),
-    Row("messages between and in rows", {"a__log": interrupted(FULL)}, ONE),
     Row("messages of several tagged ranks", {"a__log": tagged(interrupted(FULL), "[1,3]<stdout>:")}, ONE),
-    Row("ranks in another order", {"a__log": log(order=reversed)}, ONE),
     Row(
         "several tests in a file",
         {"a__log": log() + log("alltoall", redop="none") + log(ranks=8)},
         [("all_reduce", 4, 2, 6), ("all_to_all", 4, 2, 6), ("all_reduce", 8, 2, 6)],
     ),
-    Row("old tests in a file", {"all_gather__log": log("all_gather", year=2021, named=False, redop="") * 2},
-        [("all_gather", 4, 2, 6)] * 2),
-    Row("another type", {"a__log": log(kind="int8")}, ONE),
     Row("cut behind a row", {"a__log": CUT}, ONE, ("it ends before its last line",)),
     Row("cut in a row", {"a__log": CUT_IN_ROW}, [("all_reduce", 4, 2, 4)], ("it ends before its last line",)),
     Row("failed", {"a__log": FAILED}, ONE, ("a test failed: Test NCCL failure common.cu:303", "it ends before")),
@@ -73,27 +67,14 @@ ROWS = [
         [("unknown", 4, 2, 6)],
         ("all_gather.txt: its busbw is not that of all_gather among 4 ranks, so the operation is unknown",),
     ),
-    Row("operations in the name", {"all_reduce-all_gather__txt": log(named=False)}, [("unknown", 4, 2, 6)],
-        ("neither the log nor its name",)),
     Row("rates that are not size by time", {"a__log": FULL, "b__log": re.sub(r"\d\d\.\d\d    1", "7.00    1", FULL)},
         ONE, ("b.log: left out: its algbw is not size by time",)),
     Row("no ranks", {"a__log": FULL, "b__log": NO_RANKS}, ONE, ("b.log: left out: it does not list its ranks",)),
-    Row(
-        "some ranks",
-        {"a__log": FULL, "b__log": log(order=lambda ranks: [0, 3])},
-        ONE,
-        ("b.log: left out: its list of ranks is not complete",),
-    ),
     Row("without MPI", {"a__log": FULL, "b__log": log(order=lambda ranks: [0, 0])}, ONE, ("b.log: left out: several",)),
     Row("one rank", {"a__log": FULL, "b__log": log(ranks=1, hosts=1)}, ONE, ("b.log: left out: one rank",)),
     Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is no JSON of",)),
-    Row("JSON without results", {"a__log": FULL, "b__json": {"nccl_version": 22501}}, ONE, ("b.json: it is no JSON",)),
-    Row("no header", {"a__log": re.sub(r"#       size.*\n", "", FULL)}, ONE),
     Row("no rows", {"a__log": FULL, "b__log": NO_ROWS}, ONE, ("b.log: left out: it has no row",)),
     Row("JSON of no results", {"a__log": FULL, "b__json": document(results=[])}, ONE, ("b.json: left out: it has no",)),
-    Row("JSON of hostile results", {"a__log": FULL, "b__json": document(args=7)}, ONE, ("b.json: it is no JSON of",)),
-    Row("repeated rows", {"a__log": log(sizes=SIZES[:1] * 3)}, [("all_reduce", 4, 2, 2)]),
-    Row("empty", {"a__log": FULL, "b__log": ""}, ONE, ("b.log: it is empty",)),
     Row("other timing", {"a__log": FULL, "b__log": FULL, "c__log": log(graph=1)}, ONE * 2,
         ("all_reduce c.log, 4 ranks on 2 nodes: left out: it timed calls back to back, captured in a CUDA graph",)),
     Row("waits", {"a__json": document(blocking="true")}, ONE),
@@ -164,19 +145,11 @@ PAGES = [
         ("their differences are not tested",),
         ("times as long",),
     ),
-    Shown("messages", {"a__log": f"{NETWORK}\n{FULL}"}, ("AWS Libfabric", "nothing to compare")),
     Shown(
         "wrong",
         {"a__log": FULL, "b__log": log(wrong="3", bounds=18)},
         ("18 elements are wrong", "Only a.log has such a test", "wrong all_reduce b.log"),
         ("All checked elements are correct", "times as long"),
-    ),
-    Shown("not checked", {"a__log": log(wrong="N/A")}, ("6 rows were not checked",), ("elements are",)),
-    Shown(
-        "only the end tells",
-        {"a__log": log(year=2021, wrong="4e+00", bounds=7)},
-        ("wrong all_reduce a.log", "7 elements are wrong or out of bounds"),
-        ("elements are correct",),
     ),
     Shown(
         "unknown operation",
@@ -190,12 +163,6 @@ PAGES = [
         ("NCCL's debug logs are of version 2.27.5+cuda12.9 and network AWS Libfabric.", "nvlstree",
          "nccl.2.log: left out: it is of NCCL 2.22.3+cuda12.6, and nccl.1.log of 2.27.5+cuda12.9"),
         ("A step took", "extra launch"),
-    ),
-    Shown(
-        "traces, too",
-        {"rank0__json": recordings.of_gpu(0), "rank1__json": recordings.of_gpu(1), "a__log": FULL},
-        ("A step took 0.100 ms", "Logs of nccl-tests are session 1 of the page's store"),
-        ("has such a test",),
     ),
     Shown(
         "debug logs, too",
@@ -225,19 +192,6 @@ def test_page_of_logs_shows_what_is_known(tmp_path: Path, row: Shown) -> None:
 def test_logs_that_cannot_be_used_are_refused(tmp_path: Path, files: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
         stored(tmp_path, **files)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        (FULL, "nccl-tests"), (tagged(FULL), "nccl-tests"), (as_text(document(2)), "nccl-tests"),
-        (INFO, "NCCL debug log"), (f"{NETWORK}\n{FULL}", "nccl-tests"), (json.dumps({"text": INFO}), None),
-        ('LINES = ["# nThread 1 nGpus 1"]\n', None),
-    ],
-)  # fmt: skip
-def test_kind_of_a_log_is_known_by_its_lines(tmp_path: Path, text: str, kind: str | None) -> None:
-    (tmp_path / "a.log").write_text(text)
-    assert kind_of(tmp_path / "a.log") == kind
 
 
 def test_times_of_logs_are_rows_for_a_prediction(tmp_path: Path) -> None:
@@ -273,35 +227,3 @@ def test_own_output_is_read_as_logs(tmp_path: Path, own_session: Any) -> None:
         names = [name.removesuffix(source).strip() or "native" for name in rows["algorithm"]]
         found = rows.assign(algorithm=names).set_index(own.index.names)["busbw"]
         assert found.to_dict() == pytest.approx(own.to_dict(), rel=1e-3)
-
-
-def summary(text: str) -> list[dict[str, Any]]:
-    """Read a log by the rules of xxrjun/nccl-tests-cluster's summarize_nccl_logs.py.
-
-    A test begins with its name. The line of settings has the sizes, the average is a number of digits and points,
-    and the peak is of rows whose times and bandwidths are such numbers in both forms.
-    """
-    tests = re.split(r"^#\s*Collective test starting:\s*(?=\S)", text, flags=re.MULTILINE)[1:]
-    number, found = r"\s+([0-9.]+)", []
-    settings = r"^#\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s+(\d+)\s+maxBytes\s+(\d+)\s+step:"
-    for test in tests:
-        sizes = re.search(settings, test, re.MULTILINE)
-        average = re.search(r"^#\s*Avg bus bandwidth\s*:\s*([0-9.]+)", test, re.MULTILINE)
-        row = rf"^\s*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+{number * 3}\s+\d+{number * 3}"
-        rates = [max(float(each[2]), float(each[5])) for each in re.findall(row, test, re.MULTILINE)]
-        assert sizes
-        assert average
-        numbers = {"average": float(average[1]), "peak": max(rates, default=None)}
-        found.append({"name": test.split()[0], "sizes": tuple(map(int, sizes.groups()))} | numbers)
-    return found
-
-
-def test_own_output_is_read_by_a_summary_of_logs(own_session: Any) -> None:
-    tests = summary("\n".join(table_lines(*own_session)))
-    assert [each["name"] for each in tests] == ["all_reduce_perf"] * 2 + ["all_gather_perf"] * 2
-    assert {each["sizes"] for each in tests} == {(1 << 16, 1 << 22)}
-    assert all(each["average"] > 0 for each in tests)
-    # Torch reduces in place only, so these rows have no numbers out of place.
-    largest = pytest.approx((1 << 22) / call_us(1 << 22) / 1e3 * 0.75, abs=0.01)
-    assert [each["peak"] for each in tests] == [None, None, largest, largest]
-    assert summary(FULL)[0]["peak"] == pytest.approx(149, rel=0.01)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,57 +25,6 @@ def test_a_fork_server_that_has_ended_has_said_why() -> None:
         raise ConnectionResetError
 
 
-KILLED = """
-import os, signal
-from pathlib import Path
-left = Path({left!r})
-if times := int(left.read_text()):
-    left.write_text(str(times - 1))
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize(("times", "code"), [(1, 0), (2, 2)])
-def test_a_fork_server_that_is_killed_as_it_imports_is_started_once_more(tmp_path: Path, times: int, code: int) -> None:
-    """It imports what kills it, so many times."""
-    left = tmp_path / "left"
-    left.write_text(str(times))
-    (tmp_path / "killed.py").write_text(KILLED.format(left=str(left)))
-    start = "from parabench.launch import processes; processes.PRELOAD = 'killed'\n"
-    start += "try:\n    processes.start_server()\nexcept processes.ServerKilled:\n    raise SystemExit(2)"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", start], env=environment, cwd=tmp_path, timeout=GUARD_S)
-    assert (done.returncode, left.read_text()) == (code, "0")
-
-
-def test_the_fork_server_ends_before_the_driver_does_though_it_sees_nothing(tmp_path: Path) -> None:
-    """It is stopped, as it has no turn on a busy machine."""
-    start = "import os, signal\nfrom parabench.launch import processes\nprocesses.PRELOAD = 'abc'\n"
-    start += "processes.start_server()\npid = processes._server_pid()\nos.kill(pid, signal.SIGSTOP)\nprint(pid)"
-    with (tmp_path / "pid").open("w") as said:
-        subprocess.run([sys.executable, "-c", start], cwd=tmp_path, stdout=said, timeout=GUARD_S, check=True)
-    try:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    raise AssertionError("it outlived the driver")
-
-
-@pytest.mark.parametrize(("of_driver", "of_ranks"), [("FATAL", "ERROR"), ("INFO", "INFO")])
-def test_where_cpp_is_silent_in_the_driver_ranks_tell_errors(of_driver: str, of_ranks: str) -> None:
-    program = (
-        "import multiprocessing.forkserver as forkserver, os, parabench.launch.processes as processes\n"
-        "processes.PRELOAD = 'abc'\n"
-        "processes.start_server()\n"
-        "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/environ').read())\n"
-        "print('driver', os.environ['TORCH_CPP_LOG_LEVEL'])"
-    )
-    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": of_driver}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert f"TORCH_CPP_LOG_LEVEL={of_ranks}\0" in done.stdout
-    assert f"driver {of_driver}\n" in done.stdout
-
-
 def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(config: object, entry: object) -> Callable[..., object]:
         raise EOFError
@@ -89,7 +36,7 @@ def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatc
     assert (outcome.ok, outcome.hung, outcome.rank, outcome.signal) == (False, False, 0, None)
 
 
-def test_a_fork_server_that_was_killed_between_launches_has_a_successor_for_all_that_follow(tmp_path: Path) -> None:
+def test_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     def ends_well() -> bool:
         return processes.run_processes(os.getpid, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
 
@@ -100,10 +47,3 @@ def test_a_fork_server_that_was_killed_between_launches_has_a_successor_for_all_
     os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
     assert [ends_well(), ends_well()] == [True, True]
     assert processes._server_pid() not in (None, killed)
-
-
-def test_a_thread_that_cannot_be_had_is_the_machines() -> None:
-    with pytest.raises(BlockingIOError, match="can't start new thread"), processes._starting():
-        raise RuntimeError("can't start new thread")
-    with pytest.raises(RuntimeError, match="another"), processes._starting():
-        raise RuntimeError("another")

@@ -47,7 +47,7 @@ def told(part: NodeResult) -> tuple[int | None, str, str]:
     return failure.rank, failure.message, failure.traceback
 
 
-def test_the_collective_that_one_rank_did_not_call_is_named_and_so_is_the_rank() -> None:
+def test_hang_names_the_missing_collective_and_rank() -> None:
     """All devices came equally far, and all hosts have enqueued every step."""
     answers = [answer(**{"0": group(EVERYBODY, 57) if rank == 2 else WAITS}) for rank in EVERYBODY]
     rank, message, stacks = told(hung(answers, [7] * 4))
@@ -60,18 +60,18 @@ def test_the_collective_that_one_rank_did_not_call_is_named_and_so_is_the_rank()
     assert "rank 2:\na stack" in stacks
 
 
-def test_the_device_that_came_least_far_is_blamed_without_a_recorder() -> None:
+def test_hang_names_the_slowest_device() -> None:
     rank, message, _ = told(hung([{"enqueued": 20}] * 4, [8, 8, 6, 8]))
     assert (rank, "to step 1, part 1" in message) == (2, True)
 
 
-def test_of_devices_that_came_equally_far_the_host_that_enqueued_least_is_blamed() -> None:
+def test_hang_names_the_slowest_host_of_equal_devices() -> None:
     rank, message, _ = told(hung([{"enqueued": 20}, {"enqueued": 8}], [7, 7]))
     assert rank == 1
     assert message.endswith("to step 1, part 2 (its device; its host had enqueued to step 1, part 3)")
 
 
-def test_where_all_wait_in_the_same_collective_nothing_is_missing() -> None:
+def test_hang_of_all_ranks_names_no_rank() -> None:
     answers = [answer(**{"0": group([0, 1], 58, (58, "all_reduce"))}) for _ in range(2)]
     rank, message, _ = told(hung(answers, [7, 7]))
     assert rank is None

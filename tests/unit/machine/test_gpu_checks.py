@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 import failing_checks
 from benchmarks.gpu import __main__ as program
 from benchmarks.gpu import child
-from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
+from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Verdict
 from benchmarks.gpu.child import Budget, run_checks
 from paths import FIXTURES, ROOT
-
-GPU_HERE = torch.cuda.is_available()
 
 
 @pytest.fixture
@@ -76,32 +73,3 @@ def test_main_reports_each_check_when_it_ends(
     for number, (check, outcome) in enumerate(zip(checks, outcomes, strict=True), 1):
         line = f"[{number}/2] {check.name}: {outcome.verdict} after 1 s: {outcome.text}"
         assert line in ended.output
-
-
-@pytest.mark.skipif(GPU_HERE, reason="there is a GPU here")
-def test_main_gives_the_reason_without_a_gpu() -> None:
-    ended = CliRunner().invoke(program.main, [])
-    assert ended.exit_code == 2
-    assert ended.stderr.startswith(f"Error: torch {torch.__version__} ")
-    assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("print('noise'); print('[\"A GPU\", 80]')", Target("cuda", "A GPU", 80)),
-        ("raise RuntimeError('No NVIDIA driver')", "finds no CUDA device: RuntimeError: No NVIDIA driver"),
-    ],
-)
-def test_find_gpu_asks_in_a_child(script: str, found: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "12.9")
-    monkeypatch.setattr(program, "FIND_GPU", script)
-    answer = program.find_gpu()
-    assert answer == found or str(answer) == f"torch {torch.__version__} {found}"
-
-
-def test_list_names_every_check_once() -> None:
-    names = [check.name for check in program.CHECKS]
-    assert len(names) == len(set(names)) > 25
-    listed = CliRunner().invoke(program.main, ["--list"]).output
-    assert [line.partition(":")[0] for line in listed.splitlines()] == names

@@ -37,14 +37,10 @@ class Several(Record, frozen=True):
     ("values", "said"),
     [
         ({"size": 0}, "size is 0; it must be a whole number of 1 or more"),
-        ({"size": True}, "size is True; it must be a whole number of 1 or more"),
-        ({"size": None}, "size is None; it must be a whole number of 1 or more"),
         ({"part": 9}, "part is 9; it must be a whole number from 1 to 8, or auto"),
         ({"part": 3}, "part is 3; it must divide size 4"),
         ({"share": 0}, "share is 0; it must be a number above 0 and at most 1 (--share-of-it)"),
-        ({"share": float("nan")}, "share is nan; it must be a number above 0 and at most 1 (--share-of-it)"),
         ({"kind": "c"}, "kind 'c' is unknown; use one of a, b"),
-        ({"kind": "\udcff"}, "kind is '\\udcff'; it must be a text in UTF-8"),
         ({"deep": 1}, "deep is 1; it must be true or false"),
         ({"size": np.float64(0.5)}, "size is 0.5; it must be a whole number of 1 or more"),
     ],
@@ -104,7 +100,7 @@ def test_what_was_given_is_said_as_it_is_typed() -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: str(kind.__name__))
-def test_every_field_that_is_declared_is_one_that_can_be_checked_and_offered(kind: Any) -> None:
+def test_every_declared_field_has_bounds_and_help(kind: Any) -> None:
     for name, each in declared(kind).items():
         assert each.type in (bool, int, float, str), f"{kind.__name__}.{name}: no scalar"
         if each.default is not NODEFAULT:
@@ -115,7 +111,7 @@ def test_every_field_that_is_declared_is_one_that_can_be_checked_and_offered(kin
             assert bounds != (None, None), f"{kind.__name__}.{name}: it has no lower bound"
 
 
-def test_every_axis_can_be_set_to_its_default_on_the_command_line() -> None:
+def test_every_axis_can_be_set_to_its_default() -> None:
     for name, each in declared(Case).items():
         text = each.field.unset if each.default is None or each.default == "" else str(each.default)
         assert parse_field(each, text) == (each.default,), f"{name}: declare Field(unset=...), the word for its default"

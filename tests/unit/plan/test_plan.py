@@ -56,14 +56,6 @@ def test_what_a_suite_lists_need_not_fit_what_is_asked_for(machine):
         plan(machine, *listed, overrides={"strategy": ("dp",), "world_size": (2,)})
 
 
-def test_a_users_own_strategy_is_taken_for_data_parallel(machine, tmp_path, monkeypatch):
-    (tmp_path / "my_strategy.py").write_text("def mine(model, context): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    (case,) = plan(machine, sweep(strategy="my_strategy:mine", world_size=2, global_batch=2)).cases
-    assert (case.microbatches, case.tp_size, case.ranks_per_node) == (None, None, None)
-    assert case.label == "my_strategy:mine native, 2 ranks"
-
-
 def test_compile_needs_a_compiler_on_the_cpu(machine, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UsageError, match="compile needs a C\\+\\+ compiler on the CPU"):
@@ -87,18 +79,6 @@ def test_automatic_values_are_settled(machine):
     gpus = replace(machine, gpus=tuple(Gpu("a device", None) for _ in range(4)))
     (case,) = plan(gpus, sweep(strategy="ddp", algorithm="ring", world_size=4)).cases
     assert (case.device, case.backend, case.ranks_per_node) == ("cuda", "nccl", None)
-
-
-@pytest.mark.parametrize(("cores", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])
-def test_auto_world_sizes_are_powers_of_two_up_to_the_cores(cores, sizes):
-    cases = plan(Machine(cores=cores), sweep(strategy="ddp", world_size="auto")).cases
-    assert [case.world_size for case in cases] == sizes
-
-
-def test_auto_counts_devices_where_there_are_any():
-    machine = Machine(cores=64, gpus=tuple(Gpu("a device", None) for _ in range(3)))
-    cases = plan(machine, sweep(strategy="ddp", world_size="auto")).cases
-    assert [case.world_size for case in cases] == [1, 2]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 16, 96])
@@ -153,29 +133,14 @@ def test_plan_of_a_newer_version_is_refused(part, machine):
         Plan.from_dict(made | {"kind": "magic"})
 
 
-def test_quick_has_what_it_promises(machine):
-    suite = load_suite("quick")
-    cases = make_plan(suite, {}, suite.protocol, machine, 0).cases
-    assert {c.world_size for c in cases} == {1, 2, 4}
-    assert len({c.bucket_mib for c in cases if c.strategy == "ddp"}) == 3
-    pairs = {(c.strategy, c.algorithm) for c in cases}
-    assert pairs >= {("ddp", a) for a in ("native", "ring", "tree", "two_level")}
-    # The other algorithms of these would only make the sample longer than two minutes.
-    assert pairs >= {(s, a) for s in ("fsdp", "tp") for a in ("native", "ring")}
-
-
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("", "declares no CASES"),
-        ("import sys; sys.exit(3)", "SystemExit"),
-        ('"""Q?"""\nCASES = (1 / 0 for _ in range(3))', "ZeroDivisionError"),
-        ("from parabench import sweep\n__doc__ = 5\nCASES = sweep()", "no docstring"),
         ('"""Q?"""\nfrom parabench import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
         ('"""Q?"""\nCASES = [1]', "declares no CASES"),
         ('from parabench import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
         ("def broken(:", "SyntaxError"),
-        ("1 / 0", "ZeroDivisionError"),
         ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
         ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),
     ],
@@ -204,7 +169,7 @@ def test_a_users_own_names_are_loaded_before_anything_runs(machine, tmp_path, mo
                 plan(machine, sweep(**{"strategy": "ddp", "world_size": 2, kind: name}))
 
 
-def test_a_suite_may_list_nccls_algorithms_and_leaves_them_out_elsewhere(machine):
+def test_plan_skips_algorithms_of_nccl_without_nccl(machine):
     listed = sweep(strategy="ddp", algorithm=("ring", "nccl:tree"), world_size=2)
     made = plan(machine, listed)
     assert [case.algorithm for case in made.cases] == ["ring"]

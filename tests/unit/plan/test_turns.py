@@ -12,7 +12,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import BUILD, SETTLE, WARM_UP, TurnsProtocol, orders, turns, turns_protocol
+from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, orders, turns
 from parabench.store.record import Phase
 
 
@@ -21,7 +21,7 @@ def case(**fields):
 
 
 @pytest.mark.parametrize("n", range(2, 13))
-def test_in_a_whole_design_each_case_follows_each_other_one_equally_often(n):
+def test_orders_let_each_case_follow_each_other_equally_often(n):
     design = orders(n, n if n % 2 == 0 else 2 * n, seed=3)
     assert all(sorted(row) == list(range(n)) for row in design)
     follows = Counter(pair for row in design for pair in pairwise(row))
@@ -32,13 +32,13 @@ def test_in_a_whole_design_each_case_follows_each_other_one_equally_often(n):
     assert len(set(places.values())) == 1
 
 
-def test_orders_are_the_same_on_every_rank_and_others_in_every_launch():
+def test_orders_depend_on_the_seed_only():
     assert orders(5, 20, seed=1) == orders(5, 20, seed=1)
     assert orders(5, 20, seed=1) != orders(5, 20, seed=2)
     assert orders(1, 3, seed=0) == [(0,), (0,), (0,)]
 
 
-def test_a_launch_builds_warms_up_and_then_gives_each_case_its_turns():
+def test_turns_build_warm_up_and_then_interleave():
     protocol = TurnsProtocol(rounds=3, settle=1, timed=4, warmup=2)
     every = list(turns(protocol, 2))
     assert [turn.round for turn in every] == [BUILD, BUILD, WARM_UP, WARM_UP, 0, 0, 1, 1, 2, 2]
@@ -57,14 +57,7 @@ def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
     assert protocol.all_steps == 12
 
 
-def test_blocks_of_a_session_have_other_orders():
-    protocol = Protocol(rounds=8)
-    assert turns_protocol(protocol, 0, 1, [0.1]) != turns_protocol(protocol, 0, 2, [0.1])
-    assert turns_protocol(protocol, 0, 1, [0.1]) == turns_protocol(protocol, 0, 1, [0.1])
-    assert turns_protocol(protocol, 0, 1, [0.1]).settle == SETTLE == 2
-
-
-def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():
+def test_plan_with_rounds_starts_with_one_launch_per_case():
     cases = tuple(case(bucket_mib=size) for size in (1, 4, 25))
     plan = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, rounds=5), seed=0, extra=((cases[0].id,),))
     assert plan.takes_turns

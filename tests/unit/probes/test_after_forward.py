@@ -29,7 +29,7 @@ def test_every_forward_is_told_while_the_block_runs() -> None:
     assert told == [1]
 
 
-def test_a_model_that_is_compiled_in_place_is_told_of_around_that() -> None:
+def test_after_forward_works_when_compiled_in_place() -> None:
     model, told = Own(), list[int]()
     model.compile(backend="eager", fullgraph=True)
     compiled = model._compiled_call_impl

@@ -92,7 +92,7 @@ def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
     return launches
 
 
-def test_nccl_explains_itself_once_for_each_case_and_nobody_else_does() -> None:
+def test_each_nccl_case_has_one_explaining_launch() -> None:
     launches = walked((NCCL, *OTHERS))
     blocks = [(launch.case, launch.block) for launch in launches.kept]
     assert blocks[0] == (NCCL, EXPLAIN_BLOCK)
@@ -106,7 +106,7 @@ def explaining(text: str, **more: Any) -> Launch:
     return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts=facts, **more)
 
 
-def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path: Path) -> None:
+def test_explaining_launch_is_in_no_statistic(tmp_path: Path) -> None:
     results = fake.write(tmp_path / "r.db", [explaining(NCCL_2_27), fake.launch(NCCL, 0.04), fake.launch(NCCL, 0.04)])
     seen = session_data(results)
     assert seen.cases["n_launches"].tolist() == [2]
@@ -118,7 +118,7 @@ def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path:
     assert set(table["case_id"]) == {NCCL.id}
 
 
-def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:
+def test_explaining_launch_records_the_log_of_every_rank() -> None:
     case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
     launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure

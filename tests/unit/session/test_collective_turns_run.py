@@ -53,7 +53,7 @@ def four_percent(case, size):
     return 1e-4 * {"native": 1.0, "ring": 1.04, "tree": 1.08}[case.algorithm]
 
 
-def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path):
+def test_shared_launch_removes_variance_between_launches(tmp_path):
     launcher = FakeLauncher(seconds=four_percent, level=uneven)
     code, said = run(request(tmp_path), launcher)
     assert code == 0
@@ -67,19 +67,6 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path
     assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
 
 
-def test_a_case_that_fails_costs_one_shared_launch_and_runs_alone_from_then_on(tmp_path):
-    launcher = FakeLauncher(failing={"ring": CRASHED})
-    code, said = run(request(tmp_path, launches=3), launcher)
-    assert code == 1
-    assert [sorted(each) for each in shared(launcher)] == [
-        ["native", "ring", "tree"], ["native", "tree"], ["native", "tree"], ["ring"], ["native", "tree"], ["ring"],
-    ]  # fmt: skip
-    assert "all_reduce ring, 2 ranks: crashed: rank 1: ended by SIGKILL" in said
-    results = load(tmp_path / "results.db")
-    status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
-    assert status == {"native": ["ok"] * 3, "ring": ["crashed"] * 3, "tree": ["ok"] * 3}
-
-
 def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
     launcher = FakeLauncher(failing={"ring": WRONG})
     code, _ = run(request(tmp_path, launches=2), launcher)
@@ -88,20 +75,6 @@ def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
     results = load(tmp_path / "results.db")
     status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
     assert status == {"native": ["ok"] * 2, "ring": ["wrong"] * 2, "tree": ["ok"] * 2}
-
-
-def test_where_nobody_knows_whose_turn_it_was_each_has_a_launch_of_its_own(tmp_path):
-    class Silent(FakeLauncher):
-        def _time_calls(self, spec):
-            launch = super()._time_calls(spec)
-            if spec.protocol.takes_turns:
-                launch.arms, launch.status = [], Status.FAILED
-            return launch
-
-    launcher = Silent()
-    code, _ = run(request(tmp_path, launches=2), launcher)
-    assert code == 0
-    assert [len(each) for each in shared(launcher)] == [3] + [1] * 6
 
 
 def test_what_was_interrupted_goes_on_and_remembers_what_failed(tmp_path):
@@ -124,7 +97,7 @@ def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):
     assert [spec.protocol.rounds for spec in launcher.specs if len(spec.cases) == 1] == [0]
 
 
-def test_cases_of_a_shared_launch_are_compared_by_their_rounds_and_keep_their_own_numbers(tmp_path):
+def test_shared_launch_is_compared_by_rounds(tmp_path):
     """One batch of ring's was disturbed, and its neighbours in the round were not."""
     cases = [fake.case(algorithm=name, max_bytes=1 << 16) for name in ("native", "ring")]
     protocol = fake.CollectiveProtocol(launches=1, batches=10, iterations=4, rounds=10)

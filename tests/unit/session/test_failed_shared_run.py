@@ -11,7 +11,6 @@ from rich.console import Console
 
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
@@ -104,14 +103,6 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
     assert cases["mark"][of["ddp"]] == "not compared"
     assert cases["step_time_s"][of["ddp"]] == pytest.approx(0.010, rel=0.02)
     assert "Not compared, because no launch or repetition" in render(seen.results)
-
-
-def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
-    _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=2)
-    (answer,) = answers(seen.numbers)
-    assert answer.not_compared == ()
-    assert len(answer.candidates) == 3
-    assert "Not compared" not in sentence(answer)
 
 
 def test_until_decided_connects_a_case_that_failed(run, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,9 +12,6 @@ from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
-from parabench.machine.machine import this_machine
-from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, state_bytes
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
@@ -48,7 +44,7 @@ def noisy(number):
     return 1 + 0.3 * (number % 4) / 3
 
 
-def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(run, tmp_path):
+def test_shared_launch_removes_variance_between_launches(run, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
     code, said = run(fake)
     assert code == 0
@@ -63,7 +59,7 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(run, tmp
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_case_that_fails_costs_at_most_one_shared_launch_and_runs_alone_from_then_on(run, tmp_path, alone):
+def test_failed_case_runs_alone_from_then_on(run, tmp_path, alone):
     class Failing(FakeLauncher):
         def _train(self, spec):
             fails = spec.case.strategy == "fsdp" and (alone or len(self.specs) > 5)
@@ -93,20 +89,7 @@ def test_what_was_interrupted_goes_on_and_nothing_runs_twice(run, tmp_path):
     assert len(launch) == 1 + 4 * 4
 
 
-def test_blocks_that_are_added_are_shared_by_what_may_still_be_the_fastest(run):
-    times = {1.0: 0.0100, 4.0: 0.0101, 25.0: 0.020}
-    jitter = iter(range(10_000))
-
-    def step_s(case):
-        return times.get(case.bucket_mib, 0.020) * (1 + 0.01 * (next(jitter) % 7 == 0))
-
-    fake = FakeLauncher(step_s)
-    code, _ = run(fake, launches=2, until_decided=True, budget=10.0)
-    assert code == 0
-    assert all(spec.kind == "turns" and len(spec.cases) == 2 for spec in fake.specs[7:])
-
-
-def test_a_shared_launch_has_ten_times_what_its_cases_took_by_themselves_and_its_steps_take(run):
+def test_shared_launch_has_a_deadline_from_its_cases(run):
     fake = FakeLauncher(lambda case: 1.0)
     run(fake)
     alone = fake.specs[1].protocol
@@ -116,22 +99,7 @@ def test_a_shared_launch_has_ten_times_what_its_cases_took_by_themselves_and_its
     assert [spec.deadline_s for spec in shared] == [pytest.approx(10 * 4 * (took + 1.01 * steps))] * 3
 
 
-def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_that_split_them_otherwise(
-    run, tmp_path, monkeypatch
-):
-    held = {case: state_bytes(case) for case in [Case(world_size=2), Case(strategy="fsdp", world_size=2)]}
-    here = replace(this_machine(), memory_bytes=round(2 * max(held.values()) / SHARE))
-    monkeypatch.setattr("parabench.session.session.this_machine", lambda: here)
-    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
-    code, said = run(fake, launches=6, axes=("static_graph=on",))
-    assert code == 0
-    assert [len(spec.cases) for spec in fake.specs[5:]] == [2] * 12
-    assert "Fastest: ddp native 4 MiB static_graph, 2 ranks" in said
-    launch = load(tmp_path / "out" / "results.db").launch
-    assert not launch.duplicated(["case_id", "block"]).any()
-
-
-def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answer(run, tmp_path):
+def test_self_check_shows_the_noise_floor(run, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
     code, said = run(fake, self_check=True)
     assert code == 0
@@ -161,7 +129,7 @@ def shared(fake):
     return [spec for spec in fake.specs if spec.kind == "turns"]
 
 
-def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_path):
+def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
     fake = Racing()
     code, said = run(fake, launches=None, rounds=None, steps=None)
     assert code == 0
@@ -182,7 +150,7 @@ def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_
     assert all(spec.protocol.rounds > 1 for spec in shared(fake))
 
 
-def test_a_race_ends_when_its_time_is_over_and_goes_on_when_it_is_resumed(run, tmp_path):
+def test_racing_ends_with_its_budget_and_is_resumed(run, tmp_path):
     code, said = run(Racing(), launches=None, rounds=None, budget=0.00001)
     assert code == 0
     assert "the race ends after" in said
@@ -193,7 +161,7 @@ def test_a_race_ends_when_its_time_is_over_and_goes_on_when_it_is_resumed(run, t
     assert "[reference]" not in said
 
 
-def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_path):
+def test_number_of_launches_disables_racing(run, tmp_path):
     fake = Racing()
     run(fake, rounds=None)
     assert shared(fake) == []

@@ -28,7 +28,6 @@ from parabench.plan.plan import Plan
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
-from parabench.signals import STOPPED
 from parabench.store.results import Results, load
 from parabench.store.store import Store
 
@@ -105,9 +104,7 @@ def planned(plan: Plan) -> list[tuple[str, int, int]]:
     return [(each.case.id, each.block, each.position) for each in plan.launches()]
 
 
-def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
-    suite: str, tmp_path: Path, concluded: list[Path]
-) -> None:
+def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, concluded: list[Path]) -> None:
     code, said = run(suite, tmp_path, Noisy(0.01))
     assert code == 0
     assert concluded == [tmp_path / "out" / "results.db"]  # once, at the end
@@ -134,29 +131,6 @@ def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
     assert order(stored(tmp_path)) == order(results)
 
 
-def test_one_stopped_in_an_extra_block_goes_on_in_it(suite: str, tmp_path: Path) -> None:
-    straight = tmp_path / "straight"
-    run(suite, straight, Noisy(0.01))
-    fake = Noisy(0.01)
-    fake.interrupt_at = 1 + 2 * 4 + 1  # the reference, the planned blocks, and one of the first extra block
-    code, said = run(suite, tmp_path, fake, budget=9.5)
-    assert code == STOPPED
-    resume = f"parabench run --resume --until-decided --budget 9.5 --out {tmp_path / 'out'}"
-    assert resume in said
-    results = stored(tmp_path)
-    assert results.session["finished_utc"].isna().all()
-    begun = plan_of(results)
-    assert len(begun.extra) == 1
-
-    fake.interrupt_at = None
-    code, said = run(None, tmp_path, fake, until_decided=False)
-    assert code == 0
-    assert "resuming: 9 of 10 launches are done" in said
-    assert order(stored(tmp_path)) == planned(begun)
-    assert run(None, tmp_path, fake)[0] == 0
-    assert order(stored(tmp_path)) == order(load(straight / "out" / "results.db"))
-
-
 def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path, Noisy(0.01), until_decided=False)
     results = stored(tmp_path)
@@ -181,9 +155,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     assert plan_of(stored(tmp_path)) == grown
 
 
-def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_there_is_a_budget(
-    suite: str, tmp_path: Path
-) -> None:
+def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path) -> None:
     code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
     assert code == 0
     assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so

@@ -12,7 +12,7 @@ import fake_results as fake
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.server import read_progress
-from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
+from parabench.store.record import DeviceSample, HostSample
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
 from parabench.store.store import Store
@@ -28,14 +28,6 @@ def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
         made = {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in tables}
     assert {name: [each.rstrip(",") for each in columns] for name, columns in told.items()} == made
     assert f"`PRAGMA user_version` is {SCHEMA_VERSION}." in page
-
-
-def test_what_may_be_unknown_may_be_null_and_nothing_else():
-    made = "; ".join(create_statements())
-    assert "CREATE TABLE sample(launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, " in made
-    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL)" in made
-    assert "launch_id INTEGER REFERENCES launch(id), code TEXT NOT NULL" in made
-    assert "place BLOB NOT NULL" in made
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
@@ -75,21 +67,3 @@ def test_a_reading_says_on_which_node_it_was_made(tmp_path):
     results = fake.write(tmp_path / "r.db", [one])
     assert list(results.device_sample["node"]) == [0, 1]
     assert list(results.host_sample["node"]) == [1, 0]
-
-
-def test_links_are_kept_by_session_and_measured_anew_as_a_whole(tmp_path):
-    path = tmp_path / "r.db"
-    for label in ("a", "b"):
-        fake.write(path, [fake.launch(fake.case())], label=label)
-    there = LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 12e-6, 24e9)
-    back = LinkSample(1, 0, 1, 0, "cuda:0", "cuda:0", None, None, "rank 1 ended")
-    message, other = (LinkMessage(0, 1, 8, Phase.MEASURE, seconds) for seconds in (25e-6, 30e-6))
-    with Store.open_or_create(path) as store:
-        store.add_links(1, [there], [other, other])
-        store.add_links(2, [back], [other])
-        store.add_links(1, [there, back], [message])
-    links = load(path).links.astype(object).where(lambda table: table.notna(), None)
-    assert [tuple(row) for row in links.to_numpy()] == [(2, *back), (1, *there), (1, *back)]
-    messages = load(path).link_messages
-    assert list(messages.columns) == ["session_id", *LinkMessage._fields]
-    assert [tuple(row) for row in messages.to_numpy()] == [(2, *other), (1, *message)]

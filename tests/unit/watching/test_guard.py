@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from parabench import watch
-from parabench.probes.memory import MemoryClock
 from parabench.probes.step_clock import StepClock
 from parabench.watching import observer
 from parabench.watching.loop import Loop
@@ -76,14 +75,11 @@ def count(folder: Path, what: str) -> int:
 # (owner, name, the call that fails first, the reason names this, steps that are recorded)
 CALLBACKS: list[tuple[Any, str, int, str, int]] = [
     (StepClock, "mark", 62, "the marking of steps", 10),
-    (StepClock, "forget", 0, "the marking of steps", STEPS),
     (Loop, "_mark", 63, "the marking of steps", 10),
-    (Loop, "_leave", 0, "the marking of steps", STEPS),
     (observer, "size_of", 0, "the reading of the batch size", 2 * STEPS),
     (Observer, "_autocast_now", 0, "the reading of autocast", 2 * STEPS),
     (observer, "state_bytes", 0, "the reading of memory", 2 * STEPS),
     (observer.Instruments, "report", 0, "the instruments of single steps", 2 * STEPS),
-    (MemoryClock, "mark", 9, "the instruments of single steps", 2 * STEPS),
     (observer, "loop_time", 0, "the account of the loop's time", 2 * STEPS),
 ]
 
@@ -150,56 +146,3 @@ def test_guarded_recorder_raises_the_error_of_a_call() -> None:
     with pytest.raises(ValueError, match="the group is gone"):
         guarded.follow("all_reduce", None, [], call)
     assert not failures
-
-
-class Kinds:
-    """Models whose tensors are stored in unusual ways."""
-
-    @staticmethod
-    def sparse() -> nn.Module:
-        return nn.Sequential(nn.EmbeddingBag(50, 4, sparse=True), nn.Linear(4, 4))
-
-    @staticmethod
-    def scripted() -> nn.Module:
-        module: nn.Module = torch.jit.script(Kinds.plain())  # type: ignore[no-untyped-call]
-        return module
-
-    @staticmethod
-    def plain() -> nn.Module:
-        return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(1), nn.Linear(12, 4))
-
-    @staticmethod
-    def complex() -> nn.Module:
-        class Rotated(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.table, self.turn = nn.Embedding(50, 4), nn.Parameter(torch.ones(4, dtype=torch.complex64))
-
-            def forward(self, words: Tensor) -> Tensor:
-                return (self.table(words).sum(1) * self.turn).abs()
-
-        return Rotated()
-
-    @staticmethod
-    def integer() -> nn.Module:
-        module = Kinds.plain()
-        module.register_parameter("frozen", nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False))
-        quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-        module.register_buffer("quantized", quantized)
-        return module
-
-
-@pytest.mark.parametrize("kind", ["sparse", "complex", "integer", "scripted"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*quantized tensor:UserWarning")
-def test_watch_takes_models_of_every_kind(tmp_path: Path, kind: str) -> None:
-    model = getattr(Kinds, kind)()
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
-    said: list[str] = []
-    with watch(model, optimizer, out=tmp_path, log=said.append) as steps:
-        for words in steps([torch.randint(0, 50, (8, 3)) for _ in range(34)]):
-            model(words).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert not [line for line in said if "after an error" in line]
-    assert count(tmp_path, "metric = 'step_s'") == 34
-    assert count(tmp_path, "metric = 'gradient_bytes' AND value > 0") == 1

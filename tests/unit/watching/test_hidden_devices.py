@@ -82,23 +82,13 @@ def test_ranks_that_see_a_device_each_have_all_of_them_together(say, shown):
     assert not any(address in json.dumps(recorded) for address in ADDRESSES)
 
 
-def test_links_are_those_of_the_devices_that_are_used():
-    matrix = [["X", "NV1", "SYS"], ["NV1", "X", "PIX"], ["SYS", "PIX", "X"]]
-    known = {"matrix": matrix, "nvlinks_to_switches": [1, 2, 3], "reasons": {"0": "a", "1-2": "b"}}
-    assert hosts._links(known, [2, 1]) == {
-        "matrix": [["X", "PIX"], ["PIX", "X"]],
-        "nvlinks_to_switches": [3, 2],
-        "reasons": {"1-0": "b"},
-    }
-
-
 def test_record_of_a_host_has_the_devices_that_ranks_use(say):
     said = say(*[(ADDRESSES, "3,0,1")] * 2)
     assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0]
 
 
-def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
+def test_readings_of_a_host_have_one_clock():
     def silent(rank: int, lost: str | None = None) -> NodeResult:
         layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
         return NodeResult.silent(0, "host", range(rank, rank + 1), layout, lost=lost)

@@ -118,20 +118,6 @@ def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> Non
     assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
 
 
-def test_forward_and_backward_in_a_closure_of_the_optimizer_s_step_are_no_part_of_it(trained: Trained) -> None:
-    def closure() -> float:
-        trained.computes()
-        return 3.0
-
-    for at, _ in enumerate(trained.loop.over(range(2))):
-        loss = trained.optimizer.step(closure) if at else trained.optimizer.step(closure=closure)  # type: ignore[arg-type]
-        assert loss == 3.0
-    trained.loop.finish()
-    assert trained.loop.steps == 2
-    assert not np.isnan(trained.rows[:2]).any()
-    assert (np.diff(trained.rows[:2], axis=1) > 0).all()
-
-
 def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     with trained.loop.hooked(trained.model, trained.optimizer):
@@ -144,7 +130,7 @@ def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     assert not trained.optimizer._optimizer_step_post_hooks
 
 
-def test_a_closure_that_is_called_many_times_is_forward_and_backward(trained: Trained) -> None:
+def test_closure_is_forward_and_backward(trained: Trained) -> None:
     optimizer = torch.optim.LBFGS(trained.model.parameters(), max_iter=4)
     computed: list[float] = []
 

@@ -104,12 +104,6 @@ def test_expensive_steps_tells_nested_periods_apart() -> None:
     assert often["extra_s"] == pytest.approx(0.02)
 
 
-def test_expensive_steps_shows_the_part_that_is_long() -> None:
-    extra = 0.1 * (np.arange(64) % 4 == 0)
-    assert [group["part"] for group in of_loop(extra, part=0)] == ["data_s"]
-    assert [group["part"] for group in of_loop(extra, part=2)] == ["backward_s"]
-
-
 @pytest.mark.parametrize("steps", [60, 1000])
 @pytest.mark.parametrize("busy", [0.0, 0.1, 0.4])
 def test_expensive_steps_finds_no_period_in_noise(steps: int, busy: float) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import sqlite3
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 
 from parabench import watch
 
@@ -62,68 +58,6 @@ def two_models(training: Training, steps: Steps) -> None:
         training.step(batch)
 
 
-def sharpness_aware(training: Training, steps: Steps) -> None:
-    """As SAM around the watched optimizer: two forwards and backwards, of which the second is at moved weights."""
-    for batch in steps(training.batches):
-        training.backward(batch)
-        moves = [0.05 * each.grad for each in training.model.parameters() if each.grad is not None]
-        with torch.no_grad():
-            torch._foreach_add_([*training.model.parameters()], moves)
-        training.optimizer.zero_grad()
-        training.backward(batch)
-        with torch.no_grad():
-            torch._foreach_sub_([*training.model.parameters()], moves)
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-
-
-def in_backward(training: Training, steps: Steps) -> None:
-    """Other optimizers step during backward, one for each parameter of a second model."""
-    other = nn.Linear(4, 4)
-
-    def stepping(parameter: nn.Parameter) -> Callable[[Tensor], None]:
-        optimizer = torch.optim.SGD([parameter], lr=0.1)
-
-        def step(_: Tensor) -> None:
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    for parameter in other.parameters():
-        parameter.register_post_accumulate_grad_hook(stepping(parameter))  # type: ignore[arg-type]
-    for batch in steps(training.batches):
-        training.backward(batch, nn.Sequential(training.model, other))
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-
-
-def averaged_and_saved(training: Training, steps: Steps) -> None:
-    """Copies of the watched model: an average, and a deep copy that is called."""
-    average = AveragedModel(training.model)
-    for batch in steps(training.batches):
-        training.step(batch)
-        average.update_parameters(training.model)
-        training.losses.append(copy.deepcopy(training.model)(batch).sum().item())
-    training.losses.append(average(training.batches[0]).sum().item())
-
-
-def endless(training: Training, steps: Steps) -> None:
-    def drawn() -> Iterator[Tensor]:
-        yield from itertools.cycle(training.batches)
-
-    for at, batch in enumerate(steps(drawn())):
-        training.step(batch)
-        if at == STEPS - 1:
-            break
-
-
-def growing(training: Training, steps: Steps) -> None:
-    """Batches of another size each, as in reinforcement learning."""
-    for at, batch in enumerate(steps(training.batches)):
-        training.step(batch[: 1 + at % 6])
-
-
 def skipping(training: Training, steps: Steps) -> None:
     """A loss scaler that leaves out a step whose gradients are not finite."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
@@ -134,16 +68,6 @@ def skipping(training: Training, steps: Steps) -> None:
         scaler.update()
         training.optimizer.zero_grad()
         training.losses.append(loss.item())
-
-
-def in_a_thread(training: Training, steps: Steps) -> None:
-    def train() -> None:
-        for batch in steps(training.batches):
-            training.step(batch)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
 
 
 def compiled_step(training: Training, steps: Steps) -> None:
@@ -157,33 +81,9 @@ def compiled_step(training: Training, steps: Steps) -> None:
         training.losses.append(loss.item())
 
 
-def compiled_optimizer(training: Training, steps: Steps) -> None:
-    stepping = torch.compile(training.optimizer.step, backend="eager")
-    for batch in steps(training.batches):
-        training.backward(batch)
-        stepping()
-        training.optimizer.zero_grad()
-
-
 def plain(training: Training, steps: Steps) -> None:
     for batch in steps(training.batches):
         training.step(batch)
-
-
-def one_by_one(training: Training, steps: Steps) -> None:
-    batches = iter(steps(iter(training.batches)))
-    for _ in range(STEPS):
-        training.step(next(batches))
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.last.weight = self.first.weight
-
-    def forward(self, x: Tensor) -> Any:
-        return self.last(torch.tanh(self.first(x)))
 
 
 class Unusual(nn.Module):
@@ -200,36 +100,12 @@ class Unusual(nn.Module):
         return self.net(x) * self.scale * self.frozen + self.empty.sum()
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(8, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.lstm(x.unsqueeze(1))[0]
-
-
-def replicated() -> nn.Module:
-    return nn.DataParallel(nn.Linear(8, 4))
-
-
 LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | None, int]] = [
     (plain, None, STEPS),
-    (plain, Tied, STEPS),
     (plain, Unusual, STEPS),
-    (plain, Recurrent, STEPS),
-    (plain, replicated, STEPS),
     (two_models, None, STEPS),
-    (sharpness_aware, None, STEPS),
-    (in_backward, None, STEPS),
-    (averaged_and_saved, None, STEPS),
-    (endless, None, STEPS),
-    (growing, Recurrent, STEPS),
     (skipping, None, STEPS),  # the step that is left out is part of the next one
-    (in_a_thread, None, STEPS),
-    (one_by_one, None, STEPS),
     (compiled_step, None, STEPS),
-    (compiled_optimizer, None, STEPS),
 ]  # fmt: skip
 
 
@@ -261,17 +137,6 @@ def test_watched_loop_trains_the_same(
 # -- DDP, in a group of one rank ------------------------------------------------------------------------------------
 
 TUNED_STEPS = 60  # longer than the comparison of two caps in three rounds
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def sparse(**options: Any) -> DistributedDataParallel:
-    return DistributedDataParallel(nn.Sequential(nn.EmbeddingBag(50, 4, sparse=True), nn.Linear(4, 4)), **options)
 
 
 def normalized(**options: Any) -> DistributedDataParallel:
@@ -322,7 +187,6 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
 @pytest.mark.parametrize(
     ("make", "options", "batches"),
     [
-        (sparse, {}, 1),
         (normalized, {}, 1),
         (normalized, {}, 2),
         (normalized, {"static_graph": True}, 1),

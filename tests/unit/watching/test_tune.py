@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,21 +9,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.watching.describe import caps_of
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
-from parabench.watching.tune import Tuning, checked, sentence, set_cap, slower
+from parabench.watching.tune import Tuning, sentence, set_cap, slower
 
 ROUNDS = 12
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_slower_is_relative_to_the_best_cap() -> None:
@@ -75,23 +62,6 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
     assert last is not None
     assert caps_of(module) == (tuning.caps[last] if missing else 25)
     assert ("because the times of a rank are missing" in line) is missing
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"bucket_mib": [1]},
-        {"bucket_mib": [1, 1]},
-        {"bucket_mib": [0, 1]},
-        {"bucket_mib": [2, math.nan]},
-        {"bucket_mib": ["one", 2]},
-        [1, 4],
-    ],
-)
-def test_checked_refuses_a_wrong_tune(asked: Any) -> None:
-    with pytest.raises(UsageError, match="give two or more different bucket caps"):
-        checked(asked, nn.Linear(1, 1))
 
 
 def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> None:

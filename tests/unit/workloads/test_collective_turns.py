@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol, dealt_out
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.workloads.collective_turns import Stage, Turn, most_rounds, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
@@ -23,15 +18,6 @@ MIXED = tuple(
 )
 BATCHES = CollectiveProtocol(rounds=10)
 CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
-
-
-@given(readings=st.integers(1, 300), rounds=st.integers(0, 60))
-def test_readings_are_dealt_out_evenly(readings: int, rounds: int) -> None:
-    dealt = dealt_out(readings, rounds)
-    assert sum(dealt) == readings
-    assert len(dealt) == max(1, min(rounds, readings))
-    assert max(dealt) - min(dealt) <= 1
-    assert min(dealt) >= 1
 
 
 @pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.alone()])
@@ -78,31 +64,7 @@ def threes(stage: Stage) -> list[tuple[Turn, ...]]:
     return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
 
 
-def test_each_follows_each_other_one_about_equally_often():
-    cases = [case(algorithm=name, min_bytes=1024, max_bytes=1024) for name in ("native", "ring", "tree", "two_level")]
-    cases[-1] = case(algorithm="two_level", ranks_per_node=1, min_bytes=1024, max_bytes=1024)
-    (stage,) = stages(CollectiveProtocol(rounds=12, batches=12), cases)
-    follows = Counter(
-        (before.place, after.place)
-        for number, (before, after) in enumerate(itertools.pairwise(stage.turns), 1)
-        if number % 4  # inside a round
-    )
-    assert set(follows.values()) == {3}
-    assert len(follows) == 4 * 3
-
-
-def test_the_marks_tell_whose_turn_it_is_at_every_time():
-    table = list(rows(BATCHES, MIXED))
-    (first, *_) = stages(BATCHES, MIXED)
-    assert table[0] == (0, None)
-    head = 1 + len(first.places) + sum(turn.readings for turn in first.turns)
-    assert [row.place for row in table[1:head]] == [
-        *first.places, *(turn.place for turn in first.turns for _ in range(turn.readings)),
-    ]  # fmt: skip
-    assert table[head : head + 3] == [(place, None) for place in first.places]
-
-
-def test_those_that_are_alike_share_a_launch_and_pins_of_nccls_do_not():
+def test_cohorts_keep_pins_of_nccl_apart():
     def on_devices(**fields):
         return case(device="cuda", backend="nccl", **fields)
 

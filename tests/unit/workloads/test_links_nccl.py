@@ -15,8 +15,7 @@ import torch.distributed as dist
 from guard import GUARD_S
 from parabench.plan.protocol import LinkProtocol
 from parabench.store.record import MIB, Phase
-from parabench.workloads import links
-from parabench.workloads.links import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
+from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclWire
 
 LATENCY_S, BYTES_PER_S = 3e-6, 400e9
 # What Python needs to start one message: more than ten times what the message takes.
@@ -148,14 +147,3 @@ def test_latency_and_bandwidth_are_the_devices(machine):
         *((size * MIB, Phase.WARMUP) for size in (1, 2, 4)), *[(8 * MIB, Phase.MEASURE)] * 3,
     ]  # fmt: skip
     assert {(row.from_rank, row.to_rank) for row in end.timed} == {(0, 1)}
-
-
-def test_without_the_hold_the_hosts_time_would_be_measured(machine, monkeypatch):
-    """The stand-in is no easier than the real thing."""
-    monkeypatch.setattr(links, "HOLD_S", 0.0)
-    _, latency_s, _ = measured(machine)
-    assert latency_s > ENQUEUE_S / 2
-
-
-def test_the_hold_is_longer_than_the_host_needs_to_enqueue_all():
-    assert HOLD_S > 5 * (TRIPS + 1) * 2 * ENQUEUE_S

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
-from torch._C._distributed_c10d import FileStore, HashStore
+from torch._C._distributed_c10d import FileStore
 
 from command_line import parabench
 from fake_launch import FakeLauncher
@@ -17,10 +16,8 @@ from parabench.analysis.session import Session, select_session
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.plan import Plan
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
 from parabench.session.request import TrainingRequest, protocol_of
-from parabench.session.runner import TrainingRunner
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
@@ -91,16 +88,6 @@ def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
     assert told[0].measured == pytest.approx(2.0 / (0.01 * (size + 0.1)), rel=0.05)
 
 
-def test_an_agreement_is_to_the_last_bit():
-    store = HashStore()
-    store.set_timeout(timedelta(seconds=30))
-    with ThreadPoolExecutor(2) as pool:
-        agreements = [Agreement(store, rank, 2) for rank in range(2)]
-        for values in ([0.1 + 0.2, 1 / 3], [1 / 7, 1e-9]):  # again, under other keys
-            told = pool.map(Agreement.__call__, agreements, values)
-            assert list(told) == [max(values)] * 2
-
-
 # -- the protocol
 
 
@@ -145,13 +132,6 @@ def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
 # -- the session
 
 
-def walked(protocol, fake, *cases):
-    kept = []
-    plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
-    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
-    return kept
-
-
 def verified(loss_of, taken, reference_steps=45):
     fake = FakeLauncher(lambda case: 0.01)
     case = Case(world_size=2, **HERE)
@@ -173,29 +153,6 @@ def test_losses_of_the_steps_that_both_took_are_compared(taken, compared):
     last = verified(lambda step, loss: loss * (1 + 1e-3 * (step == compared - 1)), taken)
     assert last.status is Status.WRONG
     assert f"loss at step {compared - 1} is" in last.failure.message
-
-
-def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
-    fake = FakeLauncher(lambda case: 0.01)
-    case = Case(world_size=2, **HERE)
-    reference = reference_of(FakeLauncher()(LaunchSpec.of(case.reference(), Protocol(warmup=5, steps=40), 1.0)))
-    seen = fake(LaunchSpec.of(case, Protocol(warmup=2, steps=18), 1.0))
-    seen.facts["counts"] = {"warmup": 2, "measured": 18}
-    seen.samples = [each for each in seen.samples if not (each.metric == "loss" and each.step == 19)]
-    verify(seen, reference)
-    assert seen.status is Status.WRONG
-    assert seen.failure.message.startswith("loss at step 19 is None, on one device")
-
-
-def test_whether_a_loss_fell_is_read_from_the_steps_of_the_reference():
-    falls = FakeLauncher(lambda case: 0.001)
-    case = Case(strategy="parameter_server_async", world_size=2, **HERE)
-    assert walked(BY_TIME.replace(launches=1), falls, case)[-1].status is Status.OK
-    rises = FakeLauncher(lambda case: 0.001)
-    rises.loss_of = lambda case, step: 5.0 - 0.01 * step if case.strategy == "single" else 5.0 + 0.01 * step
-    seen = walked(BY_TIME.replace(launches=1), rises, case)[-1]
-    assert seen.status is Status.WRONG
-    assert "the loss did not fall" in seen.failure.message
 
 
 # -- real ranks

@@ -45,7 +45,7 @@ def test_a_failure_is_the_case_whose_turn_it_was(rows, moments, place):
     assert culprit(FAILED, [marks(rows, moments)], 5, OWNERS, [2, 2]) == place
 
 
-def test_of_a_hang_nobody_can_be_blamed_for_it_is_that_of_the_rank_that_came_least_far():
+def test_hang_is_of_the_case_of_the_slowest_rank():
     hung = replace(FAILED, failure=Failure("", rank=None))
     assert culprit(hung, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 0
     assert culprit(FAILED, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 1

@@ -38,11 +38,9 @@ def verified(launch: Launch, reference: Reference | None = REFERENCE) -> str:
     ("fields", "parts"),
     [
         ({}, 1),
-        ({"grad_accumulation": 4}, 1),
         ({"verification": "first_loss", "grad_accumulation": 4}, 1),
         ({"verification": "same_split"}, 2),
         ({"verification": "same_split", "grad_accumulation": 2}, 4),
-        ({"verification": "same_split", "strategy": "tp"}, 1),
         ({"verification": "same_split", "strategy": "tp_ddp", "world_size": 4, "tp_size": 2}, 2),
         ({"verification": "same_split", "strategy": "pp", "microbatches": 4}, 4),
     ],

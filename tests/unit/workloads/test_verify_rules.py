@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parabench.plan.case import Case
-from parabench.store.record import Failure, Launch, Phase, Sample, Status
+from parabench.store.record import Launch, Phase, Sample, Status
 from parabench.workloads.verify import (
     EARLY,
     LOSS_COST,
@@ -54,18 +54,11 @@ def test_only_those_who_see_a_loss_or_the_norm_are_asked() -> None:
     assert wrong(launched("pp", {1: FALLING})) == "no grad_norm was recorded, so nothing can be verified"
 
 
-def test_what_did_not_end_well_is_not_judged() -> None:
-    crashed = launched("ddp", {})
-    crashed.status, crashed.failure = Status.CRASHED, Failure("ended by SIGKILL")
-    verify(crashed, REFERENCE)
-    assert (crashed.status, str(crashed.failure)) == (Status.CRASHED, "ended by SIGKILL")
-
-
 def test_without_a_reference_one_devices_training_is_not_judged() -> None:
     assert wrong(launched("ddp", {0: [1.0]}), None) is None
 
 
-def test_rounding_may_take_later_losses_further_apart_than_early_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_losses_have_a_wider_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TOLERANCES, "ieee", Tolerance(loss=1e-3, later_loss=0.5, grad_norm=1e-5))
     late = [value * (1.3 if step >= EARLY else 1.0) for step, value in enumerate(FALLING)]
     assert wrong(launched("ddp", {0: late}, norms={0: 2.0})) is None
@@ -86,7 +79,7 @@ def test_apart_only_the_first_loss_is_one_devices() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
-def test_every_loss_is_there_and_finite_with_and_without_a_reference(strategy: str) -> None:
+def test_missing_loss_is_wrong_without_a_reference_too(strategy: str) -> None:
     for reference in (REFERENCE, None):
         for losses in ({0: [4.0, None], 1: [4.0, 3.0]}, {0: [4.0], 1: [4.0, 3.0]}):
             seen = wrong(launched(strategy, losses, applied=[[0, 0, 0], [1, 0, 1]]), reference)
@@ -131,9 +124,7 @@ def swapped(rows: list[list[int]], a: int, b: int) -> list[list[int]]:
         (None, "no ledger of applied gradients was recorded, so nothing can be verified"),
         ([row for row in ledger() if row[:2] != [1, 7]], "rank 1's step 7 was applied 0 times, not once"),
         ([*ledger(), [0, 3, 1]], "rank 0's step 3 was applied 2 times, not once"),
-        ([*ledger(), [1, STEPS, 1]], "rank 1's step 20 was applied 1 times, and this rank took no such step"),
         (swapped(ledger(), 4, 6), "the gradients of rank 0 were applied in another order than they were computed"),
-        ([row for row in ledger() if row[0] == 0], "rank 1's step 0 was applied 0 times, not once"),
         ([*ledger(), [2, 0, 1]], "41 gradients were applied, 40 computed"),
     ],
 )
@@ -147,7 +138,7 @@ def test_a_ledger_that_is_not_whole_is_wrong(applied: list[list[int]] | None, me
 RISING = [round(4.0 + 0.1 * step, 1) for step in range(STEPS)]
 
 
-def test_a_loss_that_does_not_fall_where_one_devices_does_is_wrong() -> None:
+def test_loss_that_does_not_fall_is_wrong() -> None:
     assert wrong(asynchronous(ledger(), RISING)) == (
         "the loss did not fall: 4 at the first step, 5.7 over the last 5, on one device 2.3"
     )
@@ -159,6 +150,6 @@ def test_a_loss_that_does_not_fall_where_one_devices_does_is_wrong() -> None:
     ("last", "clear"),
     [([3.5] * 5, True), ([3.5, 3.7, 3.3, 3.5, 3.5], True), ([4.0] * 5, False), ([3.5, 3.8, 3.2, 3.5, 3.5], False)],
 )
-def test_nothing_is_asked_where_one_devices_loss_did_not_clearly_fall(last: list[float], clear: bool) -> None:
+def test_rising_loss_is_accepted_when_the_reference_is_flat(last: list[float], clear: bool) -> None:
     reference = Reference(loss=dict(enumerate([4.0] * 15 + last)), grad_norm={0: 2.0})
     assert (wrong(asynchronous(ledger(), RISING), reference) is not None) == clear

@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
 from parabench.analysis.collectives.cost_model import Fit, fit_costs
@@ -50,30 +48,7 @@ def constants(fit: Fit):
 # -- the formulas ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("op", "algorithm", "n", "expected"),
-    [
-        ("all_reduce", "ring", 4, (6, 1.5, 0.75)),
-        ("reduce_scatter", "ring", 4, (3, 0.75, 0.75)),
-        ("all_gather", "ring", 4, (3, 0.75, 0)),
-        ("broadcast", "ring", 4, (3, 3, 0)),
-        ("all_reduce", "tree", 4, (6, 3, 1)),
-        ("all_gather", "tree", 4, (5, 1.25, 0)),
-        ("broadcast", "tree", 4, (3, 3, 0)),
-        ("all_reduce", "halving_doubling", 8, (6, 1.75, 0.875)),
-        ("all_gather", "halving_doubling", 8, (3, 0.875, 0)),
-        ("all_reduce", "parameter_server", 4, (6, 6, 3)),
-        ("reduce_scatter", "parameter_server", 4, (6, 3.75, 3)),
-        ("broadcast", "parameter_server", 4, (3, 3, 0)),
-    ],
-)
-def test_costs_are_those_of_the_papers(op, algorithm, n, expected):
-    found = costs(op, algorithm, n, MIB, None, 2 * MIB)
-    each = [found.get(key, 0) for key in ((NODE, "a"), (NODE, "b"), ("rank", "c"))]
-    assert each == [expected[0], expected[1] * MIB, expected[2] * MIB]
-
-
-def test_every_algorithm_of_ours_has_a_formula_for_every_operation():
+def test_every_algorithm_has_a_formula():
     lacking = {*itertools.product(LEVELS, OPS)} - {*FORMULAS}
     assert not lacking, f"analysis/collectives/rounds.py: give FORMULAS {sorted(lacking)}"
     assert set(FORMULAS) == set(itertools.product(LEVELS, OPS))
@@ -133,23 +108,6 @@ def test_both_tiers_are_found_where_several_shapes_were_measured():
             assert found[key[1], key[0]].value == pytest.approx(value, rel=1e-6)
 
 
-@settings(deadline=None)  # the first fit imports scipy
-@given(
-    a=st.floats(1e-6, 1e-3), b=st.floats(1e-11, 1e-8), c=st.floats(1e-11, 1e-8), seed=st.integers(0, 2**32 - 1),
-    noise=st.floats(0.001, 0.05),
-)  # fmt: skip
-def test_noisy_times_give_the_constants_within_a_few_of_their_intervals(a, b, c, seed, noise):
-    """95 % intervals miss now and then; four of their half-widths are not missed by any seed."""
-    truth = {(NODE, "a"): a, (NODE, "b"): b, ("rank", "c"): c}
-    (fit,) = fit_costs(points("ring", ("all_reduce", "all_gather"), (2, 4), truth=truth, noise=noise, seed=seed))
-    for constant in fit.constants:
-        if constant.low is None:
-            assert constant.value == 0
-            continue
-        half = constant.high - constant.value
-        assert abs(constant.value - truth[constant.tier, constant.name]) <= 4 * half
-
-
 def coverage(ops, worlds, launches, noise, of_launch, sessions):
     """How often the intervals hold the truth, and the mean estimate over it, where each launch has an effect of its
     own on all of its sizes. Both noises are log-normal with a mean of 1."""
@@ -174,9 +132,7 @@ def coverage(ops, worlds, launches, noise, of_launch, sessions):
     ("ops", "worlds", "launches"),
     [
         (("all_reduce", "reduce_scatter", "all_gather"), (2, 4), 3),
-        (("all_reduce", "all_gather"), (2,), 3),
         (("all_gather",), (2,), 3),
-        (("all_gather",), (2,), 2),
     ],
 )
 def test_intervals_hold_the_truth_when_launches_differ_too(ops, worlds, launches):
@@ -185,7 +141,7 @@ def test_intervals_hold_the_truth_when_launches_differ_too(ops, worlds, launches
     assert 0.88 < held < 0.99
 
 
-def test_what_one_operation_cannot_tell_apart_is_unknown_and_only_the_sum_is_given():
+def test_fit_gives_the_sum_of_unidentifiable_constants():
     (fit,) = fit_costs(points("ring", ("all_reduce",), (2, 4)))
     found = constants(fit)
     assert found["b + 0.5 c", "node + rank"].value == pytest.approx(2.5e-10)
@@ -198,7 +154,7 @@ def test_what_one_operation_cannot_tell_apart_is_unknown_and_only_the_sum_is_giv
     assert fit.predict("all_reduce", 4, MIB) == pytest.approx(seconds("all_reduce", "ring", 4, MIB))
 
 
-def test_the_backends_own_is_a_line_for_each_operation_and_world_size():
+def test_fit_of_native_is_a_line_per_operation_and_size():
     measured = [
         (op, "native", n, None, size, 1e-4 * n + size * 1e-10, launch)
         for launch, (op, n, size) in enumerate(itertools.product(("all_reduce", "broadcast"), (2, 4), SIZES))
@@ -212,7 +168,7 @@ def test_the_backends_own_is_a_line_for_each_operation_and_world_size():
         fits[1].predict("all_reduce", 8, MIB)
 
 
-def test_a_prediction_goes_beyond_what_was_measured_and_says_where_it_cannot():
+def test_predict_extrapolates_and_names_unknown_constants():
     (fit,) = fit_costs(points("ring", OPS, (2, 4)))
     assert fit.predict("all_reduce", 64, 8 * MIB) == pytest.approx(seconds("all_reduce", "ring", 64, 8 * MIB))
     (gather,) = fit_costs(points("ring", ("all_gather",), (2, 4)))

@@ -72,7 +72,7 @@ def test_rounds_by_hand(op, algorithm, n, g, expected):
     assert rounds(op, algorithm, n, g, size) == tuple(expected)
 
 
-def test_rounds_reject_nodes_that_are_not_full_and_unknown_levels():
+def test_rounds_reject_partly_filled_nodes():
     with pytest.raises(ValueError, match="6 ranks do not fill nodes of 4"):
         rounds("all_reduce", "ring", 6, 4, MIB)
     with pytest.raises(UsageError, match="two_level"):

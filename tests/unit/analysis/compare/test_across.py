@@ -7,15 +7,13 @@ import re
 
 import jsonschema
 import numpy as np
-import pandas as pd
 import pytest
 
 import fake_results as fake
 from command_line import parabench
 from fake_results import OOM
-from parabench.analysis.compare.machines import answers, compared, machines
+from parabench.analysis.compare.machines import compared, machines
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.stats.contrasts import geometric_mean
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
@@ -94,18 +92,6 @@ def test_ratios_of_a_known_truth(gpus):
     assert work.gives["per_gb"][0].ratio == pytest.approx(1 / step_time.ratio)
 
 
-def test_sentences_name_ratios_and_their_intervals(gpus):
-    said = answers(machines(gpus).works)
-    assert re.match(
-        r"candidate is faster overall: a step takes 0.40 times as long on candidate as on base \(geometric mean of 3 "
-        r"cases; 95 %: "
-        r"0.3\d+ to 0.4\d+\)\.$",
-        said[0],
-    )
-    assert re.match(r"Relative to base, tokens per joule: 1.33 times on candidate \(geometric mean of 3", said[-2])
-    assert re.match(r"Relative to base, tokens/s per GB of peak memory: 2.5\d times on candidate \(geom", said[-1])
-
-
 def test_warnings_name_what_else_differs(gpus, mixed):
     assert [each.code for each in machines(gpus).findings] == ["one_machine", "software"]
     found = machines(mixed).findings
@@ -119,23 +105,6 @@ def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
         compared(old, new)
     with pytest.raises(UsageError, match=r"a of .* is given twice"):
         compared(old, old)
-
-
-def logs(random, cases, blocks, shared):
-    """One side: what a block's launches share, and noise of each launch."""
-    common = random.normal(0, shared, blocks)
-    return [pd.Series(common + random.normal(0, 0.01, blocks)) for _ in range(cases)]
-
-
-def test_with_every_launch_there_it_is_welchs_test_of_block_means():
-    from scipy import stats
-
-    random = np.random.default_rng(1)
-    sides = logs(random, 3, 4, 0.05), logs(random, 3, 6, 0.02)
-    found = geometric_mean(list(zip(*sides, strict=True)))
-    means = [np.mean(list(side), axis=0) for side in sides]
-    expected = stats.ttest_ind(means[1], means[0], equal_var=False).confidence_interval()
-    assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
 
 
 @pytest.mark.parametrize("which", ["gpus", "mixed"])

@@ -64,24 +64,7 @@ def test_an_injected_slowdown_is_flagged_alone(tmp_path):
     assert compare(slow, base).verdict is Verdict.NO_REGRESSION
 
 
-def test_every_number_comes_from_the_launches_that_the_row_names(tmp_path):
-    base, new = (
-        side(tmp_path, name, fake.sweep(CASES, truth, noise=0.02, seed=seed)) for seed, name in enumerate("ab")
-    )
-    for row in compare(base, new).rows:
-        for of, ids, seconds in (
-            (base, row.base_launches, row.base_step_time_s),
-            (new, row.candidate_launches, row.candidate_step_time_s),
-        ):
-            stored = of.results.launch.set_index("id").loc[list(ids)]
-            assert set(stored["case_id"]) == {row.case_id}
-            steps = of.results.sample.query("phase == 'measure' and metric == 'step_s' and rank == 0")
-            numbers = [steps[steps["launch_id"] == i]["value"].quantile(0.1) for i in ids]
-            assert len(ids) == 3
-            assert seconds == pytest.approx(np.exp(np.log(numbers).mean()))
-
-
-def test_slower_within_the_tolerance_is_the_same_and_beyond_it_but_noisy_is_unclear(tmp_path):
+def test_outcome_depends_on_tolerance_and_noise(tmp_path):
     base = side(tmp_path, "base", fake.sweep(CASES, truth))
     within = side(tmp_path, "a", fake.sweep(CASES, lambda c: truth(c) * 1.019))
     assert compare(base, within).verdict is Verdict.NO_REGRESSION
@@ -94,7 +77,7 @@ def test_slower_within_the_tolerance_is_the_same_and_beyond_it_but_noisy_is_uncl
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(1.015, Verdict.NO_REGRESSION), (1.0198, Verdict.INCONCLUSIVE)])
-def test_a_slowdown_that_may_be_the_tolerance_is_no_pass_however_surely_it_was_found(tmp_path, slower, verdict):
+def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, verdict):
     """+1.5 % measured so well that 0.6 % would have been found: it passes a tolerance of 2 %, and says what is ruled
     out. +1.98 % measured as well does not pass it."""
     base = fake.sweep(CASES[:1], truth, noise=0.002, blocks=20, seed=1)
@@ -114,7 +97,7 @@ def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):
     assert test.p_slower == pytest.approx(0.1127, abs=1e-4)  # t = sqrt(3)
 
 
-def test_a_gate_that_does_not_rule_out_the_tolerance_is_inconclusive(tmp_path):
+def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     base, same = (side(tmp_path, f"n{seed}", fake.sweep(CASES, truth, noise=0.02, seed=seed)) for seed in (1, 2))
     found = compare(base, same)
     assert (found.verdict, found.verdict.exit_code) == (Verdict.INCONCLUSIVE, 3)
@@ -186,7 +169,7 @@ def test_nothing_is_dropped(tmp_path):
     )
 
 
-def test_other_hardware_or_torch_is_refused_unless_it_is_what_is_judged(tmp_path):
+def test_gate_refuses_other_hardware_unless_changed(tmp_path):
     base = side(tmp_path, "base", fake.sweep(CASES, truth, seed=1))
     other = fake.ENVIRONMENT | {"versions": {"torch": "2.14.0", "numpy": "2.4.7"}, "cores": 4, "host": "elsewhere"}
     new = side(tmp_path, "new", fake.sweep(CASES, truth, seed=2), environment=other)
@@ -208,23 +191,6 @@ def test_other_hardware_or_torch_is_refused_unless_it_is_what_is_judged(tmp_path
         compare(few, many)
 
 
-def test_a_side_is_a_store_a_folder_or_a_session_of_one(tmp_path):
-    folder = tmp_path / "with@sign"
-    folder.mkdir()
-    for name in ("first", "second"):
-        fake.write(folder / "results.db", fake.sweep(CASES, truth), label=name)
-    assert read_side(str(folder), "base").session.name == "second"
-    assert read_side(f"{folder}@first", "base").session.name == "first"
-    assert read_side(f"{folder / 'results.db'}@1", "base").session.name == "first"
-    with pytest.raises(UsageError, match="session 'third' is not in"):
-        read_side(f"{folder}@third", "base")
-    with pytest.raises(UsageError, match=r"gone.db does not exist"):
-        read_side(f"{tmp_path / 'gone.db'}@1", "base")
-    same = read_side(f"{folder}@2", "base"), read_side(str(folder), "candidate")
-    with pytest.raises(UsageError, match=r"second of .* is given twice; name other sessions as "):
-        compare(*same)
-
-
 def sessions_of(tmp_path, name, levels, noise=0.001, first=0, environment=None, **more):
     """A store with a session of each level, the last one its newest."""
     for i, level in enumerate(levels):
@@ -237,7 +203,7 @@ def sessions_of(tmp_path, name, levels, noise=0.001, first=0, environment=None, 
 DAYS = (1.0, 1.02, 0.99, 1.01, 1.0, 1.01)
 
 
-def test_a_slower_day_is_no_regression_where_the_store_tells_how_days_differ(tmp_path):
+def test_variance_between_sessions_prevents_false_alarms(tmp_path):
     """Launches that agree within 0.1 %, another session 3 % slower: Welch's test alone calls that a regression."""
     new = sessions_of(tmp_path, "new", [1.03], first=50)
     for name, days, alarm in (("few", DAYS[-3:], False), ("six", DAYS, False), ("steady", [1.0] * 6, True)):
@@ -274,22 +240,7 @@ def test_tolerance_against_a_baseline_follows_its_sessions(tmp_path):
         against_baseline(side_of(fake.write(tmp_path / "one.db", [fake.launch(CASES[0])])))
 
 
-@pytest.mark.slow  # 40 sessions are written, read and compared
-def test_predicted_tolerance_passes_most_equal_sessions(tmp_path):
-    """At least 90% of later sessions pass if they differ no more than the stored sessions do."""
-    base = sessions_of(tmp_path, "six", DAYS)
-    six = against_baseline(base)
-    lot = np.random.default_rng(2)
-    levels = np.exp(np.log(DAYS).mean() + np.std(np.log(DAYS), ddof=1) * lot.standard_normal(40))
-    passed = sum(
-        gate.compare(base, sessions_of(tmp_path, f"new{at}", [level], first=at + 9), tolerance=six.tolerance).verdict
-        is Verdict.NO_REGRESSION
-        for at, level in enumerate(levels)
-    )
-    assert passed >= 36
-
-
-def test_only_sessions_that_could_have_been_the_base_tell_how_sessions_differ(tmp_path):
+def test_between_sessions_counts_comparable_sessions(tmp_path):
     new = sessions_of(tmp_path, "new", [1.0], first=50)
     base = sessions_of(tmp_path, "base", DAYS)
     assert gate.compare(base, new).between_sessions.sessions == 6
@@ -315,10 +266,6 @@ OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
 
 def steady(cases=CASES, blocks=4, seed=1):
     return fake.sweep(cases, truth, noise=0.001, blocks=blocks, seed=seed)
-
-
-def failing(case, launches, first=0):
-    return [fake.launch(case, block=first + i, **OOM) for i in range(launches)]
 
 
 @pytest.mark.parametrize(

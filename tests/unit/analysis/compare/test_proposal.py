@@ -26,7 +26,7 @@ def test_no_more_is_spent_than_there_is():
     assert sum(SPENT.values()) == pytest.approx(1)
 
 
-def test_a_proposal_that_gains_nothing_is_kept_no_more_often_than_it_may():
+def test_false_accepts_are_rare():
     """The gain that is asked for would hide it: without one, at ten times what a first proposal may spend."""
     lot, kept, spend = np.random.default_rng(0), 0, 0.05
     for _ in range(1500):
@@ -40,7 +40,7 @@ def test_a_proposal_that_gains_nothing_is_kept_no_more_often_than_it_may():
     assert kept <= 103
 
 
-def test_a_gain_of_two_percent_is_found_and_nothing_is_discarded_soon():
+def test_gain_of_two_percent_is_accepted():
     lot = np.random.default_rng(1)
     gains = [proposed(lot, alpha_of(1), gain=0.02, sd=0.007) for _ in range(200)]
     assert sum(each.accept for each in gains) >= 190

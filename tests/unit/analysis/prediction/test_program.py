@@ -43,16 +43,6 @@ def test_timeline_of_ddp_waits_when_backward_ends() -> None:
     assert step_s(program_of(events, 2), 5.0) == 13.0
 
 
-def test_timeline_overlaps_a_call_that_is_waited_for_later() -> None:
-    """FSDP's prefetch: gathered beside the work before it is needed."""
-    events = [
-        ["part", "forward"], call("all_gather", 8), ["work", 1.0], call("all_gather", 8), ["work", 0.0], ["wait", 0],
-        ["work", 4.0], ["wait", 1], ["work", 1.0],
-    ]  # fmt: skip
-    # Gathered at 3, and at 6 behind it; work from 3 to 7, the second is there, 1 more.
-    assert step_s(program_of(events, 2), 3.0) == 8.0
-
-
 def test_with_caps_makes_buckets_of_the_gradients() -> None:
     events = [
         ["part", "forward"], ["work", 1.0], ["part", "backward"], ["work", 4.0], call("all_reduce", 40), ["work", 0.0],

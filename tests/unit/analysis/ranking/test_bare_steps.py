@@ -39,7 +39,7 @@ def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native
     return [steps[WARMUP : WARMUP + STEPS - 1] for steps in launched.facts["moved"]]
 
 
-def test_one_device_alone_moves_nothing_and_a_line_in_a_log_would_be_seen() -> None:
+def test_steps_of_one_device_move_no_byte() -> None:
     """Marks go to memory that is mapped, which is no reading or writing. In a group of one, as the facts need one."""
     assert moved("single", 1, instrumented=4) == [[NOTHING] * (STEPS - 1)]
     ((step, *others),) = moved("chatty", 1, instrumented=4)
@@ -48,9 +48,7 @@ def test_one_device_alone_moves_nothing_and_a_line_in_a_log_would_be_seen() -> N
 
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
-def test_instruments_and_sampler_move_nothing_in_steps_that_they_do_not_carry(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instruments_move_no_byte_in_measured_steps(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gloo sends for a step does not depend on time, and is written to its sockets: to the byte and the call it
     is the same with instruments as without, and nothing is written beside it. It reads by recv, which is no read."""
     full = moved("ddp", 2, 4, algorithm)

@@ -10,7 +10,7 @@ import pytest
 
 import fake_results as fake
 from answers_helpers import sweet_spots
-from command_line import command_of, parabench
+from command_line import parabench
 from docs.site.schemas import schema
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.words import sentence, to_dict
@@ -58,7 +58,7 @@ def holding(peaks, device="cpu", blocks=3, **noise):
 # -- throughput --------------------------------------------------------------------------------------------------
 
 
-def test_throughput_compares_works_that_differ_only_in_their_batch(tmp_path):
+def test_throughput_compares_workloads_of_several_batches(tmp_path):
     cases = [fake.case(world_size=n, global_batch=8 * n) for n in (1, 2, 4)]
     seconds = {1: 0.040, 2: 0.050, 4: 0.060}
     launches = fake.sweep(cases, lambda c: seconds[c.world_size], noise=0.002)
@@ -175,25 +175,6 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
 # -- words and JSON ----------------------------------------------------------------------------------------------
 
 
-def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)] + [fake.case(strategy="fsdp")]
-    truth = {1.0: 0.0401, 4.0: 0.04, 25.0: 0.0402, None: 0.06}
-    launches = fake.sweep(cases, lambda c: truth[c.bucket_mib], noise=0.02)
-    fake.write(tmp_path / "results.db", launches)
-    said = parabench("best", tmp_path / "results.db").output
-    (answer,) = valid(parabench("best", tmp_path / "results.db", "--json", "-").output)
-    code = answer["best"]["code"]
-    size = answer["best"]["label"].removeprefix("ddp native ").partition(" MiB")[0]
-    assert f"bucket_cap_mb={size})" in code
-    assert "\n".join(f"    {line}" if line else "" for line in code.splitlines()) in said
-    assert {each["code"] for each in (*answer["tied"], *answer["slower"])} == {None}
-    assert "One number per launch: 10th percentile of its steps, as on shared CPUs." in said
-    assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
-    fake.write(tmp_path / "results.db", launches, label="newer")
-    assert "To settle it" not in parabench("best", f"{tmp_path}/results.db@fake").output  # only the newest resumes
-    assert "To settle it" not in parabench("best", tmp_path / "results.db", "--objective", "memory").output
-
-
 def test_on_dedicated_gpus_the_statistic_is_the_median(tmp_path):
     cases = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "fsdp")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04), environment=GPU)
@@ -213,8 +194,3 @@ def test_every_answer_fits_the_schema(tmp_path):
         assert told[0]["objective"] == objective
     with pytest.raises(jsonschema.ValidationError):
         valid(json.dumps([{**told[0], "surprise": 1}]))
-
-
-def test_the_command_offers_every_objective():
-    (option,) = [each for each in command_of("best").params if each.name == "objective"]
-    assert list(option.type.choices) == list(OBJECTIVES)

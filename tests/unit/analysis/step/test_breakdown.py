@@ -76,7 +76,7 @@ def test_a_part_that_takes_turns_is_one_part(seen_of):
     assert (found["compute_s"], found["overlapped_s"]) == (7.5, 1.5)
 
 
-def test_a_posted_message_is_communication_only_while_it_is_waited_for(seen_of):
+def test_posted_message_counts_while_it_is_waited_for(seen_of):
     # A receive posted at 3.5 that is waited for from 6 to 7, a send that was done before anyone waited, and between
     # them a collective that hides its second half.
     calls = [
@@ -92,7 +92,7 @@ def test_a_posted_message_is_communication_only_while_it_is_waited_for(seen_of):
     assert (found["calls"], found["unknown_calls"]) == (3, 0)
 
 
-def test_a_case_is_its_slowest_ranks_median_step_then_the_median_launch(seen_of):
+def test_case_anatomy_is_of_the_slowest_rank(seen_of):
     launches = []
     for exposed in (1.0, 3.0, 2.0):
         launch = ddp()
@@ -242,7 +242,7 @@ def lagging(
     return launch
 
 
-def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
+def test_straggler_is_named_with_the_time_others_wait(seen_of):
     launches = [lagging(ddp(), 1.0) for _ in range(2)]
     seen = seen_of(*launches)
     # From 5.5 to 6 for the first call, from 7 to 8 for the second.
