@@ -39,12 +39,11 @@ def program() -> None:
     try:
         main()
     except SystemExit as ended:
-        from parabench import cli
-
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            if sys.argv[1:2] and sys.argv[1] in cli.ANSWERING:
+        cli = sys.modules.get("parabench.cli")  # None if a package is missing
+        if cli is not None and sys.argv[1:2] and sys.argv[1] in cli.ANSWERING:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
                 os._exit(ended.code if isinstance(ended.code, int) else 0)
         raise
 

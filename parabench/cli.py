@@ -49,7 +49,7 @@ ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")
 USAGE = 2
 # These commands read stores, print, and exit. They make many objects and hardly any garbage. Python looks for garbage
-# after every 700 new objects, and again at exit: about a fifth of a report's time.
+# after every 700 new objects: about a sixth of a report's time.
 ANSWERING = ("best", "compare", "history", "predict", "report")
 GARBAGE_AFTER = 1_000_000
 
