@@ -189,8 +189,8 @@ def plain(text: str) -> str:
 
 
 def listed(values: Any, factor: float = 1.0) -> Any:
-    """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold."""
+    """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold, and for None."""
     items = values.to_numpy(dtype=float).tolist() if hasattr(values, "to_numpy") else list(values)
     if items and isinstance(items[0], list):
-        return [[format.number_or_none(factor * v) for v in row] for row in items]
-    return [format.number_or_none(factor * v) for v in items]
+        return [listed(row, factor) for row in items]
+    return [None if v is None else format.number_or_none(factor * v) for v in items]

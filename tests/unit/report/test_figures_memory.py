@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
+from parabench.report.figures.figures import listed
 from parabench.report.figures.memory import peak_memory, states
 from parabench.store.record import MIB, DeviceSample
 
@@ -76,3 +79,7 @@ def test_states_of_one_world_size_have_no_figure_against_it(tmp_path):
     (panel,) = states(session_data(fake.write(tmp_path / "r.db", [fake.tell(fake.launch(CASES[0]), **held)])))
     assert panel.title == "4 ranks"
     assert list(traces(panel)) == ["parameters", "gradients", "optimizer state"]
+
+
+def test_unknown_numbers_of_a_figure_are_null():
+    assert listed([1.0, None, math.nan], 2.0) == [2.0, None, None]
