@@ -88,6 +88,7 @@ def _step_shares(own: pd.DataFrame) -> Panel:
         "customdata": own["case_id"].to_list(), "showlegend": False, "hoverinfo": "skip",
     }  # fmt: skip
     look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN}
+    look["xaxis"] = {"rangemode": "tozero"}
     figure, height = in_rows(own["shown"], "an instrumented step (ms)", [*traces, exposed], head=120, least=2, **look)
     return Panel(titled(own), figure, height, wide=True)
 

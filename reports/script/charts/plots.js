@@ -18,7 +18,8 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
     const heading = plot.parentElement?.querySelector(":scope > figcaption");
     if (heading) {
       heading.dataset.title ??= heading.textContent;
-      heading.textContent = [heading.dataset.title, note].filter(Boolean).join(" · ");
+      const text = [heading.dataset.title, note].filter(Boolean).join(" · ");
+      heading.textContent = text.charAt(0).toUpperCase() + text.slice(1);
       heading.hidden = !heading.textContent;
     }
     const size = { width: plot.clientWidth, height: plot.clientHeight };
