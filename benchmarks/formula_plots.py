@@ -41,7 +41,7 @@ def main() -> None:
         report = write_report(load(store), Path(scratch) / "report.html")
         page.goto(f"{report.as_uri()}#tab=algorithms")
         page.wait_for_selector("html[data-drawn=yes]", state="attached")
-        for figure in page.locator("#fit-panels figure").all():
+        for figure in page.locator("#fit figure").all():
             title = figure.locator("figcaption").inner_text()
             image = figure.locator(".plot").evaluate(DRAW, [title, WIDTH, HEIGHT])
             name = title.replace(", ", "-").replace(" ", "-") + ".svg"

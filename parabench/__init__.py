@@ -1,8 +1,7 @@
 """parabench: profiling and benchmarking of distributed PyTorch training.
 
-What a suite file needs is here, a module with a model or strategy of your own, and `watch` for a training loop of
-your own: `from parabench import sweep`.
-Each name is imported when it is first asked for.
+The public API: what suite files, custom models and custom strategies need; `watch` for your own training loop; `load`
+and `compare` for notebooks. Each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parabench.analysis.answer import Answer
     from parabench.models.base import Model
+    from parabench.notebook import LoadedSession, compare, load
     from parabench.plan.case import Case
     from parabench.plan.protocol import ComputeProtocol, Protocol
     from parabench.plan.suite import Sweep, sweep
@@ -19,19 +20,23 @@ if TYPE_CHECKING:
     from parabench.watching.watch import watch
 
 __all__ = [
-    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep",
-    "watch",
+    "Answer", "Case", "ComputeProtocol", "LoadedSession", "Model", "ParallelModel", "Protocol", "StrategyContext",
+    "Sweep", "__version__", "compare", "load", "sweep", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Answer": "parabench.analysis.answer",
     "Case": "parabench.plan.case",
     "ComputeProtocol": "parabench.plan.protocol",
+    "LoadedSession": "parabench.notebook",
     "Model": "parabench.models.base",
     "ParallelModel": "parabench.strategies.base",
     "Protocol": "parabench.plan.protocol",
     "StrategyContext": "parabench.strategies.base",
     "Sweep": "parabench.plan.suite",
+    "compare": "parabench.notebook",
+    "load": "parabench.notebook",
     "sweep": "parabench.plan.suite",
     "watch": "parabench.watching.watch",
 }

@@ -17,6 +17,7 @@ PACKAGES = {
     "msgspec": "msgspec",
     "numpy": "numpy",
     "pandas": "pandas",
+    "plotly": "plotly",
     "psutil": "psutil",
     "pynvml": "nvidia-ml-py",
     "pytest": "pytest",

@@ -17,6 +17,7 @@ import click
 
 from docs.site.schemas import SCHEMAS
 from docs.site.schemas import schema as schema_of
+from parabench.analysis import details
 from parabench.analysis.collectives.bus import CALL_COLUMNS
 from parabench.analysis.numbers import COLUMNS
 from parabench.cli import COMMANDS, main
@@ -137,14 +138,9 @@ def metrics() -> str:
     return table(("metric", "unit", "meaning"), rows)
 
 
-def numbers() -> str:
-    """Each column of the table of numbers."""
-    return table(("column", "meaning"), ((code(name), meaning) for name, meaning in COLUMNS.items()))
-
-
-def numbers_of_collectives() -> str:
-    """Each column that only sessions of collectives have."""
-    return table(("column", "meaning"), ((code(name), meaning) for name, meaning in CALL_COLUMNS.items()))
+def meanings(columns: Mapping[str, str]) -> Callable[[], str]:
+    """Return a function that lists the columns of a table with their meanings."""
+    return lambda: table(("column", "meaning"), ((code(name), meaning) for name, meaning in columns.items()))
 
 
 def schemas() -> str:
@@ -189,10 +185,13 @@ def _kind(schema: Mapping[str, Any], whose: str) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "axes": axes,
+    "calls": meanings(details.CALLS),
     "columns": columns,
+    "memory": meanings(details.MEMORY),
     "metrics": metrics,
-    "numbers": numbers,
-    "numbers of collectives": numbers_of_collectives,
+    "numbers": meanings(COLUMNS),
+    "numbers of collectives": meanings(CALL_COLUMNS),
     "options": options,
     "schemas": schemas,
+    "steps": meanings(details.STEPS),
 }

@@ -1,8 +1,8 @@
-"""JSON Schemas of the JSON that commands write, generated from the records that they write.
+"""JSON Schemas of the JSON that commands write, generated from the tables of their answers.
 
     python -m docs.site.schemas docs/reference    # make schemas
 
-keys.toml has the meaning of each key. The site contains the schemas (docs/site/hooks.py).
+keys.toml has the meaning of each column. The site contains the schemas (docs/site/hooks.py).
 """
 
 from __future__ import annotations
@@ -10,103 +10,95 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any
 
 import msgspec
 
-from parabench.ab.series import Series as SeriesOfProposals
-from parabench.analysis.collectives.crossover import BusAnswer
-from parabench.analysis.compare.gate import Comparison, Verdict
-from parabench.analysis.compare.machines import Machines
-from parabench.analysis.history import Series, SessionEntry
-from parabench.analysis.noise import Sensitivity
-from parabench.analysis.prediction.predict import Prediction, Refused
-from parabench.analysis.ranking.ranking import Answer
-from parabench.commands.doctor import Examination
-from parabench.commands.init import Trial
-from parabench.commands.list import Listing
+from parabench.ab import series
+from parabench.analysis import noise
+from parabench.analysis.answer import VERSION, Columns
+from parabench.analysis.answer import columns as columns_of
+from parabench.analysis.collectives import crossover
+from parabench.analysis.compare import gate, machines
+from parabench.analysis.history import TABLES as HISTORY
+from parabench.analysis.prediction import predict
+from parabench.analysis.ranking import words
+from parabench.analysis.step.recorded import COMPARED
+from parabench.commands.doctor import TABLES as DOCTOR
+from parabench.commands.init import TABLES as CHECK
+from parabench.commands.list import TABLES as LIST
+from parabench.plan.case import Case
+from parabench.store.record import Finding
 
 KEYS = Path(__file__).with_name("keys.toml")
 
-
-def extended(record: type[Any], **more: Any) -> type[Any]:
-    """Return the record with more fields, or with other types, as its `to_dict` writes them."""
-    names = [each.name for each in fields(record)] if is_dataclass(record) else record.__struct_fields__
-    hints = {name: get_type_hints(record, include_extras=True)[name] for name in names}
-    return msgspec.defstruct(record.__name__, list((hints | more).items()))
-
-
-def _history() -> type[Any]:
-    text = {"case_id": str, "state": str, "whole": float | None, "away": float | None, "sentence": str}
-    series = extended(Series, case=dict[str, Any], **text)
-    return msgspec.defstruct("History", [("sentence", str), ("sessions", list[SessionEntry]), ("series", list[series])])  # type: ignore[valid-type]
-
-
-def _gate() -> type[Any]:
-    return extended(
-        Comparison,
-        schema=Literal[3],
-        kind=Literal["gate"],
-        verdict=Verdict,
-        exit_code=Literal[0, 1, 3],
-        upper=float | None,
-        sentence=str,
-    )
-
-
-# {file: (title, whether it is an array, the records of which each is one)}.
-SCHEMAS: dict[str, tuple[str, bool, Callable[[], Iterable[type[Any]]]]] = {
-    "best": (
-        "parabench best --json",
-        True,
-        lambda: (
-            extended(Answer, winner=str | None, sentence=str, notes=list[str]),
-            extended(BusAnswer, sentence=str),
-        ),
-    ),
-    "check": ("parabench check --json", False, lambda: (Trial,)),
-    "compare": (
-        "parabench compare --json and parabench ab --json",
-        False,
-        lambda: (_gate(), extended(Machines, schema=Literal[3], kind=Literal["across hardware"], sentence=str)),
-    ),
-    "doctor": ("parabench doctor --json", False, lambda: (Examination,)),
-    "history": ("parabench history --json", False, lambda: (_history(),)),
-    "list": ("parabench list --json", False, lambda: (Listing,)),
-    "noise": ("parabench noise --json", False, lambda: (extended(Sensitivity, schema=Literal[1], sentence=str),)),
-    "predict": (
-        "parabench predict --json",
-        True,
-        lambda: (extended(each, case=dict[str, Any], label=str) for each in (Prediction, Refused)),
-    ),
-    "series": ("parabench ab --series --json", False, lambda: (SeriesOfProposals,)),
+# {file: (commands, their tables)}.
+SCHEMAS: dict[str, tuple[str, Mapping[str, Columns]]] = {
+    "best": ("parabench best --json", words.TABLES),
+    "best-collectives": ("parabench best --json of collectives", crossover.TABLES),
+    "check": ("parabench check --json", CHECK),
+    "compare": ("parabench compare --json and parabench ab --json", gate.TABLES),
+    "compare-machines": ("parabench compare --across-hardware --json", machines.TABLES),
+    "compare-recorded": ("parabench compare --from --json", {"compared": COMPARED}),
+    "doctor": ("parabench doctor --json", DOCTOR),
+    "history": ("parabench history --json", HISTORY),
+    "list": ("parabench list --json", LIST),
+    "noise": ("parabench noise --json", noise.TABLES),
+    "predict": ("parabench predict --json", predict.TABLES),
+    "series": ("parabench ab --series --json", series.TABLES),
 }
 
 
 @cache
-def schema(name: str) -> dict[str, Any]:
-    """Return one of SCHEMAS. Every key is there, has a description, and no other key is.
+def meanings() -> dict[str, dict[str, Any]]:
+    """Return the content of keys.toml, and the axes of cases."""
+    found = tomllib.loads(KEYS.read_text(encoding="utf-8"))
+    axes = {name: f"Axis {name} (docs/reference/axes.md)." for name in columns_of(Case)}
+    return found | {"common": axes | found["common"]}
 
-    Raises KeyError for a key without a description in keys.toml.
-    """
-    title, array, records = SCHEMAS[name]
-    found, parts = msgspec.json.schema_components(records(), ref_template="#/$defs/{name}")
-    enums = {f"#/$defs/{record}": {"enum": each["enum"]} for record, each in parts.items() if "enum" in each}
-    defs = {record: _inlined(each, enums) for record, each in parts.items() if "enum" not in each}
-    meanings = tomllib.loads(KEYS.read_text(encoding="utf-8"))[name]
-    for record, each in defs.items():
-        each.pop("title", None)
-        each |= {"required": [*each["properties"]], "additionalProperties": False}
-        for key, value in each["properties"].items():
-            value.pop("default", None)
-            value["description"] = meanings[record][key]
-    one = found[0] if len(found) == 1 else {"anyOf": list(found)}
-    whole: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return whole | ({"type": "array", "items": one} if array else one) | {"$defs": defs}
+
+def meaning(name: str, table: str, column: str) -> str:
+    """Return the meaning of a column of a table of a schema. Raises KeyError if keys.toml has none."""
+    of, common = meanings().get(name, {}).get(table, {}), meanings()["common"]
+    return str(of[column] if column in of else common[column])
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """Return one of SCHEMAS. Every key is there, has a description, and no other key is."""
+    title, declared = SCHEMAS[name]
+    defs = {table: _object(name, table, columns) for table, columns in declared.items()}
+    rows = {table: {"type": "array", "items": {"$ref": f"#/$defs/{table}"}} for table in defs}
+    for table, each in rows.items():
+        each["description"] = meaning(name, "tables", table)
+    warnings = _object(name, "warnings", columns_of(Finding))
+    parts = {
+        "version": {"const": VERSION},
+        "command": {"const": title.split()[1]} if name != "compare" else {"enum": ["compare", "ab"]},
+        "sentences": {"type": "array", "items": {"type": "string"}},
+        "tables": {"$ref": "#/$defs/tables"},
+        "warnings": {"type": "array", "items": {"$ref": "#/$defs/warnings"}},
+    }
+    described = {key: each | {"description": meaning(name, "answer", key)} for key, each in parts.items()}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return whole | _closed(described) | {"$defs": {"tables": _closed(rows), **defs, "warnings": warnings}}
+
+
+def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with exactly these keys."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def _object(name: str, table: str, columns: Columns) -> dict[str, Any]:
+    """Return the schema of a row."""
+    record = msgspec.defstruct("Row", list(columns.items()))
+    _, parts = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
+    enums = {f"#/$defs/{each}": {"enum": part["enum"]} for each, part in parts.items() if "enum" in part}
+    properties = _inlined(parts["Row"]["properties"], enums)
+    return _closed({key: each | {"description": meaning(name, table, key)} for key, each in properties.items()})
 
 
 def _inlined(part: Any, enums: dict[str, dict[str, Any]]) -> Any:

@@ -14,6 +14,7 @@ from parabench import json_text
 from parabench.ab.driver import AbRequest, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, tables
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
 from parabench.analysis.compare.sides import sides_of
 from parabench.errors import UsageError
@@ -58,6 +59,17 @@ class Series:
     def exit_code(self) -> int:
         """0 if the last proposal is accepted, else REJECTED."""
         return 0 if self.proposals[-1].accept else REJECTED
+
+
+# The tables of the answer.
+TABLES = {"series": columns(Series, accept=bool | None), "proposals": columns(Proposal)}
+
+
+def answer(of: Series) -> Answer:
+    """Return the answer of `ab --series`; `accept` is the last decision."""
+    last = of.proposals[-1].accept if of.proposals else None
+    rows = {"series": [(of, {"accept": last})], "proposals": of.proposals}
+    return Answer(tuple(lines(of)), tables(TABLES, rows))
 
 
 def read_series(folder: Path) -> Series | None:

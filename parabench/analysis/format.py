@@ -179,6 +179,12 @@ def scaled(largest: float) -> tuple[float, str]:
     return 10.0 ** (3 * power), ("", "k", "M", "G", "T", "P")[power]
 
 
+def flop_rate(per_s: float) -> str:
+    """Return operations per second as text: '2.50 TFLOP/s'."""
+    factor, prefix = scaled(per_s)
+    return f"{digits(per_s / factor)} {prefix}FLOP/s"
+
+
 def gibibytes(count: float | None) -> str:
     """A machine's memory: '16 GiB'."""
     return f"{count / 1024 / MIB:,.0f} GiB" if known(count) else UNKNOWN

@@ -2,7 +2,7 @@
 
 `history` reads the sessions (`visits`), and makes a `Series` of each case of each suite: a `SessionPoint` per session
 and a `Shift` per change point (`stats.change_point`). docs/site/keys.toml describes every field. The second half of the
-module puts them into words and JSON.
+module puts them into words and an answer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from msgspec import to_builtins
 from scipy.special import ndtri, stdtrit
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
@@ -302,7 +302,7 @@ def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | No
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
-# ---- in words, and as JSON
+# ---- in words, and as an answer
 
 
 def sentence(of: History) -> str:
@@ -366,45 +366,43 @@ def arrow(change: Difference) -> str:
     return f"{change.name} {change.base} → {change.candidate}"
 
 
-@dataclass(frozen=True)
-class SessionEntry:
-    """A session of training runs in the JSON."""
-
-    store: str
-    id: int
-    label: str | None
-    suite: str
-    started_utc: str
-    finished: bool
-    commit: str | None
-    torch: str | None
-    host: str | None
-    side: Literal["a", "b"] | None
-    judged: bool
-    changed: tuple[Difference, ...]
+_SESSION = {
+    "store": str, "id": int, "label": str | None, "suite": str, "started_utc": str, "finished": bool,
+    "commit": str | None, "torch": str | None, "host": str | None, "side": Literal["a", "b"] | None, "judged": bool,
+}  # fmt: skip
+_KEY = {"suite": str, "case_id": str}
+# The tables of the answer. `visit` is the row of a session in `sessions`, from 0.
+TABLES = {
+    "sessions": {"visit": int, **_SESSION},
+    "session_differences": columns(Difference, visit=int),
+    "series": columns(Series, **_KEY, state=str, whole=float | None, away=float | None, sentence=str),
+    "points": columns(SessionPoint, **_KEY),
+    "shifts": columns(Shift, **_KEY),
+    "shift_differences": columns(Difference, **_KEY, visit=int),
+}
 
 
-def to_dict(of: History) -> dict[str, Any]:
-    """Return the JSON (docs/reference/json.md): unknown values are null."""
-    sessions = [
-        SessionEntry(
-            store=str(visit.results.path),
-            id=visit.session.id,
-            label=visit.session.label,
-            suite=visit.session.suite,
-            started_utc=visit.session.started_utc,
-            finished=visit.session.finished_utc is not None,
-            commit=visit.session.known("git", "commit"),
-            torch=visit.session.known("versions", "torch"),
-            host=visit.session.known("host"),
-            side=visit.session.interleaved.get("side"),  # type: ignore[arg-type]  # `a` or `b`
-            judged=visit.session.judged,
-            changed=changed,
-        )
-        for visit, changed in zip(of.visits, of.machine, strict=True)
-    ]
-    found: list[dict[str, Any]] = to_builtins(of.series)
-    for fields, series in zip(found, of.series, strict=True):
-        fields |= {"case": series.case.to_dict(), "case_id": series.case.id, "whole": series.whole}
-        fields |= {"state": series.state, "away": series.away, "sentence": line(series, of.visits)}
-    return {"sentence": sentence(of), "sessions": to_builtins(sessions), "series": found}
+def answer(of: History) -> Answer:
+    """Return the answer of `history`."""
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for at, (visit, changed) in enumerate(zip(of.visits, of.machine, strict=True)):
+        session = visit.session
+        known = {
+            "visit": at,
+            "store": str(visit.results.path),
+            "finished": session.finished_utc is not None,
+            "commit": session.known("git", "commit"),
+            "torch": session.known("versions", "torch"),
+            "host": session.known("host"),
+            "side": session.interleaved.get("side"),
+        }
+        rows["sessions"].append((session, known))
+        rows["session_differences"] += keyed(changed, visit=at)
+    for series in of.series:
+        key = {"suite": series.suite, "case_id": series.case.id}
+        rows["series"].append((series, key | {"sentence": line(series, of.visits)}))
+        rows["points"] += keyed(series.points, **key)
+        rows["shifts"] += keyed(series.shifts, **key)
+        for shift in series.shifts:
+            rows["shift_differences"] += keyed(shift.changed, visit=shift.visit, **key)
+    return Answer((sentence(of),), tables(TABLES, rows))

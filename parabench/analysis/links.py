@@ -16,7 +16,7 @@ from parabench.store.results import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from parabench.analysis.ranking.ranking import Answer
+    from parabench.analysis.ranking.ranking import Ranking
 
 # The tiers, from the farthest, and their names in sentences.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
@@ -85,13 +85,13 @@ def microseconds(seconds: float | None) -> str:
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
 
 
-def with_links(answers: Iterable[Answer], seen: SessionData) -> tuple[Answer, ...]:
+def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, ...]:
     """Return the answers; those with a winner say how the measured links contribute."""
     if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(seen.results, seen.session))
 
-    def explain(answer: Answer) -> str:
+    def explain(answer: Ranking) -> str:
         if answer.best is None or not answer.decided:
             return ""
         best, *others = (seen.case(each.case_id) for each in answer.candidates)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
@@ -55,8 +56,6 @@ RESTLESS = 2.0
 MANY = 1e6
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0
-# Raised if a key of the JSON goes or changes its meaning.
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -419,9 +418,20 @@ def against_baseline(base: SessionData) -> AgainstBaseline:
 # ---- in words
 
 
-def to_dict(of: Sensitivity) -> dict[str, Any]:
-    """Return the JSON (docs/reference/json.md): unknown values are null."""
-    return {"schema": SCHEMA, "sentence": sentence(of), **asdict(of)}
+# The tables of the answer.
+TABLES = {
+    "pilot": columns(Sensitivity, exit_code=Literal[0, 3]),
+    "seen": columns(Seen),
+    "needs": columns(Needs),
+    "baseline": columns(AgainstBaseline),
+}
+
+
+def answer(of: Sensitivity) -> Answer:
+    """Return the answer of `noise`."""
+    baseline = [] if of.baseline is None else [of.baseline]
+    rows = {"pilot": [of], "seen": of.seen, "needs": of.needs, "baseline": baseline}
+    return Answer((sentence(of),), tables(TABLES, rows))
 
 
 def lines(of: Sensitivity) -> Iterator[str]:

@@ -419,6 +419,11 @@ def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dic
     return [(dict(zip(work, values, strict=True)), table.iloc[own]) for values, own in places.items()]
 
 
+def work_text(work: Mapping[str, Any]) -> str:
+    """Return the fields of a workload: 'model=gpt-nano, global_batch=16'."""
+    return ", ".join(f"{name}={value}" for name, value in work.items() if value is not None)
+
+
 def status_counts(statuses: Iterable[str]) -> str:
     """Return one status if all are equal, otherwise counts: '2 ok, 1 oom'."""
     counts = Counter(statuses)

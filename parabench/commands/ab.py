@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def ab(
     When a file is -, it alone is on standard output, and all else on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
-    from parabench.analysis.compare.gate import to_dict
+    from parabench.analysis.compare import gate
     from parabench.session.request import TrainingRequest
 
     working_directory()
@@ -105,7 +104,7 @@ def ab(
     outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
     if outcome is None:
         raise SystemExit(STOPPED)
-    give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
+    give(files, lambda: gate.answer(outcome), (), "comparison", renders_of(outcome, OF_GATE))
     raise SystemExit(outcome.verdict.exit_code)
 
 
@@ -118,7 +117,7 @@ def _series(
 ) -> int:
     """Judge B as one of the proposals in `folder`, or show them. Return the exit code. Raises UsageError."""
     from parabench.ab.driver import AbRequest
-    from parabench.ab.series import ROUNDS, lines, read_series, run_series, table
+    from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
     from parabench.session.request import TrainingRequest
 
@@ -130,7 +129,7 @@ def _series(
         there = read_series(folder)
         if there is None:
             raise UsageError(f"{folder} holds no series; start one with --a SIDE and --b SIDE")
-        give(files, renders_of(there, {}, asdict), [*table(there), *lines(there)], "series")
+        give(files, lambda: answer(there), [*table(there), *lines(there)], "series")
         return 0
     if b is None:
         raise UsageError("--b SIDE is missing; give the proposal")
@@ -144,7 +143,7 @@ def _series(
     decided = run_series(request, to_console, alpha=alpha, least=least, budget_s=budget_s)
     if decided is None:
         return STOPPED
-    give(files, renders_of(decided, {}, asdict), (), "series")
+    give(files, lambda: answer(decided), (), "series")
     return decided.exit_code
 
 
@@ -202,7 +201,7 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
 
     from parabench.ab.noise import run_noise
     from parabench.analysis.compare.sides import read_side
-    from parabench.analysis.noise import against_baseline, lines, read_pilot, sensitivity, to_dict
+    from parabench.analysis.noise import against_baseline, answer, lines, read_pilot, sensitivity
     from parabench.commands.templates.workflow import check_workflow, fill_workflow
     from parabench.session.request import TrainingRequest
 
@@ -212,8 +211,8 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     suite = options["suite"]
     if store is not None:
         check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
-        answer = replace(sensitivity(read_pilot(store)), baseline=against)
-        suite = answer.suite
+        found = replace(sensitivity(read_pilot(store)), baseline=against)
+        suite = found.suite
     else:
         working_directory()
         if suite is None and not options["resume"]:
@@ -226,12 +225,12 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
         measured = run_noise(run, minutes, to_console, against, given)
         if measured is None:
             raise SystemExit(STOPPED)
-        answer = measured
-    give(files, renders_of(answer, {}, to_dict), lines(answer) if store is not None else (), "answer")
-    if workflow is not None and answer.seen:
-        filled = fill_workflow(workflow, suite or answer.suite, answer)
+        found = measured
+    give(files, lambda: answer(found), lines(found) if store is not None else (), "answer")
+    if workflow is not None and found.seen:
+        filled = fill_workflow(workflow, suite or found.suite, found)
         to_console.print(filled, highlight=False, markup=False, soft_wrap=True)
-    raise SystemExit(answer.exit_code)
+    raise SystemExit(found.exit_code)
 
 
 def _typed(files: Mapping[str, object]) -> list[str]:

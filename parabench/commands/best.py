@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
 from typing import Any
 
 import click
 
-from parabench import json_text
 from parabench.commands.options import store_argument
 from parabench.commands.output import Command, Name, file_option, files_in, give
 from parabench.errors import UsageError
@@ -50,17 +48,16 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     if chosen.kind == RecordedCase.kind:
         chosen.require("training", path)
     if chosen.kind == "collectives":
-        from parabench.analysis.collectives.crossover import bus_answers
+        from parabench.analysis.collectives import crossover
 
         if axes or objective != "step_time_s":
             raise UsageError(
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 f"give neither, or name one that trained: {path}@SESSION"
             )
-        answers: Any = bus_answers(results, chosen.id)
-        to_dict: Any = methodcaller("to_dict")
+        answer = crossover.answer(crossover.bus_answers(results, chosen.id))
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        lines = [each.sentence() for each in answers] or [f"No launch {why}, so there is no fastest algorithm."]
+        lines = list(answer.sentences) or [f"No launch {why}, so there is no fastest algorithm."]
     else:
         from parabench.analysis.ranking import words
         from parabench.analysis.ranking.objectives import OBJECTIVES, require
@@ -68,6 +65,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
         seen = data_of(results, chosen)
         require(seen, OBJECTIVES[objective])
-        answers, to_dict = spots(seen, OBJECTIVES[objective], axes), words.to_dict
-        lines = words.lines(seen, answers)
-    give(files, {"--json": lambda: json_text.written([to_dict(each) for each in answers])}, lines, "answer")
+        rankings = spots(seen, OBJECTIVES[objective], axes)
+        answer, lines = words.answer(seen, rankings), words.lines(seen, rankings)
+    give(files, lambda: answer, lines, "answer")

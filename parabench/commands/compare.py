@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from parabench import json_text
 from parabench.commands.options import between_sessions, check_no_effect, command, complete_stores, gate_options, shared
 from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
 
@@ -80,16 +79,16 @@ def compare(
 
         found = machines.compared(*sides)
         outcome = machines.machines(found)
-        code, lines = 0, map(format.printable, machines.lines(outcome))
-        renders = renders_of(outcome, {"--markdown": OF_GATE["--markdown"]}, machines.to_dict)
+        answer, code, lines = machines.answer(outcome), 0, map(format.printable, machines.lines(outcome))
+        renders = renders_of(outcome, {"--markdown": OF_GATE["--markdown"]})
         renders |= renders_of(found, {"--html": "parabench.report.views.comparison"})
     else:
         from parabench.analysis.compare import gate
 
         judged = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, lines = judged.verdict.exit_code, map(format.one_line, gate.lines(judged))
-        renders = renders_of(judged, OF_GATE, gate.to_dict)
-    give(files, renders, lines, "comparison")
+        answer, code, lines = gate.answer(judged), judged.verdict.exit_code, map(format.one_line, gate.lines(judged))
+        renders = renders_of(judged, OF_GATE)
+    give(files, lambda: answer, lines, "comparison", renders)
     raise SystemExit(code)
 
 
@@ -103,8 +102,7 @@ def _recordings(base: str, candidate: str, files: Files) -> None:
     with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
         found = recorded_pair.Pair(session_data(own), session_data(new), argv)
         renders = {
-            "--json": lambda: json_text.written(recorded_pair.to_dict(found)),
             "--markdown": lambda: recorded_pair.to_markdown(found),
             "--html": lambda: recorded_pair.render(found),
         }
-        give(files, renders, recorded_pair.lines(found), "comparison")
+        give(files, lambda: recorded_pair.answer(found), recorded_pair.lines(found), "comparison", renders)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench import __version__, json_text
+from parabench import __version__
+from parabench.analysis.answer import Answer, Columns, Records, columns, tables
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import gpu_checks
-from parabench.records import Record, read
 from parabench.registry import working_directory
+from parabench.store.record import Finding
 
 if TYPE_CHECKING:
     from parabench.machine.machine import Machine
@@ -25,78 +28,31 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.5
 
 
-class NumaNode(Record, frozen=True, kw_only=True):
-    """A NUMA node of this host."""
-
-    node: int
-    cpus: str | None
-    memory_bytes: int | None
-
-
-class Numa(Record, frozen=True, kw_only=True):
-    """The NUMA nodes, and the reasons for what is unknown."""
-
-    nodes: tuple[NumaNode, ...] | None
-    reasons: dict[str, str]
-
-
-class Card(Record, frozen=True, kw_only=True):
-    """A network interface or an InfiniBand port."""
-
-    name: str
-    bits_per_s: float | None
-
-
-class Device(Record, frozen=True, kw_only=True):
-    """A GPU."""
-
-    name: str | None
-    memory_bytes: int | None
-
-
-class Driver(Record, frozen=True, kw_only=True):
-    """The driver of the GPUs."""
-
-    version: str | None
-    cuda: str | None
-
-
-class Check(gpu_checks.Row, frozen=True, kw_only=True):
-    """A check of a GPU, or of the host, with its sentence."""
-
-    sentence: str
-
-
-class Problem(Record, frozen=True):
-    """A condition that disturbs measurements here."""
-
-    code: str
-    message: str
-    advice: str
-
-
-class Examination(Record, frozen=True, kw_only=True):
-    """What is here, and what would disturb measurements."""
-
-    host: str
-    os: str
-    python: str
-    cpu: str
-    cores: int
-    memory_bytes: int
-    numa: Numa
-    network: tuple[Card, ...]
-    container: str | None
-    gpus: tuple[Device, ...]
-    no_gpus: str | None
-    driver: Driver | None
-    links: tuple[tuple[str | None, ...], ...] | None
-    checks: tuple[Check, ...]
-    samplers: str
-    versions: dict[str, str | None]
-    backends: dict[str, bool]
-    warnings: tuple[Problem, ...]
-    can_launch: bool
+# The tables of the answer.
+TABLES: Mapping[str, Columns] = {
+    "host": {
+        "host": str,
+        "os": str,
+        "python": str,
+        "cpu": str,
+        "cores": int,
+        "memory_bytes": int,
+        "container": str | None,
+        "no_numa": str | None,
+        "no_gpus": str | None,
+        "driver": str | None,
+        "cuda": str | None,
+        "samplers": str,
+        "can_launch": bool,
+    },
+    "numa": {"node": int, "cpus": str | None, "memory_bytes": int | None},
+    "network": {"name": str, "bits_per_s": float | None},
+    "gpus": {"name": str | None, "memory_bytes": int | None},
+    "links": {"gpu": int, "to": int, "link": str | None},
+    "checks": columns(gpu_checks.Row, sentence=str),
+    "versions": {"name": str, "version": str | None},
+    "backends": {"name": str, "available": bool},
+}
 
 
 @click.command(
@@ -110,67 +66,82 @@ class Examination(Record, frozen=True, kw_only=True):
 def doctor(**options: Any) -> None:
     """Show devices, versions and backends, and warn of what would disturb measurements."""
     working_directory()
-    files, found = files_in(options), examination()
-    give(files, {"--json": lambda: json_text.written(found.to_dict())}, lines(found), "examination")
-    raise SystemExit(0 if found.can_launch else 1)
+    files, (found, warnings) = files_in(options), examination()
+
+    def answer() -> Answer:
+        return Answer(tuple(_conclusions(found, warnings)), tables(TABLES, found), {}, warnings)
+
+    give(files, answer, lines(found, warnings), "examination")
+    raise SystemExit(0 if found["host"][0]["can_launch"] else 1)
 
 
-def examination() -> Examination:
-    """Examine this machine."""
+def examination() -> tuple[Records, tuple[Finding, ...]]:
+    """Examine this machine. Return rows of TABLES, and warnings of what would disturb measurements."""
     import torch.distributed as dist
 
     from parabench.machine.machine import environment, this_machine
 
     machine = this_machine()
     facts = environment(machine)
+    gpus, numa = facts["gpus"], facts["numa"]
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    cards = (*facts["network"]["interfaces"], *facts["network"]["infiniband"])
-    return read(
-        Examination,
-        {
-            **{name: facts[name] for name in ("host", "os", "python", "cpu", "cores", "memory_bytes", "numa")},
-            "network": [{"name": card["name"], "bits_per_s": card["bits_per_s"]} for card in cards],
-            "container": facts["container"]["kind"],
-            "gpus": [{name: gpu.get(name) for name in ("name", "memory_bytes")} for gpu in facts["gpus"]],
-            "no_gpus": None if facts["gpus"] else str(facts["nvml"]["reason"]),
-            "driver": {name: facts["driver"][name] for name in ("version", "cuda")} if facts["gpus"] else None,
-            "links": facts["links"]["matrix"] if len(facts["gpus"]) > 1 else None,
-            "checks": [row.to_dict() | {"sentence": str(row)} for row in gpu_checks.check(machine, facts["gpus"])],
-            "samplers": _samplers(),
-            "versions": {"parabench": __version__, **facts["versions"]},
-            "backends": backends,
-            "warnings": list(problems(machine)),
-            "can_launch": any(backends.values()),
-        },
-        "examination",
-    )
+    matrix = facts["links"]["matrix"] if len(gpus) > 1 else None
+    host = {
+        **{name: facts[name] for name in ("host", "os", "python", "cpu", "cores", "memory_bytes")},
+        "container": facts["container"]["kind"],
+        "no_numa": None if numa["nodes"] else numa["reasons"].get("nodes"),
+        "no_gpus": None if gpus else str(facts["nvml"]["reason"]),
+        "driver": facts["driver"]["version"] if gpus else None,
+        "cuda": facts["driver"]["cuda"] if gpus else None,
+        "samplers": _samplers(),
+        "can_launch": any(backends.values()),
+    }
+    versions = {"parabench": __version__, **facts["versions"]}
+    links = [(at, to, link) for at, row in enumerate(matrix or ()) for to, link in enumerate(row)]
+    rows = {
+        "host": [host],
+        "numa": numa["nodes"] or [],
+        "network": [*facts["network"]["interfaces"], *facts["network"]["infiniband"]],
+        "gpus": [{name: gpu.get(name) for name in ("name", "memory_bytes")} for gpu in gpus],
+        "links": [{"gpu": at, "to": to, "link": link} for at, to, link in links],
+        "checks": [row.to_dict() | {"sentence": str(row)} for row in gpu_checks.check(machine, gpus)],
+        "versions": [{"name": name, "version": version} for name, version in versions.items()],
+        "backends": [{"name": name, "available": there} for name, there in backends.items()],
+    }
+    return rows, tuple(problems(machine))
 
 
-def lines(found: Examination) -> Iterator[str]:
+def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
-    yield f"host      {found.host}, {found.os}, Python {found.python}"
-    yield f"cpu       {found.cpu}, {found.cores} core(s), {found.memory_bytes / 1e9:.1f} GB"
-    nodes = [f"node {node.node} has CPUs {node.cpus}" for node in found.numa.nodes or ()]
-    yield f"numa      {', '.join(nodes) or 'unknown: ' + found.numa.reasons['nodes']}"
-    speeds = [f"{card.name} {_speed(card.bits_per_s)}" for card in found.network]
+    (host,) = found["host"]
+    yield f"host      {host['host']}, {host['os']}, Python {host['python']}"
+    yield f"cpu       {host['cpu']}, {host['cores']} core(s), {host['memory_bytes'] / 1e9:.1f} GB"
+    nodes = [f"node {node['node']} has CPUs {node['cpus']}" for node in found["numa"]]
+    yield f"numa      {', '.join(nodes) or 'unknown: ' + host['no_numa']}"
+    speeds = [f"{card['name']} {_speed(card['bits_per_s'])}" for card in found["network"]]
     yield f"network   {', '.join(speeds) or 'none'}"
-    yield f"container {found.container or 'none'}"
-    yield f"gpus      {', '.join(str(gpu.name) for gpu in found.gpus) or f'none: {found.no_gpus}'}"
-    if found.driver is not None:
-        yield f"driver    {found.driver.version or 'unknown'}, CUDA {found.driver.cuda or 'unknown'}"
-    for at, row in enumerate(found.links or ()):
-        yield f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}"
-    for each in found.checks:
-        yield f"check     {each.sentence}"
-    yield f"samplers  {found.samplers}"
-    yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items() if version)}"
-    backends = [f"{name} {'yes' if there else 'no'}" for name, there in found.backends.items()]
+    yield f"container {host['container'] or 'none'}"
+    yield f"gpus      {', '.join(str(gpu['name']) for gpu in found['gpus']) or 'none: ' + host['no_gpus']}"
+    if found["gpus"]:
+        yield f"driver    {host['driver'] or 'unknown'}, CUDA {host['cuda'] or 'unknown'}"
+    for at, cells in groupby(found["links"], itemgetter("gpu")):
+        yield f"links     GPU{at}: {'  '.join(cell['link'] or 'unknown' for cell in cells)}"
+    for each in found["checks"]:
+        yield f"check     {each['sentence']}"
+    yield f"samplers  {host['samplers']}"
+    versions = [f"{row['name']} {row['version']}" for row in found["versions"] if row["version"]]
+    yield f"versions  {', '.join(versions)}"
+    backends = [f"{row['name']} {'yes' if row['available'] else 'no'}" for row in found["backends"]]
     yield f"backends  {', '.join(backends)}"
-    if not found.warnings:
+    for warning in warnings:
+        yield f"warning   {warning.code}: {warning.message}; {warning.advice}"
+    yield from _conclusions(found, warnings)
+
+
+def _conclusions(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
+    if not warnings:
         yield "No problems found."
-    for problem in found.warnings:
-        yield f"warning   {problem.code}: {problem.message}; {problem.advice}"
-    if not found.can_launch:
+    if not found["host"][0]["can_launch"]:
         yield "no backend, so nothing can be launched; install a torch built with gloo or NCCL"
 
 
@@ -191,31 +162,31 @@ def _samplers() -> str:
     return "; ".join(found if why is None else [*found, f"no device: {why}"])
 
 
-def problems(machine: Machine) -> Iterator[Problem]:
+def problems(machine: Machine) -> Iterator[Finding]:
     """Yield conditions that disturb measurements on this machine now."""
     import psutil
 
     if not machine.gpus:
-        yield Problem(
+        yield Finding(
             "shared_cpu",
             "ranks run on CPU cores, which other processes share",
             "a launch's step time is the 10th percentile of its steps, not the median; use more launches",
         )
     busy = psutil.cpu_percent(interval=LOOK_S) / 100
     if busy > BUSY_SHARE:
-        yield Problem(
+        yield Finding(
             "busy",
             f"{100 * busy:.0f} % of the CPU time is used by other processes",
             "end them, or measure when the machine is idle",
         )
     if machine.cores < 2:
-        yield Problem(
+        yield Finding(
             "one_core",
             "there is one core",
             "ranks share it; compare cases with each other, not times with those of other machines",
         )
     if machine.cores < (os.cpu_count() or 1):
-        yield Problem(
+        yield Finding(
             "limited_cores",
             f"this process may use {machine.cores} of {os.cpu_count()} cores",
             "other processes can still disturb caches and memory",
@@ -224,20 +195,20 @@ def problems(machine: Machine) -> Iterator[Problem]:
         path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     }
     if governors - {"performance"}:
-        yield Problem(
+        yield Finding(
             "governor",
             f"the CPU frequency governor is {', '.join(sorted(governors))}",
             "set it to performance, so that clocks don't move while measuring",
         )
     memory = psutil.virtual_memory()
     if memory.available < 2e9:
-        yield Problem(
+        yield Finding(
             "little_memory",
             f"{memory.available / 1e9:.1f} GB of memory is free",
             "a model that swaps measures the disk; use a smaller one",
         )
     if not os.access("/dev/shm", os.W_OK):
-        yield Problem(
+        yield Finding(
             "no_shared_memory",
             "/dev/shm cannot be written, so ranks keep their marks on disk",
             "mount it, or expect a little disk traffic during steps",

@@ -61,5 +61,5 @@ def history(
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
     outcome = follow.history(read, case=case, suite=suite, since=since)
-    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"}, follow.to_dict)
-    give(files, renders, follow.lines(outcome, every), "history")
+    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"})
+    give(files, lambda: follow.answer(outcome), follow.lines(outcome, every), "history", renders)

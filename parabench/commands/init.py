@@ -7,24 +7,24 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 import parabench
-from parabench import json_text
+from parabench.analysis.answer import Answer, Columns, Records, tables
 from parabench.commands.options import axes_in, complete_axes, complete_values, data_option, model_option, shared
 from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.records import Record
 from parabench.registry import find, import_from_here
+from parabench.store.record import Finding
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # {file: template}
@@ -141,30 +141,22 @@ def check(**options: Any) -> None:
 
     import_from_here()
     files, axes = files_in(options), parse_axes(axes_in(options))
-    found = examination(axes)
-    give(files, {"--json": lambda: json_text.written(found.to_dict())}, lines(found), "check")
+    found, warnings = examination(axes)
+    give(files, lambda: Answer((), tables(TABLES, found), {}, warnings), lines(found, warnings), "check")
 
 
-class Trial(Record, frozen=True, kw_only=True):
-    """One batch of a model on the CPU, and what each strategy lacks."""
-
-    model: str
-    data: str
-    world_size: int
-    skipped: str | None
-    steps: dict[str, str]
-    verification: str
-    unused: tuple[str, ...]
-    unread: tuple[str, ...]
-    hidden: tuple[str, ...]
-    left_out: tuple[str, ...]
-    suspects: dict[str, str]
-    warnings: tuple[str, ...]
-    strategies: dict[str, str | None]
+# The tables of the answer of `check`.
+TABLES: Mapping[str, Columns] = {
+    "trial": {"model": str, "data": str, "world_size": int, "skipped": str | None, "verification": str},
+    "steps": {"step": str, "found": str},
+    "parameters": {"name": str, "lacks": Literal["unused", "unread", "hidden", "left_out"]},
+    "suspects": {"property": str, "remedy": str},
+    "strategies": {"strategy": str, "missing": str | None},
+}
 
 
-def examination(axes: Mapping[str, tuple[Any, ...]]) -> Trial:
-    """Try a batch. Raises UsageError for a mistake."""
+def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Finding, ...]]:
+    """Try a batch. Return rows of TABLES, and warnings. Raises UsageError for a mistake."""
     from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
     from parabench.machine.machine import this_machine
     from parabench.models import remedies
@@ -204,34 +196,41 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> Trial:
             return None
         return needs_of_ddp(trial, strategy, find_unused=find_unused, static=static)
 
-    return Trial(
-        model=case.model,
-        data=case.data,
-        world_size=chosen["world_size"],
-        skipped=trial.skipped,
-        steps=trial.steps,
-        verification=case.verification,
-        unused=tuple(trial.unused),
-        unread=tuple(trial.unread),
-        hidden=tuple(trial.hidden),
-        left_out=tuple(trial.left_out),
-        suspects=remedies(trial.suspects, case.verification),
-        warnings=tuple(warnings_of(trial, case.verification, gradients=True)),
-        strategies={strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()},
-    )
+    facts = {"model": case.model, "data": case.data, "world_size": chosen["world_size"], "skipped": trial.skipped}
+    suspects = remedies(trial.suspects, case.verification)
+    lacking = {strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()}
+    rows = {
+        "trial": [facts | {"verification": case.verification}],
+        "steps": [{"step": step, "found": found} for step, found in trial.steps.items()],
+        "parameters": [
+            {"name": name, "lacks": kind}
+            for kind in ("unused", "unread", "hidden", "left_out")
+            for name in getattr(trial, kind)
+        ],
+        "suspects": [{"property": name, "remedy": remedy} for name, remedy in suspects.items()],
+        "strategies": [{"strategy": strategy, "missing": why} for strategy, why in lacking.items()],
+    }
+    return rows, tuple(map(warning, warnings_of(trial, case.verification, gradients=True)))
 
 
-def lines(found: Trial) -> Iterator[str]:
+def warning(text: str) -> Finding:
+    """Return a warning of a trial: the text has the remedy after a semicolon."""
+    message, _, advice = text.partition("; ")
+    return Finding("trial", message, advice)
+
+
+def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
     from parabench.analysis import format
 
-    rows = [*found.steps.items()]
-    if found.skipped:
-        rows.append(("skipped", found.skipped))
-    rows.append(("verified", f"at level {found.verification}"))
-    rows += [("warning", each) for each in found.warnings]
+    (trial,) = found["trial"]
+    rows = [(row["step"], row["found"]) for row in found["steps"]]
+    if trial["skipped"]:
+        rows.append(("skipped", trial["skipped"]))
+    rows.append(("verified", f"at level {trial['verification']}"))
+    rows += [("warning", "; ".join(filter(None, (each.message, each.advice)))) for each in warnings]
     yield from format.aligned(rows, texts=2)
     yield ""
-    table = [("strategy", f"on {format.count(found.world_size, 'rank')}")]
-    table += [(strategy, why or "nothing missing") for strategy, why in found.strategies.items()]
+    table = [("strategy", f"on {format.count(trial['world_size'], 'rank')}")]
+    table += [(row["strategy"], row["missing"] or "nothing missing") for row in found["strategies"]]
     yield from format.aligned(table, texts=2)

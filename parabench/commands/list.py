@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from parabench import json_text
+from parabench.analysis.answer import Answer, Columns, Records, tables
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import accelerator
-from parabench.records import Record
 
-
-class Listed(Record, frozen=True, kw_only=True):
-    """A strategy, and the package that it needs if that is not installed."""
-
-    summary: str
-    missing: str | None
-
-
-class Here(Record, frozen=True, kw_only=True):
-    """The ranks and devices of this machine."""
-
-    cores: int
-    ranks: int
-    gpus: tuple[str, ...]
-    no_gpus: str | None
-
-
-class Listing(Record, frozen=True, kw_only=True):
-    """What can be measured here, by name."""
-
-    suites: dict[str, str]
-    strategies: dict[str, Listed]
-    algorithms: dict[str, str]
-    models: dict[str, str]
-    data: dict[str, str]
-    machine: Here
+# The tables of the answer.
+_SUMMARY = {"name": str, "summary": str}
+TABLES: Mapping[str, Columns] = {
+    "suites": {"name": str, "question": str},
+    "strategies": _SUMMARY | {"missing": str | None},
+    "algorithms": _SUMMARY,
+    "models": _SUMMARY,
+    "data": _SUMMARY,
+    "machine": {"cores": int, "ranks": int, "gpus": tuple[str, ...], "no_gpus": str | None},
+}
 
 
 @click.command(
@@ -51,11 +34,11 @@ class Listing(Record, frozen=True, kw_only=True):
 def list(**options: Any) -> None:
     """Show suites, strategies, algorithms and models, and what this machine can run."""
     files, there = files_in(options), contents()
-    give(files, {"--json": lambda: json_text.written(there.to_dict())}, lines(there), "list")
+    give(files, lambda: Answer((), tables(TABLES, there)), lines(there), "list")
 
 
-def contents() -> Listing:
-    """Return what can be measured here."""
+def contents() -> Records:
+    """Return what can be measured here, as rows of TABLES."""
     from parabench.collectives import ALGORITHMS
     from parabench.data import DATASETS
     from parabench.machine.machine import this_machine
@@ -64,37 +47,44 @@ def contents() -> Listing:
     from parabench.strategies import STRATEGIES
 
     machine = this_machine()
-    return Listing(
-        suites={name: _question(name) for name in shipped()},
-        strategies={name: Listed(summary=each.summary, missing=each.missing) for name, each in STRATEGIES.items()},
-        algorithms={name: entry.summary for name, entry in ALGORITHMS.items()},
-        models={name: shape.summary for name, shape in MODELS.items()},
-        data={name: entry.summary for name, entry in DATASETS.items()},
-        machine=Here(
-            cores=machine.cores,
-            ranks=machine.ranks("cpu"),
-            gpus=tuple(gpu.name for gpu in machine.gpus),
-            no_gpus=None if machine.gpus else machine.gpus_reason,
-        ),
-    )
+
+    def listed(entries: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+        return [{"name": name, "summary": each.summary} for name, each in entries.items()]
+
+    return {
+        "suites": [{"name": name, "question": _question(name)} for name in shipped()],
+        "strategies": [row | {"missing": STRATEGIES[row["name"]].missing} for row in listed(STRATEGIES)],
+        "algorithms": listed(ALGORITHMS),
+        "models": listed(MODELS),
+        "data": listed(DATASETS),
+        "machine": [
+            {
+                "cores": machine.cores,
+                "ranks": machine.ranks("cpu"),
+                "gpus": tuple(gpu.name for gpu in machine.gpus),
+                "no_gpus": None if machine.gpus else machine.gpus_reason,
+            }
+        ],
+    }
 
 
-def lines(there: Listing) -> Iterator[str]:
+def lines(there: Records) -> Iterator[str]:
     """Give the listing as lines for the terminal."""
-    yield from _section("suites", there.suites)
-    yield from _section("strategies", {name: _strategy(each) for name, each in there.strategies.items()})
-    for title in ("algorithms", "models", "data"):
-        yield from _section(title, getattr(there, title))
-    here, gpus = there.machine, there.machine.gpus
-    devices = {"cpu": f"{here.cores} core(s), gloo, up to {here.ranks} ranks"}
+    yield from _section("suites", {row["name"]: row["question"] for row in there["suites"]})
+    for title in ("strategies", "algorithms", "models", "data"):
+        yield from _section(title, {row["name"]: _summary(row) for row in there[title]})
+    (here,) = there["machine"]
+    gpus = here["gpus"]
+    devices = {"cpu": f"{here['cores']} core(s), gloo, up to {here['ranks']} ranks"}
     devices[accelerator.TYPE] = (
-        f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here.no_gpus}"
+        f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here['no_gpus']}"
     )
     yield from _section("this machine", devices)
 
 
-def _strategy(each: Listed) -> str:
-    return each.summary if each.missing is None else f"{each.summary} (not installed: pip install {each.missing})"
+def _summary(row: Mapping[str, Any]) -> str:
+    missing = row.get("missing")
+    return str(row["summary"]) if missing is None else f"{row['summary']} (not installed: pip install {missing})"
 
 
 def _section(title: str, rows: dict[str, str]) -> Iterator[str]:

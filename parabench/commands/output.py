@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench import json_text
 from parabench.errors import UsageError, print_error, unknown
 from parabench.files import STANDARD_OUTPUT, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from parabench.analysis.answer import Answer
 
 # An option's file. "-" is standard output, which then has only this file.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
@@ -96,25 +97,25 @@ def files_in(options: dict[str, Any]) -> Files:
     return files
 
 
-def renders_of(
-    outcome: Any, modules: Mapping[str, str], to_dict: Callable[[Any], dict[str, Any]] | None = None
-) -> dict[str, Callable[[], str]]:
-    """Return the functions that make the text of each file: JSON with `to_dict`, others with `render` of a module."""
+def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[], str]]:
+    """Return the functions that make the text of each file, with `render` of a module."""
 
     def render(module: str) -> str:
         return str(importlib.import_module(module).render(outcome))
 
-    renders: dict[str, Callable[[], str]] = {option: partial(render, module) for option, module in modules.items()}
-    if to_dict is not None:
-        renders["--json"] = lambda: json_text.written(to_dict(outcome))
-    return renders
+    return {option: partial(render, module) for option, module in modules.items()}
 
 
-def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> None:
+def give(
+    files: Files, answer: Callable[[], Answer], lines: Iterable[str], what: str, renders: Renders | None = None
+) -> None:
     """Print the lines, or the file for standard output, and write the others, which hold a `what`.
 
-    Each file is complete or not there. Raises UsageError with all that failed.
+    `renders` are for the files other than JSON. Each file is complete or not there. Raises UsageError with all that
+    failed.
     """
+    command = str(click.get_current_context().info_name)
+    renders = {"--json": lambda: answer().to_json(command), **(renders or {})}
     printed = next((option for option, path in files.items() if path == STANDARD_OUTPUT), None)
     if printed is not None:
         click.echo(renders[printed](), nl=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench import json_text
 from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError, did_you_mean
@@ -101,17 +100,18 @@ def predict(
         measured = trainings(_load(check))
         predictions = [predictor.predict(case) for case in measured if case.world_size > 1]
         lines = text.check_lines(predictions, measured)
+        told = list(text.errors(predictions, measured))
     elif best:
         of_sizes = [question.candidates(base, size, parse_axes(axes), ranks_per_node) for size in sizes]
         found = [[predictor.predict(case) for case in of_size] for of_size in of_sizes]
         predictions = [each for of_size in found for each in of_size]
-        lines = (line for of_size in found for line in text.best_lines(of_size))
+        told = [line for of_size in found for line in text.best_lines(of_size)]
+        lines = iter(told)
     else:
         cases = question.cases(base, sizes, parse_axes(axes), ranks_per_node)
         predictions = [predictor.predict(case) for case in cases]
-        lines = text.lines(predictions)
-    written = [text.to_dict(each) for each in predictions]
-    give(files, {"--json": lambda: json_text.written(written)}, list(lines), "prediction")
+        lines, told = text.lines(predictions), text.notes(predictions)
+    give(files, lambda: text.answer(predictions, told), list(lines), "prediction")
     raise SystemExit(2 if not text.predicted(predictions) else 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -38,7 +37,7 @@ from parabench.report.sections.memory import peaks_section, state_section
 from parabench.report.sections.step import parts_section, pipelines_section, shares_section, timeline_section
 from parabench.report.sections.trust import drift_section, excluded_section, order_section, spread_section
 from parabench.report.sections.usage import energy_section, usage_section
-from parabench.report.spec import Section, Tab, shown
+from parabench.report.spec import Makers, Section, Tab, shown
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 
@@ -66,32 +65,52 @@ def _prediction(seen: SessionData) -> Section | None:
     return prediction_section(seen)
 
 
-# By tab: its title, and what makes its sections.
-TABS: dict[str, tuple[str, tuple[Callable[[SessionData], Section | None], ...]]] = {
-    "answer": ("Answer", (ranking_section, race_section, front_section)),
-    "buckets": ("Buckets", (by_bucket_section, heat_section, bucket_section)),
-    "algorithms": ("Algorithms", (algorithms_section, bandwidth_section)),
-    "scaling": ("Scaling", (scaling_section, _prediction)),
+# By tab: its title, and the functions that make its sections, by the ids of these.
+TABS: dict[str, tuple[str, Makers]] = {
+    "answer": ("Answer", {"ranking": ranking_section, "race": race_section, "front": front_section}),
+    "buckets": ("Buckets", {"bucket": by_bucket_section, "heat": heat_section, "buckets": bucket_section}),
+    "algorithms": ("Algorithms", {"algorithms": algorithms_section, "bandwidth": bandwidth_section}),
+    "scaling": ("Scaling", {"scaling": scaling_section, "prediction": _prediction}),
     "anatomy": (
         "Step breakdown",
-        (
-            parts_section, shares_section, timeline_section, straggler_section, pipelines_section, usage_section,
-            libraries_section,
-        ),
+        {
+            "parts": parts_section, "anatomy": shares_section, "timeline": timeline_section,
+            "stragglers": straggler_section, "pipelines": pipelines_section, "usage": usage_section,
+            "libraries": libraries_section,
+        },
     ),
-    "memory": ("Memory", (peaks_section, state_section, memory_section)),
-    "energy": ("Energy and health", (health_section, energy_section, devices_section, host_section)),
-    "history": ("History", (_history,)),
-    "trust": ("Trust", (spread_section, drift_section, order_section, excluded_section)),
-    "environment": ("Environment", (_links,)),
-    "data": ("Data", ()),
+    "memory": ("Memory", {"memory": peaks_section, "state": state_section, "time-memory": memory_section}),
+    "energy": (
+        "Energy and health",
+        {"health": health_section, "energy": energy_section, "time-devices": devices_section, "host": host_section},
+    ),
+    "history": ("History", {"history": _history}),
+    "trust": (
+        "Trust",
+        {"spread": spread_section, "drift": drift_section, "order": order_section, "excluded": excluded_section},
+    ),
+    "environment": ("Environment", {"links": _links}),
+    "data": ("Data", {}),
 }  # fmt: skip
+
+
+def section_makers(seen: SessionData) -> Makers:
+    """Return the functions that make the sections of a session's report, by the ids of the sections."""
+    if seen.session.kind == RecordedCase.kind:
+        from parabench.report.views import recorded
+
+        return recorded.SECTIONS
+    if seen.session.kind == "collectives":
+        from parabench.report.views import collectives
+
+        return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": _links}
+    return {name: make for _, makers in TABS.values() for name, make in makers.items()}
 
 
 def training_tabs(seen: SessionData) -> list[Tab]:
     """The tabs that have something to show of the session."""
     return shown(
-        Tab(name, title, tuple(section for make in makers if (section := make(seen)) is not None))
+        Tab(name, title, tuple(section for make in makers.values() if (section := make(seen)) is not None))
         for name, (title, makers) in TABS.items()
     )
 
@@ -142,7 +161,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         chosen,
         training_tabs(seen),
         template_folder,
-        data=page_data(seen, answers),
+        data=page_data(seen),
         answers=answers,
         where=summary.lines(seen),
         of_turns=of_turns(seen),

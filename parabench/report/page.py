@@ -81,9 +81,8 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
             shown = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
             of_case.setdefault(panel.case, []).append(rounded(panel.figure) | shown)
     look = Look(folder)
-    drawn = bool(panels) or any(section.draw for section in sections)
     scripts = [
-        _script(text) for text in ([look.asset("vendor/plotly-basic.min.js")] if drawn else []) + [look.script()]
+        _script(text) for text in ([look.asset("vendor/plotly-basic.min.js")] if panels else []) + [look.script()]
     ]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     return look.render(

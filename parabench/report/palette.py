@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from parabench.collectives import ALGORITHMS, LEVELS
 from parabench.metrics import STEP_PARTS
@@ -37,24 +38,38 @@ def _symbol(known: dict[str, str], name: str) -> str:
     return SYMBOLS[(list(known).index(name) if name in known else sum(name.encode())) % len(SYMBOLS)]
 
 
-def strategy_line(strategy: str) -> dict[str, str]:
-    """Return the color of a strategy, and a dash if it is not ranked."""
-    return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
+class Style(NamedTuple):
+    """The color, dash and marker of a curve."""
+
+    color: str
+    dash: str
+    symbol: str
+
+    @property
+    def line(self) -> dict[str, str]:
+        """Plotly's settings of a line."""
+        return {"color": self.color, "dash": self.dash}
 
 
-def symbol_of(strategy: str) -> str:
-    """Return the marker of a strategy."""
-    return _symbol(STRATEGY, strategy)
+def strategy_style(strategy: str) -> Style:
+    """Return the style of a strategy, dashed if it is not ranked."""
+    dash = "solid" if entry_of(strategy).ranked else "dash"
+    return Style(colour_of(STRATEGY, strategy), dash, _symbol(STRATEGY, strategy))
 
 
-def algorithm_line(algorithm: str) -> dict[str, str]:
-    """Return the color and dash of an algorithm."""
-    return {"color": colour_of(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
+def algorithm_style(algorithm: str) -> Style:
+    """Return the style of an algorithm."""
+    return Style(colour_of(ALGORITHM, algorithm), _DASH.get(algorithm, "solid"), _symbol(ALGORITHM, algorithm))
 
 
-def algorithm_symbol(algorithm: str) -> str:
-    """Return the marker of an algorithm."""
-    return _symbol(ALGORITHM, algorithm)
+# As far as they are told apart on light and dark alike.
+_SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
+
+
+def side_style(at: int) -> Style:
+    """Return the style of a side by its place. With more sides than colors, the symbols differ."""
+    n = len(_SIDES)
+    return Style(_SIDES[at % n], "solid", SYMBOLS[(at + at // n) % len(SYMBOLS)])
 
 
 def native_first(algorithm: str) -> tuple[int, str]:
@@ -92,11 +107,3 @@ STATE: Look = {
     "gradient_bytes": ("#E69F00", "gradients"),
     "optimizer_bytes": ("#009E73", "optimizer state"),
 }
-
-
-def bars() -> dict[str, list[dict[str, str]]]:
-    """What the page's script draws of cases as bars, in the order in which it is drawn."""
-    return {
-        name: [{"column": column, "color": colour, "name": meaning} for column, (colour, meaning) in look.items()]
-        for name, look in {"parts": PART, "shares": SHARE, "peaks": PEAK, "state": STATE}.items()
-    }

@@ -20,7 +20,7 @@ class Table:
 
     The first `texts` columns are words, the others numbers. A `closed` table opens with a click on its title, because
     a figure shows the same. `note` explains how to read it. The page's filters select rows by `cases`, the id of each
-    row's case, or by `of`, the rows of the page's data that each row is about.
+    row's case, "a|b" for a row of several.
     """
 
     title: str
@@ -30,7 +30,6 @@ class Table:
     closed: bool = True
     note: str = ""
     cases: tuple[str, ...] = ()
-    of: tuple[tuple[int, ...], ...] = ()
 
 
 # In a cell for what is unknown, or is not there.
@@ -53,8 +52,8 @@ class Section:
     """A part of a page: text, figures and tables; tables without rows are left out.
 
     `lead` is the conclusion, `caption` explains the figures, and `reading` has the details behind a click. `pairs` are
-    named facts. `draw` names the drawer of the page's script that draws the selected cases. `empty` is shown if there
-    is nothing to draw or to list. `spare` are figures for the details of their case.
+    named facts. `empty` is shown if there is nothing to draw or to list. `spare` are figures for the details of their
+    case.
     """
 
     id: str
@@ -64,7 +63,6 @@ class Section:
     tables: tuple[Table, ...] = ()
     lead: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
-    draw: str = ""
     panels: list[Panel] = field(default_factory=list)
     spare: tuple[Panel, ...] = ()
     matrices: tuple[Matrix, ...] = ()
@@ -73,6 +71,9 @@ class Section:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(table for table in self.tables if table.rows))
 
+
+# By id, the functions that make sections; `None` if the session has nothing for a section.
+Makers = Mapping[str, Callable[[SessionData], Section | None]]
 
 # Tabs that stand on a page whatever was measured: its template fills them.
 ALWAYS = ("answer", "trust", "environment", "data")
@@ -176,7 +177,6 @@ def table_of(
     *,
     closed: bool = True,
     note: str = "",
-    of: tuple[tuple[int, ...], ...] = (),
 ) -> Table:
     """Return the table of `rows`, which are a frame, mappings or objects. Columns of words must come first.
 
@@ -195,5 +195,4 @@ def table_of(
         closed,
         note,
         () if None in ids else tuple(map(str, ids)),
-        of,
     )

@@ -279,7 +279,8 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
         lines = (each.sentence() for each in bus_answers(results, session_id))
     else:
         from parabench.analysis.ranking.ranking import spots
-        from parabench.analysis.ranking.words import closing_lines, to_dict
+        from parabench.analysis.ranking.words import answer as answer_of
+        from parabench.analysis.ranking.words import closing_lines
 
         seen = session_data(results, session_id)
         lines = closing_lines(seen)
@@ -291,10 +292,10 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     if request.json_file is None:
         return
     # nccl-tests' format, or that of `parabench best --json`.
-    collectives = request.kind == "collectives"
-    text = json_text.written(
-        results_json(results, session) if collectives else [to_dict(each) for each in seen.once(spots)]
-    )
+    if request.kind == "collectives":
+        text = json_text.written(results_json(results, session))
+    else:
+        text = answer_of(seen, seen.once(spots)).to_json("best")
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

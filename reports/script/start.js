@@ -1,5 +1,4 @@
 // Where the page begins: whoever listens to a change is told of it in this order.
-import { startFits } from "./charts/bus.js";
 import { drawWithin, hideOthers, seen, startPlots } from "./charts/plots.js";
 import { startFilters } from "./core/filters.js";
 import { startLive } from "./core/live.js";
@@ -16,7 +15,6 @@ startFilters();
 startTabs();
 startPlots();
 startPrinting();
-startFits();
 startDetails();
 startLive();
 buildTables(declared);

@@ -131,8 +131,8 @@ def test_filters_drive_figures_and_counts(browser, rich):
 def test_no_case_selected_is_said_in_place_of_figures(browser, rich):
     with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
         assert counted(page) == "0 of 28 cases"
-        assert page.locator("#bucket .plot").count() == 0
-        assert "No case is selected" in page.locator("#bucket .empty").inner_text()
+        assert page.locator("#bucket figure:visible").count() == 0
+        assert "is among the selected" in page.locator("#bucket .empty").inner_text()
         assert too_wide(page) <= 0
         for tab in each_tab(page):
             assert unmarked(page) == [], tab
@@ -169,7 +169,7 @@ def test_tabs_are_moved_through_by_keys(browser, rich):
 def test_a_page_of_collectives_is_filtered_too(browser, collectives):
     with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
         assert counted(page) == "1 of 14 cases"
-        assert page.locator("#bus figure").count() == 1
+        assert page.locator("#bus figure:visible").count() == 1
         assert points(page, "bus") == 11  # sizes
         assert points(page, "fit") == 11 + 3 * 11  # the line, and every launch
         assert page.locator("#model tbody:visible").count() == 1
@@ -181,7 +181,7 @@ def test_a_page_of_collectives_is_filtered_too(browser, collectives):
 
 def test_a_click_on_a_point_opens_its_case(browser, rich):
     with opened(browser, rich, "#tab=buckets") as page:
-        case = page.evaluate("document.querySelector('#bucket .plot').data[0].ids[0]")
+        case = page.evaluate("document.querySelector('#bucket .plot').data[0].customdata[0]")
         # Plotly's own layer for the mouse lies over its points.
         page.locator("#bucket .plot").first.locator(".scatterlayer .point").first.click(force=True)
         page.wait_for_selector("dialog[data-drawn=yes]")

@@ -1,5 +1,4 @@
-"""What reaches the figures of a real browser: their cases, units, and what the filters leave of them. Which case a
-figure takes, and where it stands, is tested in tests/js."""
+"""What reaches the figures of a real browser: their cases, units, and what the filters leave of them."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from parabench.store.record import MIB
 
 pytestmark = needs_chromium
 
-READ = """(section) => [...document.querySelectorAll(`#${section}-panels figure`)].map((figure) => {
+READ = """(section) => [...document.querySelectorAll(`#${section} figure:not([hidden])`)].map((figure) => {
   const { data, layout } = figure.querySelector(".plot");
   return JSON.parse(JSON.stringify({ title: figure.querySelector("figcaption")?.textContent || "", data, layout }));
 })"""
@@ -24,8 +23,9 @@ GO = """(address) => location.hash === `#${address}` || new Promise((done) => {
   addEventListener("popstate", () => done(true), { once: true });
   location.hash = address;
 })"""
-EVERY = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) [data-draw] figure .plot")].map(
-  ({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
+EVERY = """() => [
+  ...document.querySelectorAll("[role=tabpanel]:not([hidden]) figure:not([hidden]) .plot:not([data-case])"),
+].map(({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
 # What a reader sees of a section: headings of figures, titles of tables, and the sentence where there is nothing.
 SEEN = """(section) => [...document.querySelectorAll(
   `#${section} :is(figcaption, details:not(.reading) > summary, .empty)`)]
@@ -117,17 +117,17 @@ def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which
         at(page, f"tab={tab}")
         for figure in page.evaluate(EVERY):
             titles = " ".join(figure["layout"][axis]["title"].get("text") or "" for axis in ("xaxis", "yaxis"))
-            assert re.search(r"\((ms|MiB|ranks|ratio|%|J|tokens/s)\)|FLOP/s", titles), (tab, titles)
+            assert re.search(r"\((ms|MiB|ranks|ratio|%|J|tokens/s)\)|(FLOP|GB)/s", titles), (tab, titles)
             for trace in figure["data"]:
-                cases = trace.get("ids") or trace.get("customdata") or []
-                assert set(cases) - {""} <= known, (tab, trace["name"])
+                cases = {case for ids in trace.get("customdata") or [] for case in ids.split("|")}
+                assert cases - {"", "all"} <= known, (tab, trace["name"])
                 seen += len(cases)
     assert seen > 0
 
 
 def test_a_click_on_a_cell_opens_its_case(rich):
     at(rich, "tab=buckets")
-    plot = rich.locator("#heat-panels .plot").first
+    plot = rich.locator("#heat .plot").first
     plot.scroll_into_view_if_needed()
     box = plot.locator(".nsewdrag").bounding_box()
     x, y = box["x"] + box["width"] * 2.5 / 4, box["y"] + box["height"] / 2

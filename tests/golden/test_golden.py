@@ -37,6 +37,8 @@ from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.warnings.codes import CODES
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
+from parabench.commands.init import warning
+from parabench.data.trial import Trial, warnings_of
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
@@ -323,6 +325,7 @@ def of_warnings(monkeypatch: pytest.MonkeyPatch) -> str:
     of_run(failing=True, memory_snapshot=True)
     stored = load(Path("out/results.db")).finding[["code", "message", "advice"]].itertuples(index=False)
     found = [*(Finding(*row) for row in stored), *every_warning.findings(Path()), *of_problems(monkeypatch)]
+    found += map(warning, warnings_of(Trial(left_out=("head.bias",)), "exact", gradients=True))
     first = {each.code: each for each in reversed(found)}
     assert first.keys() == CODES.keys()
     return "".join(f"{code}: {first[code].message}\n    {first[code].advice}\n" for code in sorted(CODES))

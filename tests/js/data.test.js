@@ -12,11 +12,8 @@ givePage({
       aLaunch({ launch_id: 5, case: 1 }), aLaunch({ launch_id: 9, case: 0 }),
     ],
   },
-  sides: [{ name: "one" }, { name: "two" }, { name: "three" }],
 });
-const {
-  blockName, counts, distinct, groupBy, launchesOf, others, rowOf,
-} = await import("../../reports/script/core/data.js");
+const { blockName, counts, distinct, groupBy, launchesOf, rowOf } = await import("../../reports/script/core/data.js");
 
 test("launches are found by their case", () => {
   assert.equal(rowOf.get("b"), 1);
@@ -29,5 +26,3 @@ test("rows are grouped in the order in which their keys first appear", () => {
   assert.deepEqual([...groupBy([5, 2, 7, 4], (n) => n % 2)], [[1, [5, 7]], [0, [2, 4]]]);
   assert.deepEqual(distinct([2, 1, 2]), [2, 1]);
 });
-
-test("the first side is baseline", () => assert.deepEqual(others, [1, 2]));

@@ -18,17 +18,11 @@ export const aLaunch = (more) => ({
   launch_id: 1, case: 0, block: 0, status: "ok", launch_step_s: STEP_TIME, counts: 1, from_case: 0, drift: null, ...more,
 });
 
-const style = (color) => ({ color, dash: "solid", symbol: "circle", has_algorithm: true });
-const STYLES = {
-  strategy: { ddp: style("#000001"), fsdp: style("#000002"), single: style("#000003") },
-  algorithm: { native: style("#000011"), ring: style("#000012"), tree: style("#000013") },
-};
-
 // Put this before `await import(...)` of what reads it. `tables` are rows by the name of their table, `tables_of` what
 // Python declares of those that the script fills.
 export const givePage = ({ tables = {}, tables_of = {}, figures = {}, ...data }) => {
   const embedded = {
-    works: [{ name: "", unit: "tokens", front: [] }], styles: STYLES, filters: [],
+    filters: [],
     ...Object.fromEntries(Object.entries(tables).map(([name, rows]) => [name, columns(rows)])), tables: tables_of, ...data,
   };
   const texts = { data: JSON.stringify(embedded), figures: JSON.stringify(figures) };

@@ -242,7 +242,8 @@ def test_check_refuses_what_it_cannot_do(words: list[str], message: str) -> None
 def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
     found = parabench("check", "--model", name, "--json", "-")
     assert found.exit_code == 0
-    strategies = json.loads(found.stdout)["strategies"]
+    rows = json.loads(found.stdout)["tables"]["strategies"]
+    strategies = {row["strategy"]: row["missing"] for row in rows}
     for pipeline in ("pp", "layer_split"):
         assert strategies[pipeline].startswith("head(blocks(stem(x))) is not module(x)")
     assert [strategies[each] for each in ("ddp", "fsdp", "zero2")] == [None] * 3

@@ -31,7 +31,7 @@ ORDER = (
     "strategies.base strategies.snippet",
     "probes analysis",
     "report",
-    "strategies serve exporters imports",
+    "strategies serve exporters imports notebook",
     "launch",
     "workloads",
     "cluster",
@@ -66,7 +66,7 @@ MEASURING = {
     "workloads",
     "cluster",
 }
-READING = {"analysis", "report", "serve", "exporters"}
+READING = {"analysis", "report", "serve", "exporters", "notebook"}
 
 
 def names() -> dict[str, Path]:
@@ -121,7 +121,7 @@ def test_measuring_and_reading_do_not_meet() -> None:
         assert not (pair & MEASURING and pair & READING), (module, imported)
 
 
-def test_reading_commands_import_no_torch() -> None:
+def test_reading_commands_import_neither_torch_nor_plotly() -> None:
     commands = ["--help", "list", *(f"{name} --help" for name in ("run", "collectives", "best", "serve", "doctor"))]
     commands += ["run quick --dry-run --nnodes 4 --nproc-per-node 8"]
     code = (
@@ -129,14 +129,14 @@ def test_reading_commands_import_no_torch() -> None:
         f"for command in {commands}:\n"
         "    try:\n        main(command.split())\n"
         "    except SystemExit as end:\n        assert not end.code, (command, end.code)\n"
-        "    assert 'torch' not in sys.modules, command\n"
+        "    assert not {'torch', 'plotly'} & {*sys.modules}, command\n"
         "    assert 'pandas' not in sys.modules or '--dry-run' in command, command"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_reading_modules_import_no_torch() -> None:
+def test_reading_modules_import_neither_torch_nor_plotly() -> None:
     modules = (
         "analysis.ranking.words",
         "report.build",
@@ -146,6 +146,7 @@ def test_reading_modules_import_no_torch() -> None:
         "report.views.recorded",
         "analysis.compare.gate",
         "store.store",
+        "notebook",
         "session.session",
         "session.dry_run",
     )
@@ -153,7 +154,7 @@ def test_reading_modules_import_no_torch() -> None:
         "import importlib, sys\n"
         f"for module in {modules}:\n"
         "    importlib.import_module(f'parabench.{module}')\n"
-        "    assert 'torch' not in sys.modules, module\n"
+        "    assert not {'torch', 'plotly'} & {*sys.modules}, module\n"
         # Half a second: what is answered of one session does not need it.
         "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.words', 'report.build')"
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
@@ -91,10 +92,6 @@ class BusAnswer:
         """Return the answer after its heading."""
         return f"{self.heading}: {self.text()}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the answer for JSON (docs/reference/json.md): unknown is null."""
-        return asdict(self) | {"sentence": self.sentence()}
-
     def _ranges(self) -> str:
         blocks = format.count(self.blocks, "block")
         if len(self.ranges) == 1 and set(self.ranges[0].algorithms) == set(self.algorithms):
@@ -103,6 +100,23 @@ class BusAnswer:
         found = "; ".join(each.sentence(self.sizes) for each in self.ranges) + f" ({blocks})."
         places = [f"between {size_text(each.above_bytes)} and {size_text(each.below_bytes)}" for each in self.changes]
         return f"{found} The best changes {format.joined(places)}." if places else found
+
+
+# The tables of the answer.
+TABLES = {
+    "operations": columns(BusAnswer),
+    "ranges": columns(Range, op=str, world_size=int),
+    "changes": columns(Crossover, op=str, world_size=int),
+}
+
+
+def answer(of: Sequence[BusAnswer]) -> Answer:
+    """Return the answer of `best` for a session of collectives."""
+    rows: dict[str, list[Any]] = {"operations": list(of), "ranges": [], "changes": []}
+    for each in of:
+        rows["ranges"] += keyed(each.ranges, op=each.op, world_size=each.world_size)
+        rows["changes"] += keyed(each.changes, op=each.op, world_size=each.world_size)
+    return Answer(tuple(each.sentence() for each in of), tables(TABLES, rows))
 
 
 def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:

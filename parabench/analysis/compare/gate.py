@@ -1,4 +1,4 @@
-"""The gate: did it get slower? Two sides, configuration by configuration, as a verdict, sentences and JSON."""
+"""The gate: did it get slower? Two sides, configuration by configuration."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
-from typing import Any
-
-from msgspec import to_builtins
+from typing import Literal
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, Rows, columns, keyed, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_distinct, interleaved
@@ -22,9 +21,6 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
 from parabench.errors import UsageError
 from parabench.store.record import Finding
-
-# The version of the JSON (docs/reference/json.md): higher if a field was removed or changed its meaning.
-SCHEMA = 3
 
 
 class Verdict(StrEnum):
@@ -136,6 +132,22 @@ def compare(
         findings=(*unfinished(base, candidate), *(() if paired else (UNPAIRED,))),
         changed=changed,
     )
+
+
+_BETWEEN = columns(BetweenSessions)
+# The tables of the answer.
+TABLES = {
+    "verdict": columns(
+        Comparison,
+        verdict=Verdict,
+        exit_code=Literal[0, 1, 3],
+        upper=float | None,
+        **{name: hint | None for name, hint in _BETWEEN.items()},
+    ),
+    "sides": columns(Origin, side=Literal["base", "candidate"]),
+    "cases": columns(CaseResult),
+    "differences": columns(Difference),
+}
 
 
 def sentence(of: Comparison) -> str:
@@ -262,15 +274,13 @@ def ids(launches: Sequence[int]) -> str:
     return format.runs(launches) or "none"
 
 
-def to_dict(of: Comparison) -> dict[str, Any]:
-    """Return the comparison as JSON can hold it (docs/reference/json.md); unknown is null."""
-    fields: dict[str, Any] = to_builtins(of)
-    derived = {
-        "schema": SCHEMA,
-        "kind": "gate",
-        "verdict": of.verdict,
-        "exit_code": of.verdict.exit_code,
-        "upper": of.upper,
-        "sentence": sentence(of),
+def answer(of: Comparison) -> Answer:
+    """Return the answer of a gate."""
+    between = vars(of.between_sessions) if of.between_sessions is not None else dict.fromkeys(_BETWEEN)
+    rows: Rows = {
+        "verdict": keyed([of], exit_code=of.verdict.exit_code, **between),
+        "sides": [(origin, {"side": side}) for side, origin in zip(("base", "candidate"), of.origins, strict=True)],
+        "cases": of.rows,
+        "differences": of.differences,
     }
-    return derived | fields
+    return Answer(tuple(sentences(of)), tables(TABLES, rows), warnings=of.findings)

@@ -6,18 +6,19 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
-
-from msgspec import to_builtins
+from typing import Any, Literal
 
 from parabench.analysis import format
-from parabench.analysis.compare.gate import SCHEMA
+from parabench.analysis.answer import Answer, columns, keyed, tables
+from parabench.analysis.compare.cases import CaseResult, Outcome
 from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
-from parabench.analysis.compare.several import Row, Several
+from parabench.analysis.compare.several import Ratio, Row, Several
 from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
+from parabench.analysis.numbers import work_text
 from parabench.analysis.session import Origin, SessionData
+from parabench.analysis.stats.contrasts import Mean
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -39,6 +40,31 @@ class Machines:
     hardware: tuple[Difference, ...]
     software: tuple[Difference, ...]
     findings: tuple[Finding, ...]
+
+
+_QUANTITY = Literal["step_time", "per_joule", "per_gb"]
+# The tables of the answer.
+TABLES = {
+    "sides": columns(Origin, side=str, hardware=str),
+    "workloads": columns(
+        Overall,
+        "heading",
+        "names",
+        "compared",
+        workload=str,
+        work=str,
+        best=str | None,
+        tied=tuple[str, ...],
+        lost=int,
+        mended=int,
+    ),
+    "means": columns(Mean, workload=str, quantity=_QUANTITY),
+    "outcomes": {"workload": str, "outcome": Outcome, "cases": int},
+    "cases": {"label": str, "base_case_id": str | None, "candidate_case_id": str | None, "missing": str},
+    "step_times": columns(CaseResult),
+    "ratios": columns(Ratio, label=str, quantity=_QUANTITY),
+    "differences": columns(Difference, kind=Literal["hardware", "software"]),
+}
 
 
 def compared(base: SessionData, candidate: SessionData) -> Several:
@@ -132,7 +158,27 @@ def command(origins: Iterable[Origin]) -> str:
     return shlex.join(["parabench", "compare", *(origin.at for origin in origins), "--across-hardware"])
 
 
-def to_dict(of: Machines) -> dict[str, Any]:
-    """Return the comparison as JSON can hold it (docs/reference/json.md); unknown is null."""
-    fields: dict[str, Any] = to_builtins(of)
-    return {"schema": SCHEMA, "kind": "across hardware", "sentence": " ".join(answers(of.works))} | fields
+def answer(of: Machines) -> Answer:
+    """Return the answer of a comparison of two machines."""
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for name, hardware, origin in zip(of.names, of.hardware_names, of.origins, strict=True):
+        rows["sides"].append((origin, {"side": name, "hardware": hardware}))
+    for work in of.works:
+        key = {"workload": work.heading}
+        text = work_text(work.work)
+        named = {"best": None if work.best is None else of.names[work.best], "tied": [of.names[at] for at in work.tied]}
+        rows["workloads"].append((work, key | named | {"lost": work.lost[0], "mended": work.mended[0], "work": text}))
+        for quantity, means in {"step_time": work.means, **work.gives}.items():
+            rows["means"] += keyed(means, quantity=quantity, **key)
+        rows["outcomes"] += [key | {"outcome": outcome, "cases": n} for outcome, n in work.changes[0].items()]
+    for row in of.rows:
+        base, candidate = row.cases
+        missing = next(filter(None, row.missing), "")
+        rows["cases"].append((row, {"base_case_id": base, "candidate_case_id": candidate, "missing": missing}))
+        rows["step_times"] += filter(None, row.step_time)
+        for quantity in GIVES:
+            ratio = row.ratio(quantity, 1)
+            rows["ratios"] += keyed(filter(None, [ratio]), label=row.label, quantity=quantity)
+    for kind, found in (("hardware", of.hardware), ("software", of.software)):
+        rows["differences"] += keyed(found, kind=kind)
+    return Answer(tuple(answers(of.works)), tables(TABLES, rows), warnings=of.findings)

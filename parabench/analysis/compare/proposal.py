@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.compare.cases import REGRESSIONS
@@ -77,8 +76,8 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
         return Judgement(False if over else None, "too few launches have ended" if over else "", pairs)
     # Between looks nothing is spent: then it is what the next one would say.
     share = next(SPENT[look] for look in SPENT if look >= min(pairs, MOST_PAIRS))
-    bound = test.difference + test.error * float(stdtrit(test.df, 1 - spend * share))
-    gain, low, high, at_least = (1 - factor(each) for each in (test.difference, test.high, test.low, bound))
+    bounds = (test.difference, test.high, test.low, test.bound(1 - spend * share))
+    gain, low, high, at_least = (1 - factor(each) for each in bounds)
     told = Judgement(None, "", pairs, gain, low, high, at_least)
     if pairs in SPENT and at_least > 0 and gain >= least:
         return replace(

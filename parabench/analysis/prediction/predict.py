@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import median
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
@@ -46,17 +47,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
-    """The seconds of communication that nothing hides, by the tier of the links."""
-
-    within: float
-    between: float
-
-
-@dataclass(frozen=True, slots=True)
 class Prediction:
     """The step time of a case with its 90% interval, and its parts: `compute_s`, `slowest_s` waiting for the slowest
-    rank, and `exposed_s`.
+    rank, and communication that nothing hides, within nodes and between them.
 
     `peak_bytes` is the peak memory of a rank. `notes` are assumptions that no measurement supports.
     """
@@ -67,7 +60,8 @@ class Prediction:
     high_s: float
     compute_s: float
     slowest_s: float
-    exposed_s: Exposed
+    exposed_within_s: float
+    exposed_between_s: float
     peak_bytes: float | None
     measured_s: float | None
     notes: tuple[str, ...]
@@ -86,7 +80,7 @@ class Refused:
     refused: str
 
 
-Answer = Prediction | Refused
+Predicted = Prediction | Refused
 
 
 def place_of(call: Call, case: Case) -> tuple[int, int, int]:
@@ -107,7 +101,7 @@ class Predictor:
     base: Base
     given: Mapping[str, Link]
 
-    def predict(self, case: Case) -> Answer:
+    def predict(self, case: Case) -> Predicted:
         """Return the prediction of a case on `case.nodes` nodes."""
         try:
             computed = self.computed(case)
@@ -129,7 +123,8 @@ class Predictor:
             high_s=step.step_s * factor,
             compute_s=step.compute_s / late,
             slowest_s=step.compute_s * (1 - 1 / late),
-            exposed_s=Exposed(step.exposed_s.get(WITHIN, 0.0), step.exposed_s.get(BETWEEN, 0.0)),
+            exposed_within_s=step.exposed_s.get(WITHIN, 0.0),
+            exposed_between_s=step.exposed_s.get(BETWEEN, 0.0),
             peak_bytes=computed.peak_bytes,
             measured_s=self.base.measured.get(case),
             notes=tuple(self._notes(case, computed)),
@@ -230,25 +225,30 @@ def _asked(case: Case) -> Iterator[str]:
             yield f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
-# ---- in words, and as JSON
+# ---- in words, and as an answer
 
 
-def lines(answers: Sequence[Answer]) -> Iterator[str]:
+def lines(answers: Sequence[Predicted]) -> Iterator[str]:
     """Return the table of what was predicted, the fastest first, then the notes, and the reasons of refusals."""
     known = sorted(predicted(answers), key=lambda each: each.step_s)
     if known:
         yield from format.aligned([HEAD, *map(_row, known)])
         yield "All times in ms."
-    yield from _grouped("note", ((note, each.case) for each in known for note in each.notes))
-    yield from refusals(answers)
+    yield from notes(answers)
 
 
-def predicted(answers: Iterable[Answer]) -> list[Prediction]:
+def notes(answers: Sequence[Predicted]) -> list[str]:
+    """Return what was assumed, the fastest case first, and the reasons of refusals."""
+    known = sorted(predicted(answers), key=lambda each: each.step_s)
+    return [*_grouped("note", ((note, each.case) for each in known for note in each.notes)), *refusals(answers)]
+
+
+def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
     """Return the answers that are predictions."""
     return [each for each in answers if isinstance(each, Prediction)]
 
 
-def refusals(answers: Iterable[Answer]) -> list[str]:
+def refusals(answers: Iterable[Predicted]) -> list[str]:
     """Return one line for each reason."""
     refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
     return _grouped("Not predicted", refused)
@@ -259,7 +259,7 @@ def interval(each: Prediction) -> str:
     return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
 
 
-def best_lines(answers: Sequence[Answer]) -> Iterator[str]:
+def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
     """Return the configuration that needs the least time for a sample, and those that may be as fast."""
     known = sorted(predicted(answers), key=lambda each: each.sample_s)
     if known:
@@ -272,15 +272,11 @@ def best_lines(answers: Sequence[Answer]) -> Iterator[str]:
     yield from refusals(answers)
 
 
-def check_lines(answers: Sequence[Answer], measured: Mapping[Case, float]) -> Iterator[str]:
+def check_lines(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
     """Return predicted against measured step times, and a summary of the errors."""
     rows = [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", "")]
-    errors, inside = [], 0
     for each in predicted(answers):
         measured_s = measured[each.case]
-        within = each.low_s <= measured_s <= each.high_s
-        inside += within
-        errors.append(abs(math.log(each.step_s / measured_s)))
         rows.append(
             (
                 each.case.label,
@@ -288,21 +284,41 @@ def check_lines(answers: Sequence[Answer], measured: Mapping[Case, float]) -> It
                 format.digits(each.step_s * 1e3),
                 format.milliseconds_between(each.low_s, each.high_s),
                 format.signed(each.step_s / measured_s - 1),
-                "" if within else "outside",
+                "" if each.low_s <= measured_s <= each.high_s else "outside",
             )
         )
-    if errors:
-        yield from format.aligned(rows)
+    yield from format.aligned(rows) if rows[1:] else ()
+    yield from errors(answers, measured)
+
+
+def errors(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
+    """Return a summary of the errors, and the reasons of refusals."""
+    pairs = [(each, measured[each.case]) for each in predicted(answers)]
+    if pairs:
+        error = median(abs(math.log(each.step_s / measured_s)) for each, measured_s in pairs)
+        inside = sum(each.low_s <= measured_s <= each.high_s for each, measured_s in pairs)
         yield (
-            f"Half of {format.count(len(errors), 'prediction')} are within {format.percent(median(errors))} of the "
-            f"measurement; {inside} of {len(errors)} measurements are in their 90% interval."
+            f"Half of {format.count(len(pairs), 'prediction')} are within {format.percent(error)} of the "
+            f"measurement; {inside} of {len(pairs)} measurements are in their 90% interval."
         )
     yield from refusals(answers)
 
 
-def to_dict(each: Answer) -> dict[str, Any]:
-    """Return an answer as JSON: seconds and bytes; None is unknown."""
-    return asdict(each) | {"case": each.case.to_dict(), "label": each.case.label}
+_CASE = {"case_id": str, "label": str, **columns(Case)}
+# The tables of the answer.
+TABLES = {
+    "predictions": columns(Prediction, **_CASE),
+    "refused": columns(Refused, **_CASE),
+}
+
+
+def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
+    """Return the answer of `predict`, which is `told` in these sentences."""
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for each in asked:
+        fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}
+        rows["refused" if isinstance(each, Refused) else "predictions"] += keyed([each], case_id=each.case.id, **fields)
+    return Answer(tuple(told), tables(TABLES, rows))
 
 
 def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
@@ -319,7 +335,7 @@ def _named(cases: Iterable[Case]) -> str:
 
 
 def _row(each: Prediction) -> tuple[str, ...]:
-    times = (each.compute_s, each.slowest_s, each.exposed_s.within, each.exposed_s.between)
+    times = (each.compute_s, each.slowest_s, each.exposed_within_s, each.exposed_between_s)
     return (
         each.case.label,
         format.digits(each.step_s * 1e3),

@@ -1,6 +1,6 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
-Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Answer` is the
+Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Ranking` is the
 result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
 """
 
@@ -88,9 +88,9 @@ class NoCommBaseline:
 
 @dataclass(frozen=True)
 class Place:
-    """The best configuration for one value of each axis of `--by`."""
+    """The best configuration for one value of each of these axes of `--by`; `names` are the values."""
 
-    values: dict[str, Any]
+    axes: tuple[str, ...]
     names: tuple[str, ...]
     case_id: str | None
     distinguishable: bool | None
@@ -99,7 +99,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Ranking:
     """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
 
     The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
@@ -154,7 +154,7 @@ class Answer:
         return self.best if named else None
 
 
-def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Answer, ...]:
+def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Ranking, ...]:
     """Return the answers of a session, one per workload and at least one.
 
     `by` are axes: the answers have the best for each of their values. Raises UsageError for an unknown axis.
@@ -173,12 +173,12 @@ def answers(
     by: tuple[str, ...] = (),
     cases: pd.DataFrame | None = None,
     raced: bool = False,
-) -> tuple[Answer, ...]:
+) -> tuple[Ranking, ...]:
     """Return the same from `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
         why = "No launch was recorded, so there is no fastest configuration."
-        return (Answer(objective=objective.name, work={}, why_not=why),)
+        return (Ranking(objective=objective.name, work={}, why_not=why),)
     groups = same_work(own, objective.work)
     rows = records(case_table(launches) if cases is None else cases, ("case_id", *_SHOWN))
     table = {row["case_id"]: row for row in rows}
@@ -216,8 +216,8 @@ def _answer(
     objective: Objective,
     by: tuple[str, ...],
     seconds: Mapping[int, float] | None,
-) -> Answer:
-    """Answer for one workload.
+) -> Ranking:
+    """Return the ranking of one workload.
 
     `own` are its launches, `table` the rows of the case table by id. In a race `seconds` is the time at which each
     repetition ended. Configurations are compared if common launches or repetitions connect them; those outside the
@@ -227,7 +227,7 @@ def _answer(
     ranked = only_ranked(every)
     good = ranked[ranked[objective.column] > 0]
     counted = only_ranked(own[own["counted"]])
-    nothing = Answer(
+    nothing = Ranking(
         heading=heading,
         objective=objective.name,
         work=work,
@@ -425,10 +425,9 @@ def _places(
         measured = [at for at in ids if at in rank]
         own = min(measured, key=rank.__getitem__, default=None)
         known = own is not None and rank[own] > 0 and near is not None
-        case = configured[ids[0]]
         found.append(
             Place(
-                values={axis: getattr(case, axis) if _has(case, axis) else None for axis in axes},
+                axes=tuple(axes),
                 names=names,
                 case_id=own,
                 distinguishable=own not in (near or ()) if known else None,
@@ -488,7 +487,7 @@ def _no_comm_baseline(launches: pd.DataFrame, cases: Cases, best: str) -> NoComm
     )
 
 
-def slower_unranked(seen: SessionData, answers: Iterable[Answer]) -> dict[str, float]:
+def slower_unranked(seen: SessionData, answers: Iterable[Ranking]) -> dict[str, float]:
     """Return for each case that is not ranked how much slower it is than the best of its workload, as a fraction.
 
     It is the ratio in common launches and repetitions, NaN if none connects the two.
@@ -504,7 +503,7 @@ def slower_unranked(seen: SessionData, answers: Iterable[Answer]) -> dict[str, f
     return found
 
 
-def marks(cases: pd.DataFrame, answers: Iterable[Answer]) -> pd.DataFrame:
+def marks(cases: pd.DataFrame, answers: Iterable[Ranking]) -> pd.DataFrame:
     """Return columns next to a case table.
 
     `ranking` is 'fastest', 'tied' or empty. `mark` labels configurations that are not ranked, not compared, or train in

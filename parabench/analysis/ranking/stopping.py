@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.ranking.ranking import Answer, answers
+from parabench.analysis.ranking.ranking import Ranking, answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
@@ -37,7 +37,7 @@ class Undecided(NamedTuple):
     too_noisy: tuple[str, ...]
 
 
-def candidates(launches: pd.DataFrame, patient: bool = False, known: Sequence[Answer] | None = None) -> Undecided:
+def candidates(launches: pd.DataFrame, patient: bool = False, known: Sequence[Ranking] | None = None) -> Undecided:
     """Return what is still open in a launch table; `known` are its answers by step time, if they are known.
 
     These are the best and all that may equal it, while their set is wider than SHARP_ENOUGH; and, in the first
@@ -76,7 +76,7 @@ def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
     return float(own.groupby("case")["wall_s"].max().sum())
 
 
-def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
+def _hopeless(good: pd.DataFrame, answer: Ranking) -> bool:
     """Return whether MOST_BLOCKS would hardly be enough, even with the least noise that the launches allow."""
     good = good[good["case"].isin([candidate.case_id for candidate in answer.candidates])]
     if blocks_begun(good) < FEWEST_BLOCKS:

@@ -1,23 +1,24 @@
-"""The ranking in words and as JSON: the output of `best`, and the last lines of a run."""
+"""The ranking in words and as an answer: the output of `best`, and the last lines of a run."""
 
 from __future__ import annotations
 
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.ranking.bucket_curves import curve_notes
+from parabench.analysis.numbers import work_text
+from parabench.analysis.ranking.bucket_curves import Curve, Members, curve_notes
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
-from parabench.analysis.ranking.pareto import front_table
-from parabench.analysis.ranking.race import race_note
-from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.pareto import ParetoPoint, front_table
+from parabench.analysis.ranking.race import Exit, Look, race_note
+from parabench.analysis.ranking.ranking import Candidate, NoCommBaseline, Place, Ranking, spots
 from parabench.analysis.ranking.stopping import blocks_begun, candidates
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
@@ -25,22 +26,51 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
 from parabench.analysis.turns import noise_floor
-from parabench.store.record import MEASURED_ON_CPU, WATCHED
+from parabench.analysis.warnings.codes import all_findings
+from parabench.store.record import MEASURED_ON_CPU, WATCHED, Finding
 from parabench.store.store import STORE_NAME
 
 # A sentence has no more names than this.
 MOST_NAMES = 3
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
 NARROWING_MIN = 30
+# The candidates of a ranking by their place, and other configurations that it names.
+PLACES = ("best", "tied", "slower", "not_compared")
+_CASES = ("best", "winner", "default", "same_training")
+# The tables of the answer. A text is the difference of a workload from the others.
+TABLES = {
+    "workloads": columns(Ranking, "heading", workload=str, work=str, **dict.fromkeys(_CASES, str | None)),
+    "candidates": columns(Candidate, workload=str, place=Literal["best", "tied", "slower", "not_compared"]),
+    "members": columns(Members, workload=str),
+    "curves": columns(Curve, workload=str),
+    "front": columns(ParetoPoint, workload=str),
+    "by": columns(Place, workload=str),
+    "no_comm_baselines": columns(NoCommBaseline, workload=str),
+    "race": columns(Look, workload=str),
+    "eliminated": columns(Exit, workload=str, block=int),
+}
 
 
-def to_dict(answer: Answer) -> dict[str, Any]:
-    """Return the answer as JSON can hold it (docs/reference/json.md); unknown is null."""
-    winner = None if answer.winner is None else answer.winner.case_id
-    return asdict(answer) | {"winner": winner, "sentence": sentence(answer), "notes": notes(answer)}
+def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = ()) -> Answer:
+    """Return the answer of `best`: the tables of all workloads below each other, stored and `computed` warnings."""
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for each in rankings:
+        of = {"workload": each.heading}
+        ids = {name: found and found.case_id for name in _CASES for found in [getattr(each, name)]}
+        rows["workloads"].append((each, of | ids | {"work": work_text(each.work)}))
+        for place in PLACES:
+            found = getattr(each, place)
+            rows["candidates"] += keyed(found if isinstance(found, tuple) else filter(None, [found]), place=place, **of)
+        for name in ("members", "curves", "front", "by", "race"):
+            rows[name] += keyed(getattr(each, name), **of)
+        rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)
+        for look in each.race:
+            rows["eliminated"] += keyed(look.left, block=look.block, **of)
+    told = [text for each in rankings for text in (*headed(each), *notes(each))]
+    return Answer(tuple(told), tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
-def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
+def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
     """Return all answers of a session by one objective.
 
     For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
@@ -48,7 +78,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     parts = [_on_cpu(seen)]
     for answer in answers:
         code = answer.best.code if answer.best is not None and answer.decided else None
-        parts += [format.in_lines(_headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
+        parts += [format.in_lines(headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
         parts.append(_by_table(answer) if answer.by else [])
         if len(answer.front) > 1:
             parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
@@ -69,14 +99,14 @@ def closing_lines(seen: SessionData) -> list[str]:
     If nothing is decided, memory comes first: it is the same in every launch.
     """
     answers, held = seen.once(spots), compared(seen.once(case_states))
-    parts = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
+    parts = [line for answer in answers for line in (*format.in_lines(headed(answer)), *notes(answer))]
     parts += [*summary.lines(seen), *scaling_lines(seen)]
     parts = [*parts, *held] if any(answer.decided for answer in answers) else [*held, *parts]
     following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
     return [*_on_cpu(seen), *parts, *of_turns(seen, small=False), *following]
 
 
-def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
+def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
     """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
 
     If that would take more than MOST_BLOCKS blocks, it has a budget. Only the newest session of a store can be resumed.
@@ -110,10 +140,10 @@ def _on_cpu(seen: SessionData) -> list[str]:
     return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
 
 
-def _by_table(answer: Answer) -> list[str]:
+def _by_table(answer: Ranking) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     rows_of = {each.case_id: each for each in answer.candidates}
-    axes = list(answer.by[0].values)
+    axes = answer.by[0].axes
     rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
     for place in answer.by:
         own = rows_of.get(place.case_id or "")
@@ -127,22 +157,23 @@ def _by_table(answer: Answer) -> list[str]:
     return format.aligned(rows, texts=len(axes) + 1)
 
 
-def sentence(answer: Answer) -> str:
+def sentence(answer: Ranking) -> str:
     """Return the answer after its heading, if it has one."""
-    return " ".join(_headed(answer))
+    return " ".join(headed(answer))
 
 
-def _headed(answer: Answer) -> list[str]:
+def headed(answer: Ranking) -> list[str]:
+    """Return `sentences`, the first after the answer's heading, if it has one."""
     first, *rest = sentences(answer)
     return [f"{answer.heading}: {first}" if answer.heading else first, *rest]
 
 
-def sentences(answer: Answer) -> list[str]:
+def sentences(answer: Ranking) -> list[str]:
     """Return the answer without its heading: the fastest, the certainty, the rest."""
     return [each for each in _sentences(answer) if each]
 
 
-def _sentences(answer: Answer) -> Iterator[str]:
+def _sentences(answer: Ranking) -> Iterator[str]:
     objective = OBJECTIVES[answer.objective]
     if answer.best is None:
         yield answer.why_not or ""
@@ -167,14 +198,14 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield f"Not ranked (no measurement): {format.listed(answer.unknown, MOST_NAMES)}."
 
 
-def notes(answer: Answer) -> list[str]:
+def notes(answer: Ranking) -> list[str]:
     """Return the sentences about bucket curves, racing, and links."""
     objective = OBJECTIVES[answer.objective]
     curves = curve_notes(answer.curves, answer.blocks, "" if objective is STEP else f" to {objective.head}")
     return [*curves, *race_note(answer.race), *([answer.links] if answer.links else [])]
 
 
-def not_compared(answer: Answer) -> str:
+def not_compared(answer: Ranking) -> str:
     """Return the configurations that are not compared, with their numbers; empty if there are none."""
     if not answer.not_compared:
         return ""
@@ -197,12 +228,12 @@ def number(of: Candidate, objective: Objective) -> str:
     return f"{text} ({format.plus_minus(objective.margin(of.plus_minus, of.value))})"
 
 
-def nominal(answer: Answer) -> str:
+def nominal(answer: Ranking) -> str:
     """Return the name of the best if it is not proven to be the best."""
     return "Lowest mean" if _lowest(answer) is answer.best else "First in common launches"
 
 
-def _lowest(answer: Answer) -> Candidate:
+def _lowest(answer: Ranking) -> Candidate:
     """Return the configuration with the lowest mean; at a tie, the best."""
     cost = OBJECTIVES[answer.objective].value  # its own inverse
     first, *others = answer.candidates
@@ -210,7 +241,7 @@ def _lowest(answer: Answer) -> Candidate:
     return lowest if cost(lowest.value) < cost(first.value) * (1 - format.EXACT) else first
 
 
-def _order(answer: Answer, best: Candidate, objective: Objective) -> str:
+def _order(answer: Ranking, best: Candidate, objective: Objective) -> str:
     """Explain that the best does not have the lowest mean; empty if it has."""
     lowest = _lowest(answer)
     if lowest is best:
@@ -222,7 +253,7 @@ def _order(answer: Answer, best: Candidate, objective: Objective) -> str:
     )
 
 
-def _place(answer: Answer, best: Candidate, objective: Objective) -> Iterator[str]:
+def _place(answer: Ranking, best: Candidate, objective: Objective) -> Iterator[str]:
     """Yield the best, or the set of the best, and how certain that is."""
     near, everything = len(answer.tied) + 1, format.count(len(answer.candidates), "configuration")
     names, following = [each.name for each in answer.members], next(iter(answer.slower), None)
@@ -266,11 +297,11 @@ def _with_rate(best: Candidate, objective: Objective) -> str:
     return f"{number(best, objective)}, {beside}"
 
 
-def _nominally(answer: Answer, best: Candidate, objective: Objective) -> str:
+def _nominally(answer: Ranking, best: Candidate, objective: Objective) -> str:
     return f"{nominal(answer)}: {best.label}: {_with_rate(best, objective)}."
 
 
-def _apart(answer: Answer) -> str:
+def _apart(answer: Ranking) -> str:
     """Return which of the tied shared no launch with the best, so that little is known about them."""
     if not answer.apart:
         return ""
@@ -278,7 +309,7 @@ def _apart(answer: Answer) -> str:
     return f"Compared in separate launches{known}, so possibly as fast: {format.listed(answer.apart, MOST_NAMES)}."
 
 
-def _more_blocks(answer: Answer) -> str:
+def _more_blocks(answer: Ranking) -> str:
     """Return how many more blocks would resolve the set; empty if it is sharp enough."""
     if answer.more_blocks is None:
         return ""
@@ -292,7 +323,7 @@ def _more_blocks(answer: Answer) -> str:
     return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}{takes}."
 
 
-def _default(answer: Answer, best: Candidate, objective: Objective) -> str:
+def _default(answer: Ranking, best: Candidate, objective: Objective) -> str:
     default = answer.default
     if default is None:
         return ""
@@ -303,7 +334,7 @@ def _default(answer: Answer, best: Candidate, objective: Objective) -> str:
     return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(default.slower)}."
 
 
-def _other_training(answer: Answer) -> Iterator[str]:
+def _other_training(answer: Ranking) -> Iterator[str]:
     others = [each for each in (answer.best, *answer.tied) if each and each.other_training]
     if others:
         stale = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
@@ -319,7 +350,7 @@ def _staleness(of: Candidate) -> str:
     return format.staleness(of.staleness_mean, of.staleness_max)
 
 
-def _no_comm_baseline(answer: Answer) -> str:
+def _no_comm_baseline(answer: Ranking) -> str:
     of = answer.no_comm_baseline
     if of is None:
         return ""

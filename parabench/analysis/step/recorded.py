@@ -131,8 +131,9 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     return timeline_of(seen, launch_id, step, float(lengths.loc[step]), calls.assign(busbw=np.nan).to_dict("records"))
 
 
-COMPARED = ("what", "name", "base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
-            "candidate_most_s", "ratio", "apart")  # fmt: skip
+_NUMBERS = ("base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
+            "candidate_most_s", "ratio")  # fmt: skip
+COMPARED = {"what": str, "name": str, **dict.fromkeys(_NUMBERS, float | None), "apart": bool | None}
 
 
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:

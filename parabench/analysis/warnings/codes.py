@@ -74,6 +74,7 @@ CODES: dict[str, str] = {
     "steps_sampled": "the steps of a watched loop were sampled at random, because there were too many",
     "straggler": "others wait for one rank for a large part of a step",
     "throttled": "a device throttled during measured steps",
+    "trial": "`check`: a mistake in a model, or a property that makes correct training runs differ",
     "unfinished": "a compared session is not finished",
     "unpaired": "two variants were measured one after the other",
     "unverified": "a configuration was not verified against one device",

@@ -3,10 +3,15 @@
 A figure is plotly's own JSON, {"data": traces, "layout": ...}, as dictionaries: making and validating plotly's objects
 took half of a report's time; tests validate with them. Colours of text, grid and background are left out: the page sets
 them for light, dark and print.
+
+The page's filters select points by `customdata`, or a whole trace by its `meta`: the id of its configuration, "a|b" if
+it is shown while any of several is selected, "all" if it is hidden while a filter is active. With `rows` in the
+figure's `meta`, each name of the y axis is a row, and the page shows the first of the selected ones (`in_rows`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +20,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.ranking.ranking import NOT_RANKED
+from parabench.report.palette import Style
 from parabench.strategies import entry_of
 
 Trace = dict[str, Any]
@@ -26,7 +32,7 @@ GREY = "#87909A"
 @dataclass(frozen=True)
 class Panel:
     """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page.
-    `case` is the id of the one case that it shows, where it is one; a trace names its case as `meta`."""
+    `case` is the id of the one case that it shows, where it is one."""
 
     title: str
     figure: Figure
@@ -45,6 +51,13 @@ def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
     are drawn, by `themed` of `reports/script/charts/layout.js`."""
     axes = {name: {"title": {"text": title}} | more.pop(name, {}) for name, title in (("xaxis", x), ("yaxis", y))}
     return {"data": traces, "layout": more | axes}
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten from `low` to `high`, for ticks of a logarithmic axis."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    every = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [number for number in every if low <= number <= high]
 
 
 def marked(label: str, strategy: str) -> str:
@@ -72,7 +85,80 @@ def marks(x: Any, y: Any, name: str, hovers: list[Any], marker: dict[str, Any], 
 
 
 def _hovers(texts: list[Any]) -> Trace:
-    return {"customdata": texts, "hovertemplate": "%{customdata}<extra></extra>"}
+    return {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
+
+
+# Derived from all configurations, so hidden while a filter is active.
+ALL = "all"
+# Rows of a figure that are shown at once.
+MOST_ROWS = 16
+ERROR_BARS = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4}
+# Values within it are alike.
+BAND = {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(107, 127, 147, 0.18)"}
+# A legend that names parts in the order in which they are drawn.
+PARTS_LEGEND = {"traceorder": "normal"}
+
+
+def points(cases: pd.DataFrame, x: Any, y: Any, style: Style, name: str, **more: Any) -> Trace:
+    """Return a point for each of the `cases` (`page_cases`), filled if it may be the fastest of its workload. A list
+    `also` has more text for hovering over each."""
+    hovers = cases["hover"].to_list()
+    if "also" in more:
+        hovers = ["<br>".join(filter(None, pair)) for pair in zip(hovers, more.pop("also"), strict=True)]
+    symbols = [style.symbol + ("" if ranking else "-open") for ranking in cases["ranking"]]
+    marker = {"color": style.color, "size": 9, "symbol": symbols}
+    return marks(x, listed(y), name, hovers, marker, customdata=cases["case_id"].to_list(), **more)
+
+
+def case_bars(cases: pd.DataFrame, x: Any, name: str, color: str, texts: Iterable[str], **more: Any) -> Trace:
+    """Return a horizontal bar for each of the `cases` (`page_cases`), in their order. `texts` are for hovering, before
+    what is shown of each case everywhere."""
+    hovers = ["<br>".join(filter(None, pair)) for pair in zip(texts, cases["hover"], strict=True)]
+    marker = {"color": color, "line": {"width": 0}}
+    own = {"type": "bar", "orientation": "h", "y": [*range(len(cases))], "x": listed(x), "name": name, "marker": marker}
+    return own | {"customdata": cases["case_id"].to_list()} | _hovers(hovers) | more
+
+
+def launch_bars(cases: pd.DataFrame, scale: Any = 1e3) -> dict[str, Any]:
+    """Return error bars from the fastest to the slowest launch of each case, in seconds times `scale`."""
+    low, step, high = (cases[name].astype(float) for name in ("low_s", "step_time_s", "high_s"))
+    # A step time is a mean of logarithms, so one launch can differ from it by rounding.
+    parts = {"array": (high / step - 1).round(9), "arrayminus": (1 - low / step).round(9)}
+    ends = {name: part.clip(lower=0) * step * scale for name, part in parts.items()}
+    return ERROR_BARS | {name: listed(value) for name, value in ends.items()}
+
+
+def in_rows(
+    names: Iterable[str],
+    x: str,
+    traces: list[Trace],
+    *,
+    head: int,
+    least: int = 1,
+    which: str = "fastest",
+    most: int = MOST_ROWS,
+    order: list[int] | None = None,
+    **more: Any,
+) -> tuple[Figure, int]:
+    """Return a figure with a row for each name, and its height.
+
+    The page shows the `most` rows of the selected configurations that come first, or that have the lowest `order`, and
+    says so by the word `which`. `head` are the pixels of axis and legend, and `least` the lines of text in a row.
+    """
+    axis = name_bars(names)
+    rows = {"most": most, "which": which, "head": head, "least": least} | ({"order": order} if order else {})
+    figure = lay_out(traces, x, "", yaxis=axis, meta={"rows": rows}, **more)
+    return figure, head + max(60, (12 + 16 * least) * min(most, len(axis["ticktext"])))
+
+
+def by_work(cases: pd.DataFrame) -> Iterable[pd.DataFrame]:
+    """Return the cases of each workload."""
+    return [own for _, own in cases.groupby("work", sort=False)]
+
+
+def titled(cases: pd.DataFrame, *parts: str) -> str:
+    """Return a title from the name of the workload and `parts`."""
+    return " · ".join(filter(None, (cases["heading"].iloc[0], *parts)))
 
 
 def name_bars(names: Iterable[str]) -> dict[str, Any]:
@@ -103,8 +189,8 @@ def plain(text: str) -> str:
 
 
 def listed(values: Any, factor: float = 1.0) -> Any:
-    """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold."""
+    """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold, and for None."""
     items = values.to_numpy(dtype=float).tolist() if hasattr(values, "to_numpy") else list(values)
     if items and isinstance(items[0], list):
-        return [[format.number_or_none(factor * v) for v in row] for row in items]
-    return [format.number_or_none(factor * v) for v in items]
+        return [listed(row, factor) for row in items]
+    return [None if v is None else format.number_or_none(factor * v) for v in items]

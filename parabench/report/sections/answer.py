@@ -8,22 +8,21 @@ from collections.abc import Callable
 
 from parabench.analysis import format
 from parabench.analysis.ranking.race import Look, exits
-from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.report.figures.figures import GREY, Panel, lay_out, plain, unranked
+from parabench.report.figures.cases import front, ranking
+from parabench.report.figures.curves import algorithms, buckets, heat, scaling
+from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 _BLUE = "#0072B2"
 # Names in the text of a point of a race.
 _MOST_NAMES = 4
 # Text under the figures of bucket sizes.
-_CAPS = (
-    "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest. If cases differ in other axes too, "
-    "the fastest is drawn."
-)
+_CAPS = "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest."
 
 
 def ranking_section(seen: SessionData) -> Section:
@@ -57,12 +56,12 @@ def ranking_section(seen: SessionData) -> Section:
         caption,
         nothing_to_draw(seen) or "No selected case has a step time.",
         tuple(map(_relative, answers)),
-        draw="ranking",
+        panels=ranking(seen),
         reading=" ".join(reading),
     )
 
 
-def _relative(answer: Answer) -> Table:
+def _relative(answer: Ranking) -> Table:
     left = {
         case: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}"
         for case, (look, each) in exits(answer.race).items()
@@ -103,7 +102,7 @@ def race_section(seen: SessionData) -> Section | None:
     )
 
 
-def _race_panel(answer: Answer) -> Panel | None:
+def _race_panel(answer: Ranking) -> Panel | None:
     """Return a point for each look of a race; `None` if no look has a half-width.
 
     Dotted lines mark where cases left; on top is the number of those that stay.
@@ -116,8 +115,7 @@ def _race_panel(answer: Answer) -> Panel | None:
     enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
     low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
     counted = [answer.race[0], *(look for look in answer.race[1:] if look.left)]
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
+    ticks = round_numbers(low, high)
     width = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -179,14 +177,14 @@ def front_section(seen: SessionData) -> Section | None:
         "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
         "in both.",
         tuple(map(_front, answers)),
-        draw="front",
+        panels=front(seen),
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
         "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
         "launches; memory is that of the largest rank. The axes do not start at zero.",
     )
 
 
-def _front(answer: Answer) -> Table:
+def _front(answer: Ranking) -> Table:
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
@@ -202,40 +200,42 @@ def _front(answer: Answer) -> Table:
     )
 
 
-def _drawn(at: str, draw: str, title: str, caption: str, empty: str, reading: str) -> Callable[[SessionData], Section]:
-    """Return what makes a section whose figure the page draws of the selected cases."""
-    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, draw=draw, reading=reading)
+def _figures(
+    at: str, draw: Callable[[SessionData], list[Panel]], title: str, caption: str, empty: str, reading: str
+) -> Callable[[SessionData], Section]:
+    """Return a function that makes a section from the figures of `draw`."""
+    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, panels=draw(seen), reading=reading)
 
 
-by_bucket_section = _drawn(
+by_bucket_section = _figures(
     "bucket",
-    "buckets",
+    buckets,
     "Step time against bucket size",
     "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
     "workload.",
-    "No selected strategy has more than one bucket size at one world size.",
+    "No strategy has more than one bucket size at one world size.",
     "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
     f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
 )
-heat_section = _drawn(
+heat_section = _figures(
     "heat",
-    "heat",
+    heat,
     "Step time by algorithm and bucket size",
     "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
     "configuration of the same workload.",
-    "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
+    "No strategy has two algorithms and two bucket sizes at one world size.",
     "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
     f"selected. {_CAPS}",
 )
-algorithms_section = _drawn(
+algorithms_section = _figures(
     "algorithms",
-    "algorithms",
+    algorithms,
     "Step time vs native all-reduce",
     "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
     "faster than native.",
-    "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
-    "The fastest case of each algorithm is drawn. Bars span its fastest to its slowest launch, over the mean step time "
-    "of native; native's own bar shows the spread of its launches.",
+    "No algorithm was measured along with native at the same strategy, world size and bucket size.",
+    "Bars span the fastest to the slowest launch of an algorithm, over the mean step time of native; native's own bar "
+    "shows the spread of its launches.",
 )
 
 
@@ -250,12 +250,11 @@ def scaling_section(seen: SessionData) -> Section:
         "scaling",
         "Scaling",
         " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
-        nothing_to_draw(seen)
-        or "No selected strategy has two world sizes with the same workload, algorithm and bucket size.",
-        draw="scaling",
+        nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
+        panels=scaling(seen),
         reading="Efficiency in strong scaling is throughput over that of one rank times the ranks; in weak scaling, "
         "the step time of one rank over that of the ranks. If one rank was not measured, the smallest world size is "
-        "the base. Each strategy shows its curve with most world sizes, then the fastest; a single selected strategy "
-        "shows one curve per algorithm. The ideal line may leave the figure."
-        + unranked(table["strategy"], dashed=True),
+        "the base. Each strategy has its curve with most world sizes, then the fastest. A strategy with several "
+        "algorithms, or else bucket sizes, has further figures with such a curve for each. The ideal line may leave "
+        "the figure." + unranked(table["strategy"], dashed=True),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -28,7 +29,7 @@ from parabench.report.figures.figures import (
     short,
 )
 from parabench.report.figures.timeline import READY
-from parabench.report.palette import SHARE, algorithm_line, algorithm_symbol
+from parabench.report.palette import SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.store.record import MIB
@@ -133,9 +134,9 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         return None
     alone = alone_table(seen.results.whole_store)
     table = training_bandwidth(seen, seen.once(call_table), alone)
-    # The filters select points and rows by the rows of their cases in the page's data.
     place = {case: row for row, case in enumerate(seen.cases["case_id"])}
-    table["rows"] = [tuple(sorted(place[case] for case in ids)) for ids in table["case_ids"]]
+    table["case_ids"] = [sorted(ids, key=place.__getitem__) for ids in table["case_ids"]]
+    table["case_id"] = ["|".join(ids) for ids in table["case_ids"]]
     rows = table_of(
         "Bus bandwidth by operation, algorithm and size, in GB/s",
         (
@@ -151,7 +152,6 @@ def bandwidth_section(seen: SessionData) -> Section | None:
             Column("Share", "share", "percent"),
         ),
         table,
-        of=tuple(table["rows"]),
     )  # fmt: skip
     lead = ""
     if len(share := table["share"].dropna()):
@@ -171,7 +171,7 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         f"Bus bandwidth as nccl-tests defines it; higher is better. {source}",
         "No collective of several ranks was recorded with its start and end on all of them.",
         (rows,),
-        panels=_bandwidth_panels(table, alone, seen.cases["label"]),
+        panels=_bandwidth_panels(table, alone, seen.labels),
         lead=lead,
         reading="A call is timed from when its last rank starts, so late ranks do not look like slow links. Each "
         "number is over the calls of all cases that made them, selected or not. A microbenchmark is compared only "
@@ -179,7 +179,7 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     )
 
 
-def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: pd.Series[str]) -> list[Panel]:
+def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: Mapping[str, str]) -> list[Panel]:
     """Return a figure for each operation, number of ranks and number of nodes: bandwidth in training against size.
 
     Open marks and dots show the microbenchmark, in the color of the algorithm.
@@ -194,26 +194,28 @@ def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: pd.Serie
             parts = [algorithm, dtype if group["dtype"].nunique() > 1 else ""]
             parts.append(f"{node} ranks a node" if of_algorithm["node"].nunique() > 1 else "")
             name = plain(short(", ".join(filter(None, parts)), 34))
-            look, symbol = algorithm_line(algorithm), algorithm_symbol(algorithm)
-            style: dict[str, Any] = {
-                "legendgroup": f"{algorithm} {dtype} {device} {node}",
-                "meta": {"cases": sorted({row for rows in own["rows"] for row in rows})},
-            }
-            marker = {"size": 8, "symbol": symbol, "color": look["color"]}
-            hover = {"hovertemplate": "%{text}<extra>%{fullData.name}</extra>"}
+            look = algorithm_style(algorithm)
+            group_of = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
+            marker = {"size": 8, "symbol": look.symbol, "color": look.color}
+            hover = {"hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>"}
             texts = [_bandwidth_hover(row, labels) for row in own.to_dict("records")]
             # No line joins the marks, which are of several cases.
-            rows = [list(each) for each in own["rows"]]
-            y = listed(own["busbw"])
-            traces.append(marks(own["bytes"], y, name, rows, marker, text=texts, **hover, **style))
+            own_cases = {"customdata": own["case_id"].to_list()}
+            traces.append(
+                marks(own["bytes"], listed(own["busbw"]), name, texts, marker, **hover, **own_cases, **group_of)
+            )
             theirs = measured.get((op, algorithm, ranks, dtype, device, node, nodes))
             if theirs is not None:
-                style |= {"mode": "lines+markers", "line": look | {"dash": "dot", "width": 1.5}}
-                hover = {"hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>"}
+                more: dict[str, Any] = group_of | {
+                    "meta": "|".join(dict.fromkeys("|".join(own["case_id"]).split("|"))),
+                    "mode": "lines+markers",
+                    "line": {"color": look.color, "dash": "dot", "width": 1.5},
+                    "hovertemplate": "%{hovertext}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
+                }
                 sizes = [size_text(int(size)) for size in theirs["bytes"]]
-                marker = {"size": 8, "symbol": f"{symbol}-open"}
+                marker = {"size": 8, "symbol": f"{look.symbol}-open"}
                 y = listed(theirs["busbw"])
-                traces.append(marks(theirs["bytes"], y, f"{name}, alone", sizes, marker, **hover, **style))
+                traces.append(marks(theirs["bytes"], y, f"{name}, alone", sizes, marker, **more))
         figure = lay_out(
             traces,
             "size of the whole buffer",
@@ -225,8 +227,8 @@ def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: pd.Serie
     return panels
 
 
-def _bandwidth_hover(row: dict[Any, Any], labels: pd.Series[str]) -> str:
-    first, *others = row["rows"]
+def _bandwidth_hover(row: dict[Any, Any], labels: Mapping[str, str]) -> str:
+    first, *others = row["case_ids"]
     alone = "" if row["why"] else f",<br>{format.percent(row['share'])} of {format.digits(row['alone'])} GB/s alone"
     return (
         f"<b>{plain(labels[first])}</b>{f' and {len(others)} more' if others else ''}<br>"

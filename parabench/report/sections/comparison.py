@@ -11,50 +11,60 @@ from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.compare.several import Row, Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
+from parabench.report.figures import sides, sides_curves
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 
-_BUCKETS = Section(
-    "buckets",
-    "Bucket size",
-    "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest launch.",
-    "No selected case was measured with two bucket sizes.",
-    draw="sides_buckets",
-)
-_SCALING = Section(
-    "scaling",
-    "Scaling",
-    "Throughput and efficiency against the world size: a colour per side, a dash per strategy.",
-    "No side has a strategy that was measured at two world sizes.",
-    draw="sides_scaling",
-    reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the fastest "
-    "at the largest; hover for its name. Efficiency is relative to one device or, where that was not measured, to the "
-    "curve's smallest world size.",
-)
-_MEMORY = Section(
-    "memory",
-    "Peak memory",
-    "Peak of the largest rank over all launches of a case. Cases that differ most between the sides come first.",
-    "No peak memory is known.",
-    draw="sides_memory",
-)
+
+def _buckets(of: Several, works: Sequence[Overall]) -> Section:
+    return Section(
+        "buckets",
+        "Bucket size",
+        "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
+        "launch.",
+        "No case was measured with two bucket sizes.",
+        panels=sides_curves.buckets(of, works),
+    )
+
+
+def _scaling(of: Several) -> Section:
+    return Section(
+        "scaling",
+        "Scaling",
+        "Throughput and efficiency against the world size: a colour per side, a dash per strategy.",
+        "No side has a strategy that was measured at two world sizes.",
+        panels=sides_curves.scaling(of),
+        reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
+        "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
+        "where that was not measured, to the curve's smallest world size.",
+    )
+
+
+def _memory(of: Several, works: Sequence[Overall]) -> Section:
+    return Section(
+        "memory",
+        "Peak memory",
+        "Peak of the largest rank over all launches of a case. Cases that differ most between the sides come first.",
+        "No peak memory is known.",
+        panels=sides.memory(of, works),
+    )
 
 
 def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
     """Return the tabs of the page."""
     names, labels = of.names, [row.label for row in of.rows]
-    per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory")
+    per_gb = given_section(of, works, "per-gb", "per_gb", "Tokens/s per GB of memory")
     by_case = [{case: launch_ids(launches) for case, launches in side.by_case.items()} for side in of.sides]
     ids = [[there.get(str(case), ()) for there, case in zip(by_case, row.cases, strict=True)] for row in of.rows]
     return [
-        Tab("answer", "Answer", (_ratios(of),)),
+        Tab("answer", "Answer", (_ratios(of, works),)),
         Tab("best", "Best per side", (best_section(of, works, names),)),
-        Tab("buckets", "Buckets", (_BUCKETS,)),
-        Tab("scaling", "Scaling", (_SCALING,)),
-        Tab("memory", "Memory", (_MEMORY, per_gb)),
-        Tab("energy", "Energy", (given_section(works, "per-joule", "per_joule", "Tokens per joule"),)),
+        Tab("buckets", "Buckets", (_buckets(of, works),)),
+        Tab("scaling", "Scaling", (_scaling(of),)),
+        Tab("memory", "Memory", (_memory(of, works), per_gb)),
+        Tab("energy", "Energy", (given_section(of, works, "per-joule", "per_joule", "Tokens per joule"),)),
         Tab(
             "differs",
             "Differences",
@@ -70,14 +80,14 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
     ]
 
 
-def _ratios(of: Several) -> Section:
+def _ratios(of: Several, works: Sequence[Overall]) -> Section:
     first = of.first.role
     return Section(
         "ratios",
         f"Every case relative to {first}",
         f"Left of the line is faster than {first}. Bars are 95 % intervals.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
-        draw="sides_ratios",
+        panels=sides.ratios(of, works, "step_time"),
         reading="They include the variation between sessions where the sides were not interleaved. A filled mark is "
         "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled where "
         "its interval, with blocks of launches as units, excludes 1. The axis is logarithmic.",
@@ -132,7 +142,7 @@ def _launched(of: Several, row: Row, side: int) -> str:
     return f"{found['status']}: {error}" if error else str(found["status"])
 
 
-def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> Section:
+def given_section(of: Several, works: Sequence[Overall], at: str, name: str, title: str) -> Section:
     """Return the section of a number in `overall.GIVES` relative to the first side, work by work."""
     lead = " ".join(": ".join(filter(None, (work.heading.capitalize(), given(work, name)))) for work in works)
     if all(mean.ratio is None for work in works for mean in work.gives[name]):
@@ -142,9 +152,9 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> S
         title,
         f"Right of the line is better than {works[0].names[0]}. The geometric mean is filled where its interval "
         "excludes 1.",
-        "No selected case has this number on two sides, so there is nothing to draw.",
+        "No case has this number on two sides, so there is nothing to draw.",
         lead=lead,
-        draw=f"sides_{name}",
+        panels=sides.ratios(of, works, name),
     )
 
 
@@ -196,7 +206,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
     )
 
 
-def _spot(answer: Answer, best: Candidate, heading: str) -> str:
+def _spot(answer: Ranking, best: Candidate, heading: str) -> str:
     named = f"{heading}: {best.label}" if heading else best.label
     note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
     return f"{named} ({note})" if note else named

@@ -85,7 +85,7 @@ def devices_section(seen: SessionData) -> Section | None:
             throttled = throttled_at(seen, launch_id).merge(lines, on=["node", "device", "t_s"])
             if metric == "sm_clock_hz" and len(throttled):
                 marker = {"symbol": "triangle-down", "size": 9, "color": "#D55E00"}
-                hover = {"hovertemplate": "%{x:.2f} s: throttled by %{customdata}<extra></extra>"}
+                hover = {"hovertemplate": "%{x:.2f} s: throttled by %{hovertext}<extra></extra>"}
                 at = throttled["t_s"], listed(throttled["value"])
                 panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
             panels.append(panel)

@@ -165,8 +165,8 @@ def _line(history: History, series: Series, at: dict[int, int], line: dict[str, 
         "mode": "lines+markers" if series.why_not is not None else "markers",
         "line": line | {"width": 1},
         "marker": {"color": line["color"], "symbol": symbol, "size": 7},
-        "customdata": [_visit(history, point.visit, history.machine[point.visit]) for point in points],
-        "hovertemplate": "%{y:.3~f} ms: %{customdata}<extra>%{fullData.name}</extra>",
+        "hovertext": [_visit(history, point.visit, history.machine[point.visit]) for point in points],
+        "hovertemplate": "%{y:.3~f} ms: %{hovertext}<extra>%{fullData.name}</extra>",
     }  # fmt: skip
     style |= {"showlegend": False}
     starts = {shift.visit for shift in series.shifts}
@@ -183,11 +183,11 @@ def _line(history: History, series: Series, at: dict[int, int], line: dict[str, 
             "y": [shift.after_s * 1e3 for shift in series.shifts],
             "mode": "markers",
             "marker": {"color": line["color"], "symbol": "diamond", "size": 13, "line": edge},
-            "customdata": [
+            "hovertext": [
                 f"{format.signed(shift.change)} since {_visit(history, shift.visit, shift.changed, NOTHING)}"
                 for shift in series.shifts
             ],
-            "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
+            "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from parabench.analysis import format
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
+from parabench.report.figures import memory as figures
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.palette import STATE
 from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, table_of
@@ -13,13 +14,11 @@ from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, tabl
 def peaks_section(seen: SessionData) -> Section:
     """Return the section of observed peaks against the model states by formula."""
     rows, states = measured(seen.cases), seen.once(case_states)
-    recorded = rows[["peak_memory_bytes", "peak_reserved_bytes", "used_bytes"]].notna().any(axis=None)
     theory = (
         "The diamond is that rank's training state (parameters, gradients, optimizer state) by formula."
         if states["theory"].notna().any()
         else "The training state by formula is unknown here."
     )
-    unknown = "The peak memory of the selected cases is unknown."
     resident = (
         " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state "
         "of a small model."
@@ -28,8 +27,8 @@ def peaks_section(seen: SessionData) -> Section:
         "memory",
         "Peak memory vs training state by formula",
         f"The largest peak of all ranks and launches. {theory}",
-        nothing_to_draw(seen) or (unknown if recorded else "Peak memory was not recorded: unknown, not zero."),
-        draw="peak_memory" if recorded else "",
+        nothing_to_draw(seen) or "Peak memory was not recorded: unknown, not zero.",
+        panels=figures.peak_memory(seen),
         reading="Beyond the training state, memory holds activations, communication buffers and libraries."
         + (resident if (rows["device"] == "cpu").any() else "")
         + unranked(rows["strategy"]),
@@ -53,11 +52,7 @@ def state_section(seen: SessionData) -> Section:
         ),
         states.assign(formula=states["formula"].fillna(format.UNKNOWN + (": " + states["why_unknown"]).fillna(""))),
     )
-    empty = (
-        "The training state of the selected cases is unknown."
-        if len(states)
-        else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
-    )
+    empty = "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
     return Section(
         "state",
         "Memory of the training state",
@@ -66,7 +61,7 @@ def state_section(seen: SessionData) -> Section:
         nothing_to_draw(seen) or empty,
         (table,),
         lead=" ".join(sentences(states)),
-        draw="states" if len(states) else "",
-        reading="Cases with the same state share a bar; strategies with the same state share a line. "
+        panels=figures.states(seen),
+        reading="Cases with the same state share a bar; a line connects the cases of a strategy that hold least. "
         f"{SYMBOLS}{uneven}{unranked(states['strategy'], dashed=True)}",
     )

@@ -13,7 +13,7 @@ from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain
-from parabench.report.palette import strategy_line, symbol_of
+from parabench.report.palette import strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
 # How many times the ranks that trained are predicted.
@@ -101,8 +101,8 @@ def _table(rows: Sequence[Prediction], *, closed: bool) -> Table:
             Column("Measured", "measured_s", "ms"),
             Column("Compute", "compute_s", "ms"),
             Column("Slowest rank", "slowest_s", "ms"),
-            Column("In a node", "exposed_s.within", "ms"),
-            Column("Between nodes", "exposed_s.between", "ms"),
+            Column("In a node", "exposed_within_s", "ms"),
+            Column("Between nodes", "exposed_between_s", "ms"),
             Column("Memory, MiB", "peak_bytes", "mib"),
         ),
         rows,
@@ -126,24 +126,25 @@ def _panel(curves: dict[str, list[Prediction]]) -> Panel:
 
 def _traces(name: str, curve: Sequence[Prediction]) -> Iterator[Trace]:
     strategy = curve[0].case.strategy
-    style = strategy_line(strategy) | {"width": 2}
+    style = strategy_style(strategy)
     measured = [(each, each.measured_s) for each in curve if each.measured_s is not None]
-    of_all = {"type": "scatter", "legendgroup": name, "hovertemplate": "%{customdata}<extra></extra>"}
+    of_all = {"type": "scatter", "legendgroup": name, "hovertemplate": "%{hovertext}<extra></extra>"}
     rates = [_rate(each, each.step_s) for each in curve]
     yield of_all | {
-        "x": [each.case.world_size for each in curve], "y": rates, "mode": "lines", "name": plain(name), "line": style,
+        "x": [each.case.world_size for each in curve], "y": rates, "mode": "lines", "name": plain(name),
+        "line": style.line | {"width": 2},
         "error_y": {
             "type": "data", "symmetric": False, "thickness": 1.5, "width": 3,
             "array": [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)],
             "arrayminus": [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)],
         },
-        "customdata": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
+        "hovertext": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
     }  # fmt: skip
     yield of_all | {
         "x": [each.case.world_size for each, _ in measured], "y": [_rate(*each) for each in measured],
-        "mode": "markers", "marker": {"color": style["color"], "symbol": symbol_of(strategy), "size": 9},
+        "mode": "markers", "marker": {"color": style.color, "symbol": style.symbol, "size": 9},
         "showlegend": False,
-        "customdata": [f"{plain(each.case.label)}<br>measured: {format.milliseconds(s)}" for each, s in measured],
+        "hovertext": [f"{plain(each.case.label)}<br>measured: {format.milliseconds(s)}" for each, s in measured],
     }  # fmt: skip
 
 

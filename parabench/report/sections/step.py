@@ -18,6 +18,7 @@ from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_st
 from parabench.metrics import STEP_PARTS
 from parabench.report.figures.figures import Panel, measured, unranked
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
+from parabench.report.figures.usage import shares, step_parts
 from parabench.report.palette import PART
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
@@ -79,10 +80,10 @@ def shares_section(seen: SessionData) -> Section:
         SHARES,
         "Exposed communication blocks training; its share of the step is at the end of each bar. Overlapped "
         "communication runs during compute, so it is drawn apart and not added.",
-        "No step of the selected cases was taken apart.",
+        "No step was taken apart.",
         (table,),
         lead=_exposed_and_overlapped(several),
-        draw="shares",
+        panels=shares(seen),
         reading="Idle is time blocked while no collective runs. Of sends and receives only the waiting counts. Values "
         f"are medians over the instrumented steps of the slowest rank, then over launches. {slower} Step "
         "times, the ranking and the parts above come from the timed steps."
@@ -170,7 +171,6 @@ def _operation(call: dict[Any, Any]) -> str:
 def parts_section(seen: SessionData) -> Section:
     """Return the section of the parts of the timed steps."""
     rows = measured(seen.cases).dropna(subset=list(STEP_PARTS), how="all")
-    recorded = len(rows) > 0
     how = "medians over the steps of the slowest rank, then over launches; the ranking may use another statistic"
     if set(rows["statistic"]) == {MEAN}:
         how = "means over the steps of the loop on one rank, then over launches"
@@ -178,13 +178,8 @@ def parts_section(seen: SessionData) -> Section:
         "parts",
         "Step breakdown",
         "Parts of the timed steps. Backward includes the communication that it waits for.",
-        nothing_to_draw(seen)
-        or (
-            "The parts of the selected cases' steps are unknown."
-            if recorded
-            else "The parts of a step were not recorded."
-        ),
-        draw="step_parts" if recorded else "",
+        nothing_to_draw(seen) or "The parts of a step were not recorded.",
+        panels=step_parts(seen),
         reading=f"Values are {how}. With micro-batches or accumulation, forward and backward are one part."
         f"{unranked(rows['strategy'])}",
     )

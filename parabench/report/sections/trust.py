@@ -12,6 +12,7 @@ from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.models import EXACT, VERIFICATIONS
+from parabench.report.figures.launches import drift, order, spread
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
@@ -36,7 +37,7 @@ def spread_section(seen: SessionData) -> Section:
         "Each launch relative to the step time of its case. The narrower, the smaller the differences that can be "
         "resolved.",
         "No case has two valid launches, so their variation is unknown.",
-        draw="spread",
+        panels=spread(seen),
         reading=shaded if (seen.counted["device"] == "cpu").any() else "",
     )
 
@@ -51,7 +52,7 @@ def drift_section(seen: SessionData) -> Section:
         "The last third of a launch's measured steps relative to its first third; above zero, steps became slower. "
         f"Launches beyond the dashed lines ({', '.join(limits)}) are marked: warm-up may be too short.",
         "No launch has nine measured steps or more, so drift within launches is unknown.",
-        draw="drift",
+        panels=drift(seen),
     )
 
 
@@ -62,7 +63,7 @@ def order_section(seen: SessionData) -> Section:
         "Drift over the session",
         "The same launches in the order in which they ran. The lines are the medians of the blocks.",
         "No case has two valid launches, so drift over the session is unknown.",
-        draw="order",
+        panels=order(seen),
         reading="A trend, or a jump from block to block, is due to the machine (clocks, temperature, other load), "
         "because every block runs the cases in another order.",
     )

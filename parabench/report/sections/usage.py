@@ -11,6 +11,7 @@ from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency
 from parabench.analysis.energy import POWER
 from parabench.analysis.session import SessionData
 from parabench.machine import accelerator
+from parabench.report.figures import usage as figures
 from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, table_of
 from parabench.strategies import entry_of
 
@@ -60,7 +61,7 @@ def usage_section(seen: SessionData) -> Section:
     if len(ranked):
         best = ranked.iloc[0]
         share = f", {_share(best['mfu'])} of its devices' peak" if format.known(best["mfu"]) else ""
-        lead = f"{best['label']} computes {_flop_s(best['flops_per_s'])}{share}."
+        lead = f"{best['label']} computes {format.flop_rate(best['flops_per_s'])}{share}."
     return Section(
         "usage",
         title,
@@ -68,7 +69,7 @@ def usage_section(seen: SessionData) -> Section:
         f"{caption} {reading}".strip(),
         (use, flops),
         lead=lead,
-        draw="usage" if known else "",
+        panels=figures.usage(seen),
         reading=reading,
     )
 
@@ -94,8 +95,7 @@ def energy_section(seen: SessionData) -> Section | None:
         "energy",
         title,
         "Energy of all devices of a case per measured step, idle time between steps included; lower is better.",
-        "The energy of no selected case is known.",
-        (
+        tables=(
             table_of(
                 "Energy of the cases",
                 (
@@ -107,7 +107,7 @@ def energy_section(seen: SessionData) -> Section | None:
             ),
         ),
         lead=lead,
-        draw="energy",
+        panels=figures.energy(seen),
         reading=" ".join(reasons),
     )
 
@@ -133,7 +133,9 @@ def _sources(table: pd.DataFrame) -> Iterator[str]:
         yield f"{which} are counted by torch's FlopCounterMode in the reference launch."
     if table["mfu"].notna().any():
         known = table.dropna(subset=["mfu"]).to_dict("records")
-        peaks = [f"{_flop_s(row['peak_flops_per_s'] / row['devices'])} ({row['peak_source']})" for row in known]
+        peaks = [
+            f"{format.flop_rate(row['peak_flops_per_s'] / row['devices'])} ({row['peak_source']})" for row in known
+        ]
         yield (
             "MFU is the share of the peak of all devices of the case; the peak of one device, without sparsity, is "
             f"{' or '.join(dict.fromkeys(peaks))}."
@@ -147,11 +149,6 @@ def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> Iterat
     for why, group in table[table[number].isna()].groupby(reason, sort=False):
         whose = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
         yield f"{name}{whose}: unknown: {why}."
-
-
-def _flop_s(value: float) -> str:
-    factor, prefix = format.scaled(value)
-    return f"{format.digits(value / factor)} {prefix}FLOP/s"
 
 
 def _share(mfu: float) -> str:

@@ -16,13 +16,14 @@ from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
-from parabench.analysis.session import Session
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report import palette
+from parabench.report.figures.collectives import bus, fitted
 from parabench.report.page import declared, packed, render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
@@ -37,14 +38,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     results = results.of([session.id])
     every, links = numbers(results, session), link_table(results, session)
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
-    table = bus_table(sizes)
-    places = in_native_order(sizes["algorithm"].unique())
-
-    def place(fit: Fit) -> tuple[int, int, int]:
-        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
-
-    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
-    cases = case_table(launches)
+    cases, table, fits = _fitted(every)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     logs = logs_sections(launches, table)
@@ -53,9 +47,9 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     return render_page(
         "collectives.html",
         session,
-        _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links), logs),
+        _tabs(_algorithms(cases, table, fits, in_words(session.timing)), links_section(links), logs),
         template_folder,
-        data=page_data(cases, launches, table, fits),
+        data=page_data(cases, launches, table),
         answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["repetition"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
@@ -63,7 +57,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
         timed=in_words(session.timing),
         batched=session.timing != LATENCY,
-        fits=fits,
+        fits=[(each, "|".join(each.points["case"].unique())) for each in fits],
         formulas=[(algorithm, op, formula(op, algorithm)) for algorithm, op in sorted(pairs)],
         findings=finding_groups(
             results, session, [*check_collectives(cases, table, fits, session), *check_links(links)], labels
@@ -85,27 +79,49 @@ def conclusions(results: Results, session: Session) -> list[str]:
     return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
 
 
-def _tabs(drawn: bool, timed: str, links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
+def _fitted(every: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, list[Fit]]:
+    """Return the configurations, `bus_table` and the fits of a session from its `numbers`."""
+    sizes = measured(every)
+    places = in_native_order(sizes["algorithm"].unique())
+
+    def place(fit: Fit) -> tuple[int, int, int]:
+        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
+
+    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
+    return case_table(every.drop_duplicates("launch_id")), bus_table(sizes), fits
+
+
+def bus_section(seen: SessionData) -> Section:
+    """Return the section of bus bandwidth against size."""
+    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[0]
+
+
+def fit_section(seen: SessionData) -> Section:
+    """Return the section of measured times and the fitted cost model."""
+    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[1]
+
+
+def _tabs(algorithms: tuple[Section, ...], links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
     return [
         Tab("answer", "Answer", ()),
-        Tab("algorithms", "Logs" if logs else "Algorithms", (*_algorithms(drawn, timed), *logs[:1])),
+        Tab("algorithms", "Logs" if logs else "Algorithms", (*algorithms, *logs[:1])),
         Tab("trust", "Trust", ()),
         Tab("environment", "Environment", (*([links] if links else []), *logs[1:])),
         Tab("data", "Data", ()),
     ]
 
 
-def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
-    some = " of the selected cases" if drawn else ""
-    nothing = f"No launch{some} succeeded, so there is nothing to draw."
+def _algorithms(cases: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit], timed: str) -> tuple[Section, ...]:
+    good = one_form(table[table["good"] > 0])
+    nothing = "No launch succeeded, so there is nothing to draw."
     return (
         Section(
             "bus",
             "Bus bandwidth against size",
             "Bus bandwidth as nccl-tests defines it; higher is better. It compares with the hardware's bandwidth at "
             "any number of ranks.",
-            nothing,
-            draw="bus" if drawn else "",
+            nothing if good.empty else "Bus bandwidth is unknown because the logs do not name the operation.",
+            panels=bus(cases, good[good["busbw"].notna()]),
             reading="Bars span the slowest to the fastest launch. Out of place where torch has both forms. "
             f"Timed: {timed}.",
         ),
@@ -115,7 +131,7 @@ def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
             "A point is a launch; a line is the algorithm's formula with its fitted constants. Points off their line "
             "show where the algorithm does not follow the model.",
             nothing,
-            draw="fit" if drawn else "",
+            panels=fitted(cases, fits),
             reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
@@ -194,26 +210,17 @@ def varies(cases: pd.DataFrame, name: str) -> bool:
     return values[values != _NONE.get(name)].nunique() > 1
 
 
-def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit]) -> dict[str, Any]:
-    """The page's data, as JSON holds it: `cases` as `case_table` has them; `launches`, `sizes` and `points` name
-    theirs by its row, `case`; `fits` are the rows of the cases that each fit is of. `drawn` are sizes of the form that
-    algorithms are compared in, of which a launch succeeded. `tables` are those of all sizes and of all launches."""
+def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the page's data as JSON: `cases` as in `case_table`, `launches` and `sizes` with the row of their `case`,
+    and the `tables` of these two."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case"], strict=True)}
-    shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
-    fitted = [fit.points.assign(case=[of_launch[at] for at in fit.points["launch_id"]]) for fit in fits]
-    points = pd.concat(fitted) if fitted else pd.DataFrame(columns=["case", "bytes", "call_s", "residual"], dtype=float)
-    points = points.assign(measured_s=points["call_s"], fitted_s=points["call_s"] * (1 + points["residual"]))
-    algorithms = palette.in_native_order(cases["algorithm"].unique())
     ran = launches[["case", "label", "launch_id", "repetition", "status", "error", "wall_s"]].sort_values("launch_id")
     ran = ran.rename(columns={"case": "case_id", "repetition": "block"})
     sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
     return {
-        "cases": packed(cases),
+        "cases": packed(cases.drop(columns=["question", "line"])),
         "launches": packed(ran.assign(case=ran["case_id"].map(rows))),
-        "sizes": packed(
-            sizes.assign(case=[rows[case] for case in table["case_id"]], drawn=[i in shown for i in table.index])
-        ),
+        "sizes": packed(sizes.assign(case=[rows[case] for case in table["case_id"]])),
         "tables": {
             "sizes": declared(
                 [each for each in SIZE_COLUMNS if each.value not in QUANTILES or table[each.value].notna().any()],
@@ -222,18 +229,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
             ),
             "launches": declared(LAUNCH_COLUMNS, [str(name) for name in ran]),
         },
-        "points": packed(points[["case", "bytes", "measured_s", "fitted_s"]]),
-        "fits": [sorted({int(case) for case in each["case"]}) for each in fitted],
         "filters": [
             (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)
             for name, title in FILTERS.items()
             if varies(cases, name)
         ],
-        "styles": {
-            "algorithm": {
-                name: palette.algorithm_line(name) | {"symbol": palette.algorithm_symbol(name)} for name in algorithms
-            }
-        },
     }
 
 

@@ -16,14 +16,12 @@ from parabench.analysis.compare.several import SHARED_WORK, Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
-from parabench.analysis.numbers import same_work, status_counts
-from parabench.analysis.ranking.ranking import NOT_RANKED
-from parabench.analysis.scaling import ALIKE, FIXED, curves
+from parabench.analysis.numbers import status_counts
 from parabench.files import write_whole
 from parabench.plan.case import Case
-from parabench.report import palette
 from parabench.report.page import declared, fill, packed
-from parabench.report.page_data import FILTERS, styles
+from parabench.report.page_data import FILTERS
+from parabench.report.palette import side_style
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.spec import Column
 from parabench.strategies import entry_of
@@ -53,7 +51,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         data=several_data(of, works),
         tabs=tabs,
         names=names,
-        colours=[style["color"] for style in side_styles(names)],
+        colours=[side_style(at).color for at in range(len(names))],
         apart=[apart(told, at) for at in range(len(names))],
         answers=[_answer(each) for each in works],
         origins=of.origins,
@@ -84,20 +82,9 @@ _NUMBERS = (
     "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
 )  # fmt: skip
 RATIOS = {"ratio": "step_time", "per_joule": "per_joule", "per_gb": "per_gb"}
-# Okabe and Ito's palette, as far as it is told apart on light and dark alike; a side has its colour by its place.
-SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 ABSENT = "not measured"
 # With filters for what became of a case on more sides than these the bar would hide the page of a phone.
 MOST_CHANGES = 2
-
-
-def side_styles(names: list[str]) -> list[dict[str, str]]:
-    """How each side looks: {name, color, symbol}. Beyond as many sides as there are colours the symbols differ."""
-    n = len(SIDES)
-    return [
-        {"name": name, "color": SIDES[at % n], "symbol": palette.SYMBOLS[(at + at // n) % len(palette.SYMBOLS)]}
-        for at, name in enumerate(names)
-    ]
 
 
 def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
@@ -105,31 +92,17 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
 
     `cases` has a row for every case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from
     1 also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same of `per_joule.i` and `per_gb.i`,
-    all beside side 0. `step_time_s` without a side is that of the fastest. `scaling` are points of curves of each side.
+    all beside side 0. `sides` are their names.
     """
     cases = _cases(of)
-    in_file = [str(name) for name in cases if name not in ("work", "step_time_s", "mark")]
     return {
         "cases": packed(cases),
         "tables": {
-            "sides": declared(_columns(of, cases), in_file, partial(_head, of)),
+            "sides": declared(_columns(of, cases), map(str, cases), partial(_head, of)),
             "side": declared(_side_columns(works), ()),
         },
-        "sides": side_styles([side.role for side in of.sides]),
-        "works": [
-            {
-                "name": each.heading,
-                "unit": format.unit_of(each.work["seq_len"]),
-                "means": {
-                    name: [{key: getattr(mean, key) for key in ("ratio", "low", "high", "cases")} for mean in means]
-                    for name, means in {"ratio": each.means, **each.gives}.items()
-                },
-            }
-            for each in works
-        ],
+        "sides": list(of.names),
         "filters": _filters(cases, of),
-        "styles": styles(cases),
-        **_scaling(of, cases),
     }
 
 
@@ -140,11 +113,7 @@ def _cases(of: Several) -> pd.DataFrame:
     columns: dict[str, Any] = {
         name: table[name] for name in ("case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"}))
     }
-    # In the order of `works`.
-    work = {case: at for at, (_, own) in enumerate(same_work(table, SHARED_WORK)) for case in own["case_id"]}
-    columns["work"] = [work[case] for case in table["case_id"]]
     columns["ranked"] = [entry_of(str(name)).ranked for name in table["strategy"]]
-    columns["mark"] = ["" if ranked else NOT_RANKED for ranked in columns["ranked"]]
     for at, rows in enumerate(tables):
         own = [rows[row.cases[at]] if row.cases[at] is not None else {} for row in of.rows]
         for name in (*_NUMBERS, "status"):
@@ -161,11 +130,11 @@ def _cases(of: Several) -> pd.DataFrame:
         "all" if None not in row.cases else format.joined(of.names[at] for at in every if row.cases[at] is not None)
         for row in of.rows
     ]
-    columns["step_time_s"] = pd.DataFrame({at: columns[f"step_time_s.{at}"] for at in every}, dtype=float).min(axis=1)
     found = pd.DataFrame(columns)
     for at in every:
         found = found.astype({f"{name}.{at}": float for name in _NUMBERS})
-    return found.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
+    fastest = found[[f"step_time_s.{at}" for at in every]].min(axis=1)
+    return found.loc[fastest.sort_values(na_position="last", kind="stable").index].reset_index(drop=True)
 
 
 def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
@@ -235,33 +204,3 @@ def _filters(cases: pd.DataFrame, of: Several) -> list[tuple[str, str]]:
     works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
     titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
     return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]
-
-
-def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
-    """`scaling`: points of curves, each with its side, the row of its case, and the index of its title in
-    `scalings`."""
-    row_of = {case: at for at, case in enumerate(cases["case_id"])}
-    first = dict(zip(of.cases["case_id"], (row.cases for row in of.rows), strict=True))
-    parts = []
-    for at, seen in enumerate(of.sides):
-        rows = {row[at]: row_of[case] for case, row in first.items() if row[at] is not None}
-        points = seen.once(curves)
-        parts.append(points.assign(side=at, case=[rows[case] for case in points["case_id"]]))
-    # Columns of no rows have no types to be joined by.
-    points = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    alike = [name for name in ALIKE if name in SHARED_WORK]
-    titles: list[str] = []
-    points["scaling"] = -1
-    for kind, fixed in FIXED.items():
-        for _, group in points[points["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
-            points.loc[group.index, "scaling"] = len(titles)
-            titles.append(_scaling_title(kind, fixed, group.iloc[0], points, alike))
-    axes = ["curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s", "efficiency"]
-    return {"scaling": packed(points[["side", "case", "scaling", *axes]]), "scalings": titles}
-
-
-def _scaling_title(kind: str, fixed: str, work: Any, points: pd.DataFrame, alike: list[str]) -> str:
-    """'Strong scaling, global batch 8', and what else sets this work apart."""
-    said = f"global batch {work[fixed]}" if fixed == "global_batch" else f"{work[fixed]:g} samples a rank"
-    apart = [str(work[name]) for name in alike if points[name].nunique() > 1]
-    return ", ".join([f"{kind.capitalize()} scaling", said, *apart])

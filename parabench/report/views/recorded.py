@@ -19,7 +19,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED, nccl_tables
-from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
+from parabench.report.spec import MOST_ROWS, WORDED, Column, Makers, Section, Table, table_of
 from parabench.store.results import Results
 
 # Waiting for the last rank is worth a sentence if it takes this share of the steps.
@@ -29,11 +29,7 @@ _WORTH = 0.01
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     seen = data_of(results, session)
-    made = (
-        _flight(seen), _steps(seen), _late(seen), _timeline(seen), _calls(seen), _inspector(seen), _nccl(seen),
-        _files(seen),
-    )  # fmt: skip
-    sections = [section for section in made if section is not None]
+    sections = [section for make in SECTIONS.values() if (section := make(seen)) is not None]
     return fill(
         "recorded.html",
         sections,
@@ -340,3 +336,10 @@ def _files(seen: SessionData) -> Section:
     more = told.get("not_read")
     note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
     return Section("files", "Files", "", "No file is recorded.", (cut("Files", columns, files, note),))
+
+
+# The sections of the page, in their order.
+SECTIONS: Makers = {
+    "flight": _flight, "steps": _steps, "late": _late, "timeline": _timeline, "calls": _calls, "inspector": _inspector,
+    "nccl": _nccl, "files": _files,
+}  # fmt: skip

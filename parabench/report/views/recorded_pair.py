@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
 from parabench.analysis.warnings.codes import finding_groups
@@ -105,10 +106,9 @@ def lines(of: Pair) -> list[str]:
     return [*sentences(of), *rows, *[f"{more} more rows: see --html, --markdown or --json."] * (more > 0)]
 
 
-def to_dict(of: Pair) -> dict[str, Any]:
-    """Return the comparison as JSON has it, unknown as null."""
-    rows = of.table.astype(object).where(of.table.notna(), None).to_dict("records")
-    return {"sentences": sentences(of), "rows": rows}
+def answer(of: Pair) -> Answer:
+    """Return the answer of `compare --from`."""
+    return Answer(tuple(sentences(of)), {"compared": of.table})
 
 
 def to_markdown(of: Pair) -> str:

@@ -1,6 +1,5 @@
 // The look of figures: the page's colours, axes, and names beside bars.
-import { cases } from "../core/data.js";
-import { plain, shortened } from "../core/format.js";
+import { shortened } from "../core/format.js";
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
@@ -54,11 +53,3 @@ export const nameLines = (label) => {
   if (label.length <= length || at < 0) return wrapped(label, length, 3);
   return [...wrapped(label.slice(0, at + 1), length, 3), ...wrapped(label.slice(at + 2), length, 2)];
 };
-// What is not ranked says so beside its name.
-export const rankedName = (row) => (cases.ranked[row] ? cases.label[row] : `${cases.label[row]} (${cases.mark[row]})`);
-// The axis of names, the first on top, as Python's `name_bars` makes it; `themed` cuts them into lines.
-export const axisOf = (names) => ({
-  tickvals: names.map((_, i) => i), ticktext: names.map(plain), range: [names.length - 0.5, -0.5], showgrid: false,
-});
-export const nameAxis = (rows) => axisOf(rows.map(rankedName));
-

@@ -1,39 +1,27 @@
-// Drawing: figures from the page's data (drawers) and ready-made ones (figures), in the page's colours, only those of the
+// Drawing: the figures that Python made, in the page's colours, with the points of the selected cases; only those of the
 // tab that is seen, one at a time so that the page stays quick to the touch.
-//
-// A drawer is a function of the selected rows: it gives panels {key, title, traces, layout, height, wide}. A point's `ids`
-// or `customdata`, or its trace's `meta`, is the id of the case that a click opens.
-import { cases, figures, rowOf } from "../core/data.js";
+import { figures } from "../core/data.js";
 import { element } from "../core/element.js";
 import { count } from "../core/format.js";
-import { isSelected, onChange, openCase, selected, selectedSet, state } from "../core/state.js";
-import { drawers } from "./drawers.js";
+import { isSelected, onChange, openCase } from "../core/state.js";
 import { themed } from "./layout.js";
+import { caseAt, hasCases, ofSelected, shows } from "./selection.js";
 
 const MOST_PANELS = 8;
 const config = {
   displaylogo: false, typesetMath: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset",
 };
-// A trace's `meta` is the id of its one case, or { cases }, the rows of those that it is of together.
-const showsSelected = (meta) => {
-  if (!meta || !state.filters.size) return true;
-  return meta.cases ? meta.cases.some((row) => selectedSet().has(row)) : isSelected(meta);
-};
 
-// A ready-made figure without what belongs to cases that are not selected.
-const ofSelected = ({ data: traces, layout }) => ({
-  traces: traces.filter((trace) => showsSelected(trace.meta)), layout,
-});
-
-// The case that a click on a point opens; of several, which it names by their rows, the fastest that is selected.
-const caseAt = (point) => {
-  const said = [point.id, point.customdata, point.data.meta].flat();
-  const ids = said.map((one) => (Number.isInteger(one) ? cases.case_id?.[one] : one)).filter((id) => rowOf.has(id));
-  return ids.find(isSelected) || ids[0];
-};
-
-export const drawOne = async (plot, { traces, layout }) => {
+export const drawOne = async (plot, { traces, layout, height, note }) => {
   try {
+    if (height) plot.style.height = `${height}px`;
+    const heading = plot.parentElement?.querySelector(":scope > figcaption");
+    if (heading) {
+      heading.dataset.title ??= heading.textContent;
+      const text = [heading.dataset.title, note].filter(Boolean).join(" · ");
+      heading.textContent = text.charAt(0).toUpperCase() + text.slice(1);
+      heading.hidden = !heading.textContent;
+    }
     const size = { width: plot.clientWidth, height: plot.clientHeight };
     await Plotly.react(plot, traces, { ...themed(layout), ...size }, config);
     if (!plot.dataset.listens) {
@@ -49,70 +37,33 @@ export const drawOne = async (plot, { traces, layout }) => {
   }
 };
 
-const figureOf = (panel) => element(
-  "figure", { data: { key: panel.key }, ...(panel.wide ? { class: "wide" } : {}) },
-  element("figcaption"), element("div", { class: "plot", role: "img" }),
-);
-// What a panel says of itself; one that stays may say something else of other cases.
-const headed = (figure, { title, height }, name) => {
-  const [heading, plot] = [figure.querySelector("figcaption"), figure.querySelector(".plot")];
-  heading.textContent = title || "";
-  heading.hidden = !title;
-  plot.style.height = `${height || 380}px`;
-  plot.setAttribute("aria-label", `${name}${title ? `: ${title}` : ""}. The table of cases holds the numbers.`);
-};
-
-// The panels of a drawer, in place: those that stay are drawn anew, the others come and go.
-const panelsOf = (container) => {
-  const all = drawers[container.dataset.draw](selected());
-  const most = Number(container.dataset.most || MOST_PANELS);
-  const there = new Map([...container.querySelectorAll("figure")].map((figure) => [figure.dataset.key, figure]));
-  const kept = all.slice(0, most).map((panel) => {
-    const figure = there.get(panel.key) || figureOf(panel);
-    there.delete(panel.key);
-    headed(figure, panel, container.dataset.title);
-    return [figure, panel];
-  });
-  for (const gone of there.values()) { Plotly.purge(gone.querySelector(".plot")); }
-  const wanted = kept.map(([figure]) => figure);
-  const stays = new Set(wanted);
-  [...container.children].filter((child) => !stays.has(child)).forEach((child) => child.remove());
-  // What stands where it shall is not moved: that would lay the whole page out anew.
-  wanted.forEach((figure, at) => { if (container.children[at] !== figure) container.insertBefore(figure, container.children[at] || null); });
-  if (all.length > most) {
-    container.append(element("p", { class: "caption wide" }, `${most} of ${count(all.length, "figure")} are drawn. `, element(
-      "button", { type: "button", onclick: () => { container.dataset.most = String(most * 4); redraw(); } }, "Draw more",
-    )));
-  }
-  if (!all.length) {
-    const why = selected().length || !state.filters.size ? container.dataset.empty : "No case is selected. “Show all” takes the filters away.";
-    container.append(element("p", { class: "empty wide" }, why));
-  }
-  return kept.map(([figure, panel]) => [figure.querySelector(".plot"), panel]);
-};
-
-// Ready-made figures and rows of tables of cases that are not selected are hidden; a section that has nothing else
-// says so.
+// Figures and rows of tables that have nothing of the selected cases are hidden; a section that has nothing else says so.
+// Of many figures the first few are shown, until a reader wants more.
 const NONE_HERE = "No case that is drawn or listed here is among the selected.";
+const isShown = (plot) => (plot.dataset.case ? isSelected(plot.dataset.case)
+  : !hasCases(figures[plot.dataset.figure]) || ofSelected(figures[plot.dataset.figure]).traces.length > 0);
+const limit = (panels) => {
+  panels.querySelector(":scope > .more")?.remove();
+  const there = [...panels.querySelectorAll(":scope > figure:not([hidden])")];
+  const most = Number(panels.dataset.most || MOST_PANELS);
+  if (there.length <= most) return;
+  for (const figure of there.slice(most)) figure.hidden = true;
+  const more = () => { panels.dataset.most = String(most * 4); drawWithin(seen()); };
+  panels.append(element(
+    "p", { class: "caption wide more" }, `${most} of ${count(there.length, "figure")} are drawn. `,
+    element("button", { type: "button", onclick: more }, "Draw more"),
+  ));
+};
 export const hideOthers = (within) => {
-  for (const each of within.querySelectorAll("[data-case]")) {
-    const hidden = !isSelected(each.dataset.case);
-    (each.classList.contains("plot") ? each.closest("figure") : each).hidden = hidden;
-  }
-  for (const plot of within.querySelectorAll("[data-figure]:not([data-case])")) {
-    const traces = figures[plot.dataset.figure].data;
-    const tied = traces.filter((trace) => trace.meta);
-    plot.closest("figure").hidden = tied.length > 0 && !tied.some((trace) => showsSelected(trace.meta));
-  }
-  for (const each of within.querySelectorAll("[data-of]")) {  // of several cases together, by their rows
-    each.hidden = !showsSelected({ cases: each.dataset.of.split(" ").map(Number) });
-  }
-  for (const table of within.querySelectorAll("table:has(tr:is([data-case], [data-of]))")) {
+  for (const each of within.querySelectorAll("[data-case]:not(.plot)")) each.hidden = !shows(each.dataset.case);
+  for (const plot of within.querySelectorAll("[data-figure]")) plot.closest("figure").hidden = !isShown(plot);
+  within.querySelectorAll(".panels").forEach(limit);
+  for (const table of within.querySelectorAll("table:has([data-case])")) {
     const whole = table.closest("details") || table.closest(".scroll") || table;
-    whole.hidden = !table.querySelector("tr:is([data-case], [data-of]):not([hidden])");
+    whole.hidden = !table.querySelector("[data-case]:not([hidden])");
   }
-  for (const section of within.querySelectorAll("section:has([data-case], [data-of], [data-figure])")) {
-    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], section [hidden] *), details:not(.reading, [hidden], section [hidden] *)";
+  for (const section of within.querySelectorAll("section:has([data-case], [data-figure])")) {
+    const shown = "figure:not([hidden]), .scroll:not([hidden], section [hidden] *), details:not(.reading, [hidden], section [hidden] *)";
     section.querySelector(":scope > .none")?.remove();
     if (!section.querySelector(shown)) section.append(element("p", { class: "empty none" }, NONE_HERE));
   }
@@ -135,18 +86,6 @@ export const drawWithin = async (within, atOnce = false) => {
   };
   if (!atOnce && !await goesOn()) return;
   hideOthers(within);
-  for (const container of within.querySelectorAll("[data-draw]")) {
-    if (fresh.has(container)) continue;
-    if (!atOnce && !await goesOn()) return;
-    const panels = panelsOf(container);
-    if (!atOnce && !await goesOn()) return;
-    for (const [plot, panel] of panels) {
-      const done = drawOne(plot, panel);
-      if (atOnce) drawing.push(done);
-      else if (!await goesOn(done)) return;
-    }
-    fresh.add(container);
-  }
   for (const plot of within.querySelectorAll("[data-figure]")) {
     if (fresh.has(plot) || plot.closest("figure").hidden) continue;
     const done = drawOne(plot, ofSelected(figures[plot.dataset.figure]));
@@ -157,7 +96,7 @@ export const drawWithin = async (within, atOnce = false) => {
   await Promise.all(drawing);
   if (turn === mine) document.documentElement.dataset.drawn = "yes";
 };
-export const everyPlot = () => document.querySelectorAll("[data-draw], [data-figure]");
+export const everyPlot = () => document.querySelectorAll("[data-figure]");
 export const seen = () => document.querySelector("[role=tabpanel]:not([hidden])") || document;
 const redraw = () => { everyPlot().forEach((plot) => fresh.delete(plot)); drawWithin(seen()); };
 export const paint = () => { if (typeof Plotly === "undefined") hideOthers(document); else redraw(); };

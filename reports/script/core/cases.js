@@ -1,7 +1,7 @@
 // What the page says of a case wherever it is named.
 import { cases } from "./data.js";
 import { element } from "./element.js";
-import { count, known, plain, say } from "./format.js";
+import { say } from "./format.js";
 import { openCase } from "./state.js";
 
 export const marginMs = (row) => say.beside_ms(cases.plus_minus_s[row], cases.step_time_s[row]);
@@ -9,14 +9,6 @@ export const marginMs = (row) => say.beside_ms(cases.plus_minus_s[row], cases.st
 export const marginRate = (row) => say.beside_rate(
   (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.step_time_s[row], cases.tokens_per_s[row],
 );
-
-// What hovering says of a case, whatever figure it is in.
-export const hoverOf = (row) => [
-  `<b>${plain(cases.label[row])}</b>`,
-  `${say.ms(cases.step_time_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms per step (${cases.statistic[row]})`,
-  known(cases.spread[row]) ? `slowest launch over fastest: ${say.signed(cases.spread[row])}` : "spread unknown: one launch",
-  `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
-].join("<br>");
 
 export const statusTag = (status, bad = status !== "ok") => element("span", { class: bad ? "status bad" : "status" }, status);
 const firstLine = (text, most = 120) => {

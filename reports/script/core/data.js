@@ -27,9 +27,8 @@ export const groupBy = (rows, key) => {
 };
 export const distinct = (values) => [...new Set(values)];
 
-// A page of several sides: who they are, those beside the first, and a side's column.
+// A page of several sides: their names, and a side's column.
 export const sides = data.sides || [];
-export const others = sides.map((_, side) => side).slice(1);
 export const sideColumn = (name, side) => cases[`${name}.${side}`];
 
 const BLOCKS = { "-1": "reference", "-2": "explaining" };

@@ -13,7 +13,7 @@ export const fixed = (value, places) => {
   }
   return formats.get(places).format(value);
 };
-export const digits = (value, significant = 3) => fixed(value, Math.min(20, decimals(value, significant)));
+const digits = (value, significant = 3) => fixed(value, Math.min(20, decimals(value, significant)));
 
 // As many decimals as the number has, or one digit where that shows 0; but no more than two further ones.
 const beside = (margin, of) => {
@@ -42,11 +42,8 @@ export const say = {
   signed: orDash((fraction) => percent(fraction, "+")),
   beside_ms: orDash((seconds, of) => beside(seconds * 1e3, of * 1e3)),
   beside_rate: orDash((margin, of) => (margin >= 100 ? say.rate(margin) : beside(margin, of))),
-  bucket: (mib) => (mib === null ? "default" : String(mib)),
 };
 
-// Plotly reads a few HTML tags in text; these must not be any.
-export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 export const count = (n, thing) => `${fixed(n, 0)} ${thing}${n === 1 ? "" : /(ch|sh|s|x)$/.test(thing) ? "es" : "s"}`;
 
 // Ratios as numbers: 0.83, 12.3.
@@ -55,19 +52,6 @@ export const times = (ratio) => (ratio >= 0.1 && ratio < 10 ? fixed(ratio, 2) : 
 export const intervalOf = (low, high) => {
   const said = [times, digits, (ratio) => digits(ratio, 4)].map((one) => [one(low), one(high)]);
   return (said.find(([from, to]) => from !== to) || said[0]).join(" to ");
-};
-export const ratioHover = (ratio, low, high) => (
-  `${times(ratio)} times (${known(low) ? `95 %: ${intervalOf(low, high)}` : "no interval: it needs two launches per side"})`
-);
-
-const PREFIXES = ["", "k", "M", "G", "T", "P"];
-export const scaleOf = (largest) => {
-  const power = largest > 0 ? Math.min(5, Math.max(0, Math.floor(Math.log10(largest) / 3))) : 0;
-  return [10 ** (-3 * power), PREFIXES[power]];
-};
-export const joulesSaid = (joules) => {
-  const [factor, unit] = [[1, "J"], [1e3, "mJ"]].find(([by]) => Math.abs(joules) * by >= 1) ?? [1e6, "µJ"];
-  return `${digits(joules * factor)} ${unit}`;
 };
 const SIZE_UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 export const sizeText = (bytes) => {
@@ -78,5 +62,3 @@ export const sizeText = (bytes) => {
 // Without its middle: the names of a user's own are often of one module, and differ at their ends.
 export const shortened = (text, most) => (text.length > most
   ? `${text.slice(0, Math.ceil((most - 1) / 2))}…${text.slice(-Math.floor((most - 1) / 2))}` : text);
-// A name as a legend or an axis has room for; hovering says the whole.
-export const cut = (name, most = 24) => plain(shortened(name, most));

@@ -25,7 +25,7 @@ const copyButton = (pre) => {
 };
 
 const numbersOf = (row) => {
-  const { unit } = data.works[cases.work[row]];
+  const unit = cases.unit[row];
   const sure = known(cases.plus_minus_s[row]);
   const told = [
     [`step time, ${cases.statistic[row]}`, say.ms(cases.step_time_s[row]), "ms", cases.step_time_s[row], sure && marginMs(row)],
@@ -51,10 +51,10 @@ const howMade = (row) => {
 };
 
 const partsOf = (row) => {
-  const there = data.bars.parts.filter(({ column }) => known(cases[column][row]));
+  const there = data.parts.filter(([column]) => known(cases[column][row]));
   if (!there.length) return why("The parts of its step were not recorded.");
-  const sum = there.reduce((total, { column }) => total + cases[column][row], 0);
-  const bars = element("ul", { class: "bars" }, ...there.map(({ column, name }) => element(
+  const sum = there.reduce((total, [column]) => total + cases[column][row], 0);
+  const bars = element("ul", { class: "bars" }, ...there.map(([column, name]) => element(
     "li", {}, element("span", {}, name),
     element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[column][row] / sum).toFixed(1)}%` })),
     element("span", { class: "n" }, `${say.ms(cases[column][row])} ms`),
@@ -105,15 +105,15 @@ const findingList = (row) => {
   )));
 };
 
+const COLOR = "#0072B2";
 const launchPanel = (row, own) => {
   const counted = own.filter((i) => counts(i));
   const block = counted.map((i) => launches.block[i]);
-  const style = data.styles.strategy[cases.strategy[row]];
   return {
     traces: [{
       type: "scatter", mode: counted.length > 1 ? "lines+markers" : "markers", x: block,
-      y: counted.map((i) => launches.launch_step_s[i] * 1e3), line: { color: style.color, width: 1, dash: "dot" },
-      marker: { color: style.color, size: 9, symbol: style.symbol },
+      y: counted.map((i) => launches.launch_step_s[i] * 1e3), line: { color: COLOR, width: 1, dash: "dot" },
+      marker: { color: COLOR, size: 9 },
       hovertemplate: "block %{x}: %{y:.4~g} ms<extra></extra>",
     }],
     layout: laidOut("block", "step time (ms)", { xaxis: distinct(block).length <= 12 ? { tickvals: distinct(block) } : {} }),

@@ -7,20 +7,18 @@ import { closeCase, onChange, state } from "../core/state.js";
 import { caseDetail } from "./case.js";
 import { sidesDetail } from "./sides.js";
 
-const ofCase = ({ data: traces, layout }, id) => ({
-  traces: traces.filter((trace) => !trace.meta || trace.meta === id), layout,
-});
+const asPanel = ({ data: traces, layout }) => ({ traces, layout });
 // What the page holds ready-made of the case: figures and rows of tables, each with what it is called there.
 const readyMade = (id) => {
-  const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case === id);
+  const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case.split("|").includes(id));
   const titleOf = (each) => each.closest("section")?.querySelector("h2")?.textContent || "";
   const plots = own.filter((each) => each.dataset.figure && figures[each.dataset.figure]).map((each) => ({
     title: [titleOf(each), each.closest("figure")?.querySelector("figcaption")?.textContent].filter(Boolean).join(": "),
     height: each.style.height,
-    panel: ofCase(structuredClone(figures[each.dataset.figure]), id),
+    panel: asPanel(structuredClone(figures[each.dataset.figure])),
   }));
   const spare = (figures.of_case?.[id] || []).map(({ title, height, ...figure }) => ({
-    title, height, panel: ofCase(structuredClone(figure), id),
+    title, height, panel: asPanel(structuredClone(figure)),
   }));
   const rows = groupBy(own.filter((each) => each.tagName === "TR"), (row) => row.closest("table"));
   const copied = [...rows].filter(([table]) => !table.closest("#excluded, [data-table]")).map(([table, trs]) => {

@@ -20,7 +20,7 @@ const sidesTable = (row) => {
     element("table", {}, element("thead", {}, element(
       "tr", {}, element("th", { scope: "col", class: "t" }, "Side"),
       ...there.map((i) => element("th", { scope: "col", class: "n" }, told[0][i].head)),
-    )), element("tbody", {}, ...sides.map(({ name }, side) => element(
+    )), element("tbody", {}, ...sides.map((name, side) => element(
       "tr", {}, element("td", {}, element("span", { class: "name" }, name), subLine(
         [sideColumn("status", side) ? sideColumn("status", side)[row] || "not measured" : "", sideColumn("change", side)?.[row]].filter(Boolean).join(", "),
       )),
@@ -31,7 +31,7 @@ const sidesTable = (row) => {
 
 export const sidesDetail = (row, { tables }) => [
   part("On each side", sidesTable(row), element(
-    "p", { class: "caption" }, `“Times” is the step beside that of ${sides[0].name}, with the 95 % interval of this case alone. `
+    "p", { class: "caption" }, `“Times” is the step beside that of ${sides[0]}, with the 95 % interval of this case alone. `
       + "Each launch, its parts and its timeline stand in the side’s own report.",
   )),
   tables,

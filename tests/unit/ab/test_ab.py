@@ -144,9 +144,11 @@ def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
     assert done.exit_code == 0, done.output
     # Its own pair is what is judged and written.
     assert "@mine-2-a " in done.stderr
-    verdict = json.loads((lab.folder / "json").read_text())
+    told = json.loads((lab.folder / "json").read_text())
+    (verdict,) = told["tables"]["verdict"]
     assert (verdict["base"], verdict["candidate"], verdict["exit_code"]) == ("mine-2-a", "mine-2-b", 0)
-    assert verdict["sentence"] in (lab.folder / "markdown").read_text()
+    assert told["command"] == "ab"
+    assert " ".join(told["sentences"]) in (lab.folder / "markdown").read_text()
     assert (lab.folder / "html").read_text().startswith("<!doctype html>")
     assert ElementTree.fromstring(done.stdout).get("tests") == "3"
     assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
@@ -165,7 +167,7 @@ def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
     lab.interrupt_at = None
     done = CliRunner().invoke(main, go_on[1:])
     assert done.exit_code == 0, done.output
-    assert json.loads((lab.folder / "json").read_text())["tolerance"] == 0.2
+    assert json.loads((lab.folder / "json").read_text())["tables"]["verdict"][0]["tolerance"] == 0.2
 
 
 def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:

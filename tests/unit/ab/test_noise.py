@@ -66,9 +66,9 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     assert said.output.startswith("Here `ab` of quick sees ")
     told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
-    assert told["sentence"] == said.output.splitlines()[0]
-    assert told["pairs"] == asked.answer.pairs
-    assert [each["change"] for each in told["seen"]] == [each.change for each in asked.answer.seen]
+    assert told["sentences"][0] == said.output.splitlines()[0]
+    assert told["tables"]["pilot"][0]["pairs"] == asked.answer.pairs
+    assert [each["change"] for each in told["tables"]["seen"]] == [each.change for each in asked.answer.seen]
 
 
 def test_noise_ends_with_the_pairs_asked_for(lab: Lab) -> None:
@@ -118,7 +118,8 @@ def test_noise_answers_for_a_baseline(lab: Lab) -> None:
     assert "is measured in 0 of 1 case, from 1 session (needed: 4); otherwise 5.0 % is assumed." in said.output
     told = json.loads(parabench(*words, "base.db", "--json", "-").stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
-    assert (told["baseline"]["session"], told["baseline"]["launches"], told["seen"]) == ("nightly", 3, [])
+    (row,) = told["tables"]["baseline"]
+    assert (row["session"], row["launches"], told["tables"]["seen"]) == ("nightly", 3, [])
     before = len(lab.log)
     assert parabench("noise", "--baseline", "nowhere.db").exit_code == 2
     assert len(lab.log) == before

@@ -6,7 +6,7 @@ import pytest
 
 import fake_results as fake
 from answers_helpers import written_spots as spots
-from parabench.analysis.ranking.words import sentence, to_dict
+from parabench.analysis.ranking.words import sentence
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
 
@@ -29,7 +29,7 @@ def test_local_only_is_the_headroom_and_never_the_winner(tmp_path):
     assert (
         "Without communication (local_only) a step takes 30.0 ms, 25 % less than the fastest's (95 %: 25 % to 25 %)."
     ) in sentence(answer)
-    assert to_dict(answer)["no_comm_baseline"]["step_time_s"] == pytest.approx(0.030)
+    assert answer.no_comm_baseline.step_time_s == pytest.approx(0.030)
 
 
 def test_the_headroom_has_the_interval_of_the_pair(tmp_path):

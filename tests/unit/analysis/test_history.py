@@ -85,7 +85,7 @@ def test_history_is_unknown_without_ruptures(stepped, monkeypatch):
     assert {(series.state, series.why_not) for series in seen.series} == {("unknown", NO_RUPTURES)}
     assert all(series.newest is not None and series.shifts == () for series in seen.series)
     assert history_text.sentence(seen).endswith(f"nothing can be said yet of 2 cases ({NO_RUPTURES}).")
-    jsonschema.validate(json.loads(json.dumps(history_text.to_dict(seen))), SCHEMA)
+    jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
     assert {series.state for series in of_visits(short).series} == {"too few"}
 
 
@@ -157,7 +157,7 @@ def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     assert len(series.points) == 14
     assert series.shifts == ()
     assert [point.level_s is None for point in series.points] == [True, False] * 7
-    assert history_text.to_dict(outcome)["sessions"][0]["judged"] is False
+    assert not history_text.answer(outcome).tables["sessions"]["judged"][0]
 
 
 # ---- the command
@@ -169,8 +169,8 @@ def test_json_fits_its_schema(stepped, tmp_path):
     for text in (out.read_text(), parabench("history", stepped.path.parent, "--json", "-").stdout):
         told = json.loads(text)
         jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
-        assert [series["state"] for series in told["series"]] == ["slower", "unchanged"]
-        assert [bool(session["changed"]) for session in told["sessions"]].index(True) == 8
+        assert [series["state"] for series in told["tables"]["series"]] == ["slower", "unchanged"]
+        assert told["tables"]["session_differences"][0]["visit"] == 8
     fake.write(tmp_path / "few.db", [fake.launch(A), fake.launch(B, status=Status.OOM)], label=None)
     few = json.loads(parabench("history", tmp_path / "few.db", "--json", "-").stdout)
     jsonschema.validate(few, SCHEMA, jsonschema.Draft202012Validator)
@@ -197,7 +197,7 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     (figure,) = figures.values()
     diamond = next(trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "diamond")
     assert diamond["x"] == [8]
-    assert "torch 2.13.0 → 2.13.1" in diamond["customdata"][0]
+    assert "torch 2.13.0 → 2.13.1" in diamond["hovertext"][0]
     (line,) = figure["layout"]["shapes"]
     assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
     levels = next(trace for trace in figure["data"] if trace.get("mode") == "lines")

@@ -48,7 +48,7 @@ def write(path: Path, label: str = "fake", scale: float = 1.0, **more: object):
 def told(*arguments: object) -> Any:
     result = CliRunner().invoke(main, [*map(str, arguments), "--json", "-"])
     assert result.exit_code in (0, 1, 3), result.output
-    return json.loads(result.stdout)
+    return json.loads(result.stdout)["tables"]
 
 
 def test_every_command_has_the_same_step_time(tmp_path):
@@ -61,30 +61,30 @@ def test_every_command_has_the_same_step_time(tmp_path):
     expected = case_table(launches).set_index("case_id").loc[FAST.id, "step_time_s"]
     assert expected == pytest.approx(raw, rel=1e-12)
 
-    page = page_data(SessionData(results, session), ())
+    page = page_data(SessionData(results, session))
     cases = page["cases"]
     assert cases["step_time_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
     for objective in ("step_time_s", "tokens_per_s", "memory"):
-        (answer,) = told("best", tmp_path / "a.db", "--objective", objective)
-        found = {each["case_id"]: each for each in (answer["best"], *answer["tied"], *answer["slower"])}
+        answer = told("best", tmp_path / "a.db", "--objective", objective)
+        found = {each["case_id"]: each for each in answer["candidates"]}
         assert found[FAST.id]["step_time_s"] == pytest.approx(expected, rel=1e-12)
         if objective != "memory":  # the missing launch would have been in the slow repetition
             assert found[SLOW.id]["slower"] == pytest.approx(0.25, rel=0.01)
             assert found[SLOW.id]["step_time_s"] / expected > 1.5
         points = {point["case_id"]: point["step_time_s"] for point in answer["front"]}
         assert points.get(FAST.id, expected) == pytest.approx(expected, rel=1e-12)
-    rows = {row["case_id"]: row for row in told("compare", tmp_path / "a.db", tmp_path / "b.db")["rows"]}
+    rows = {row["case_id"]: row for row in told("compare", tmp_path / "a.db", tmp_path / "b.db")["cases"]}
     assert (
         rows[FAST.id]["base_step_time_s"]
         == rows[FAST.id]["candidate_step_time_s"]
         == pytest.approx(expected, rel=1e-12)
     )
     across = told("compare", tmp_path / "a.db", tmp_path / "b.db", "--across-hardware")
-    (common,) = [row for row in across["rows"] if row["cases"][0] == FAST.id]
-    assert common["step_time"][0]["base_step_time_s"] == pytest.approx(expected, rel=1e-12)
+    (common,) = [row for row in across["step_times"] if row["case_id"] == FAST.id]
+    assert common["base_step_time_s"] == pytest.approx(expected, rel=1e-12)
     history = told("history", tmp_path / "a.db")
-    (series,) = [each for each in history["series"] if each["case_id"] == FAST.id]
-    assert series["points"][0]["step_time_s"] == pytest.approx(expected, rel=1e-12)
+    (point,) = [each for each in history["points"] if each["case_id"] == FAST.id]
+    assert point["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
     of = Several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
     beside = several_data(of, ())["cases"]
@@ -104,13 +104,13 @@ def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):
             if (side, block) != ("b", 2)
         ]
         fake.write(path, launches, label=side, interleaved={"run": "r", "side": side})
-    (row,) = told("compare", f"{path}@a", f"{path}@b")["rows"]
+    (row,) = told("compare", f"{path}@a", f"{path}@b")["cases"]
     assert row["ratio"] == pytest.approx(1.1, rel=1e-9)
     assert row["base_step_time_s"] > row["candidate_step_time_s"]
-    (base,), (candidate,) = (told("best", f"{path}@{side}") for side in "ab")
+    base, candidate = (told("best", f"{path}@{side}")["candidates"][0] for side in "ab")
     assert (row["base_step_time_s"], row["candidate_step_time_s"]) == (
-        base["best"]["step_time_s"],
-        candidate["best"]["step_time_s"],
+        base["step_time_s"],
+        candidate["step_time_s"],
     )
 
 

@@ -63,7 +63,7 @@ def valid(text: str, schema: str) -> Any:
         (("doctor",), "doctor"),
         (("list",), "list"),
         (("compare", "rich.db", "new.db"), "compare"),
-        (("compare", "rich.db", "new.db", "--across-hardware"), "compare"),
+        (("compare", "rich.db", "new.db", "--across-hardware"), "compare-machines"),
         (("history", "rich.db"), "history"),
     ],
 )
@@ -83,7 +83,7 @@ def test_the_json_of_a_run_is_that_of_best(launcher: FakeLauncher) -> None:
     assert "report: parabench-results/report.html" in alone.stderr
     written = parabench("run", "mine.py", "--json", "answer.json", "--out", "other")
     assert written.stdout.endswith("json:   answer.json\n")
-    assert valid(Path("answer.json").read_text(), "best")[0]["best"]["label"] == "ddp native, 2 ranks"
+    assert valid(Path("answer.json").read_text(), "best")["tables"]["candidates"][0]["label"] == "ddp native, 2 ranks"
 
 
 def test_a_quiet_run_tells_its_answer_alone(launcher: FakeLauncher) -> None:
@@ -117,7 +117,7 @@ def test_a_quiet_gate_says_its_verdict_and_nothing_else(tmp_path: Path, monkeypa
     assert "store:" not in said.stdout
     silent = parabench(*words, "-q", "--out", tmp_path / "other", "--json", tmp_path / "verdict.json")
     assert (silent.exit_code, silent.output) == (1, "")
-    assert valid((tmp_path / "verdict.json").read_text(), "compare")["verdict"] == "regression"
+    assert valid((tmp_path / "verdict.json").read_text(), "compare")["tables"]["verdict"][0]["verdict"] == "regression"
 
 
 def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None:

@@ -8,11 +8,13 @@ import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import pandas as pd
 import pytest
 
 import recordings
 from command_line import parabench
+from docs.site.schemas import schema
 from page_helpers import Page
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step import recorded
@@ -369,7 +371,9 @@ def test_compare_from_shows_steps_and_kernels(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "takes 2.00 times as long in the candidate: 0.100 ms (0.100 to 0.100) before" in done.output
     assert "the variance between launches is unknown" in done.output
-    rows = {(row["what"], row["name"]): row for row in json.loads((tmp_path / "json").read_text())["rows"]}
+    told = json.loads((tmp_path / "json").read_text())
+    jsonschema.validate(told, schema("compare-recorded"), jsonschema.Draft202012Validator)
+    rows = {(row["what"], row["name"]): row for row in told["tables"]["compared"]}
     for key in (
         ("step", "slowest rank"), ("step", "exposed communication"), ("kernel", "gemm<float>"),
         ("collective", "all_reduce, 4,000 bytes, float32, 2 ranks"),

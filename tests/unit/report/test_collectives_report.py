@@ -6,6 +6,7 @@ import html
 import json
 import re
 
+import plotly.graph_objects as go
 import pytest
 
 import fake_collectives as fake
@@ -81,22 +82,43 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
 
 
-def test_the_data_of_the_figures_is_embedded_once(page):
-    data = data_of(page)
-    cases = data["cases"]
-    questions = list(dict.fromkeys(cases["question"]))
-    assert questions == ["all_reduce, 2 ranks", *(f"{op}, 4 ranks" for op in OPS)]
-    lines = [name for name, op in zip(cases["line"], cases["op"], strict=True) if op == "all_gather"]
-    assert lines == list(ON_ANY_BACKEND)
-    assert list(data["styles"]["algorithm"]) == [*ON_ANY_BACKEND, "nccl:nvls"]
-    assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(ON_ANY_BACKEND)
-    assert data["filters"] == [["op", "Operation"], ["algorithm", "Algorithm"], ["world_size", "Ranks"],
-                               ["status", "Status"]]  # fmt: skip
-    # Every launch and size of the form that is compared; the other form is in the table of sizes alone.
-    assert data["points"]["n"] == MEASURED * 3 * 4
-    drawn = data["sizes"]["drawn"]
-    assert (len(drawn), sum(drawn)) == (MEASURED * 4 + BOTH_FORMS * 4, MEASURED * 4)
-    assert figures_of(page) == {}
+def test_collectives_figures_when_operations_have_two_forms(page):
+    figures = figures_of(page)
+    titles = ["all_reduce, 4 ranks", *(f"{op}, 4 ranks" for op in OPS[1:])]
+    assert titles == re.findall(r"<figcaption>(.*?)</figcaption>", page)[: len(OPS)]
+    bus = [figures[f"bus-{at}"] for at in range(len(OPS))]
+    for op, figure in zip(OPS, bus, strict=True):
+        go.Figure(figure)
+        assert [trace["name"].partition(" ")[0] for trace in figure["data"]] == list(ON_ANY_BACKEND)
+        # The form that is compared; the other is in the table of sizes alone.
+        assert {len(trace["x"]) for trace in figure["data"]} == {4}, op
+        assert len({trace["line"]["color"] for trace in figure["data"]}) == len(ON_ANY_BACKEND)
+    first = bus[0]["data"][0]
+    seconds = truth(fake.case(algorithm="native"), 1 << 16)
+    assert first["x"] == [16, 18, 20, 22]
+    assert first["y"][0] == pytest.approx(1.5 * (1 << 16) / seconds / 1e9, rel=0.1)
+    assert set(first["customdata"]) <= {*data_of(page)["cases"]["case_id"]}
+    assert first["hovertext"][0].startswith("<b>native</b>, 64 KiB<br>")
+    assert first["hovertext"][0].endswith("<br>3 of 3 launches ok")
+    assert min(*first["error_y"]["array"], *first["error_y"]["arrayminus"]) >= 0
+    fits = [figures[f"fit-{at}"] for at in range(len(OPS))]
+    assert sum(len(trace["x"]) for figure in fits for trace in figure["data"] if trace["mode"] == "markers") == (
+        MEASURED * 3 * 4
+    )
+    line, points = fits[0]["data"][:2]
+    go.Figure(fits[0])
+    assert (line["mode"], line["x"], len(points["x"])) == ("lines", [16, 18, 20, 22], 3 * 4)
+    assert re.search(r"^<b>native</b>, 64 KiB<br>0\.\d+ ms, fitted 0\.\d+ ms$", points["hovertext"][0])
+
+
+def test_collectives_page_filters_constants_by_case(page):
+    cases = data_of(page)["cases"]
+    ids = [case.split("|") for case in re.findall(r'<tbody data-case="(.*?)"', page)]
+    assert {case for own in ids for case in own} < {*cases["case_id"]}
+    assert data_of(page)["filters"] == [
+        ["op", "Operation"], ["algorithm", "Algorithm"], ["world_size", "Ranks"], ["status", "Status"]
+    ]  # fmt: skip
+    assert data_of(page)["sizes"]["n"] == MEASURED * 4 + BOTH_FORMS * 4
 
 
 def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path):
@@ -106,14 +128,18 @@ def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path)
         fake.case(dtype="float64", world_size=4),
         fake.case("broadcast", world_size=4),
     ]
-    data = data_of(render(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda c, s: 1e-3))))
-    told = data["cases"]
-    assert sorted(zip(told["question"], told["line"], strict=True)) == [
+    page = render(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda c, s: 1e-3)))
+    figures, data = figures_of(page), data_of(page)
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)[:3]
+    lines = [(title, trace) for at, title in enumerate(titles) for trace in figures[f"bus-{at}"]["data"]]
+    assert sorted((title, trace["name"]) for title, trace in lines) == [
         ("all_reduce, 4 ranks, float32", "two_level (1 a node)"),
         ("all_reduce, 4 ranks, float32", "two_level (2 a node)"),
         ("all_reduce, 4 ranks, float64", "native"),
         ("broadcast, 4 ranks, float32", "native"),
     ]
+    dashes = {trace["name"]: trace["line"]["dash"] for _, trace in lines}
+    assert dashes == {"two_level (1 a node)": "solid", "two_level (2 a node)": "dot", "native": "solid"}
     # Operations that reduce nothing do not differ from the others in how they reduce.
     assert [name for name, _ in data["filters"]] == ["op", "algorithm", "ranks_per_node", "dtype"]
 

@@ -82,10 +82,11 @@ def everything(folder):
 
 @pytest.mark.parametrize("which", [*Verdict, "all"])
 def test_json_is_what_the_schema_says(gates, which):
-    written = check(gates[which])
-    assert written["verdict"] == gates[which].verdict
-    assert written["exit_code"] == gates[which].verdict.exit_code
-    rows = {row["outcome"] for row in written["rows"]}
+    tables = check(gates[which])["tables"]
+    (row,) = tables["verdict"]
+    assert row["verdict"] == gates[which].verdict
+    assert row["exit_code"] == gates[which].verdict.exit_code
+    rows = {row["outcome"] for row in tables["cases"]}
     if which == "all":
         assert rows == {"broke", "slower", "fixed", "not ok", "cannot be judged", "only in base", "only in candidate"}
 
@@ -204,9 +205,9 @@ def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_
     result = parabench("compare", "--between-sessions", 0, stores / "base.db", stores / "slow.db", *options)
     assert result.exit_code == 1
     assert result.stdout.startswith("Regression: ")
-    assert json.loads((tmp_path / "c.json").read_text())["verdict"] == "regression"
+    assert json.loads((tmp_path / "c.json").read_text())["tables"]["verdict"][0]["verdict"] == "regression"
     assert {name: (tmp_path / name).read_text()[:9] for name in files.values()} == {
-        "c.json": '{\n  "sche', "c.xml": "<?xml ver", "c.md": "## ✗ Regr", "folder/c.html": "<!doctype"
+        "c.json": '{\n  "vers', "c.xml": "<?xml ver", "c.md": "## ✗ Regr", "folder/c.html": "<!doctype"
     }  # fmt: skip
 
 

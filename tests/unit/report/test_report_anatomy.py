@@ -14,7 +14,7 @@ from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.report.build import render
-from parabench.report.page_data import case_columns
+from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
 from parabench.report.sections.step import shares_section, timeline_section
 from parabench.store.record import MIB
@@ -34,7 +34,7 @@ class Shown:
     def text(self, name):
         """What a reader reads of a section, but for its tables."""
         section = self.sections[name]
-        if not section.panels and not section.tables and not section.draw:
+        if not section.panels and not section.tables:
             return section.empty
         return " ".join([section.lead, section.caption, section.reading, *(panel.title for panel in section.panels)])
 
@@ -61,7 +61,7 @@ def ddp(tmp_path_factory):
 
 
 def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(ddp):
-    assert (ddp.sections["anatomy"].draw, ddp.sections["anatomy"].panels) == ("shares", [])
+    assert len(ddp.sections["anatomy"].panels) == 1
     # FSDP first: data for 1 s, compute for 7, exposed for 1.5, idle for 0.5. Of 4.5 s of calls 3 are hidden. Of DDP the
     # medians over a step of 10 and one of 11 s: compute has half a second more.
     for name, *seconds in (
@@ -101,7 +101,7 @@ def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
     assert "≥ 1,000" in both.rows("anatomy")[0]
     ticks = found.traces("timeline")["end unknown"]
     assert (ticks["x"], ticks["mode"]) == ([4000, 4000], "markers")
-    assert "when it ended is unknown" in ticks["customdata"][0]
+    assert "when it ended is unknown" in ticks["hovertext"][0]
     assert "No collective of several ranks was recorded" in found.text("bandwidth")
     assert "buckets" not in found.sections
 
@@ -131,7 +131,7 @@ def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
     calls = bars["all_reduce"]
     assert (calls["base"], calls["x"]) == ([4000, 5000, 4500, 5500], [3000, 3500, 3000, 3500])
     assert calls["text"][:2] == ["bucket 0, 2.0 MiB", "bucket 1, 1.0 MiB"]
-    assert calls["customdata"][0] == (
+    assert calls["hovertext"][0] == (
         "rank 0: all_reduce by native, ranks 0-1, bucket 0<br>2.00 MiB in 3,000 ms: 0.000699 GB/s on the bus<br>"
         "called at 3500.00 ms, began at 4000.00 ms"
     )
@@ -189,7 +189,7 @@ def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_p
     html = render(fake.write(tmp_path / "r.db", [step(fake.launch(fake.case(), 8.0), algorithm=hostile)]))
     drawn = figures(html)
     named = {trace["name"]: trace for trace in drawn["timeline-0"]["data"]}
-    assert "&lt;b&gt;x" in named["all_reduce"]["customdata"][0]
+    assert "&lt;b&gt;x" in named["all_reduce"]["hovertext"][0]
     assert drawn["bandwidth-0"]["data"][0]["name"].startswith("&lt;b&gt;")
     ids = [attrs["id"] for tag, attrs in Page(html).tags if tag == "section"]
     assert [name for name in ids if name in ("parts", "anatomy", "timeline", "stragglers", "usage")] == [
@@ -206,5 +206,5 @@ def test_what_is_drawn_of_one_case_is_tied_to_it_and_what_is_of_several_to_all_o
     assert set(ddp.sections["timeline"].tables[1].cases) == {own}
     assert ddp.sections["buckets"].tables[0].cases == (own, own)
     # FSDP gathers and DDP reduces, both natively: each figure is of one of them.
-    tied = [[trace["meta"] for trace in ddp.figure("bandwidth", at)["data"]] for at in range(2)]
-    assert tied == [[{"cases": [1]}], [{"cases": [0]}]]
+    tied = [trace["customdata"] for at in range(2) for trace in ddp.figure("bandwidth", at)["data"]]
+    assert [set(ids) for ids in tied] == [{own}, {fsdp}]

@@ -10,7 +10,7 @@ import page_helpers
 from fake_devices import device_samples, gpu_case, gpu_launches, host_samples, read
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table
-from parabench.report.page_data import case_columns
+from parabench.report.cases import case_columns
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
 from parabench.report.sections.usage import energy_section
 from parabench.report.spec import Section
@@ -58,7 +58,7 @@ def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp
     (marks,) = [trace for trace in clock.data if trace.name == "throttled"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
     assert set(marks.y) == {1980.0}
-    assert set(marks.customdata) == {"heat, by software"}
+    assert set(marks.hovertext) == {"heat, by software"}
     (table,) = devices.tables
     first = dict(zip(table.head, table.rows[0], strict=True))
     assert first["Power, W"] == "500"
@@ -86,7 +86,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     found = sections(tmp_path, [failed])
     assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
     assert found["energy"].empty == "Energy: unknown: no energy of its devices was recorded."
-    assert found["energy"].draw == ""
+    assert found["energy"].panels == []
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
     assert {section.empty for section in crashed.values()} == {"No launch succeeded, so there is nothing to draw."}
     lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
@@ -101,9 +101,7 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
     assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
     assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
     energy = energy_section(known)
-    assert (energy.draw, energy.lead) == (
-        "energy", "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token."
-    )  # fmt: skip
+    assert energy.lead == "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token."
     (table,) = energy.tables
     assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")
     assert table.cases == tuple(known.cases["case_id"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fake_results as fake
-from page_helpers import Page, data
+from page_helpers import Page, data, figures
 from parabench.report.build import render
 
 
@@ -31,8 +31,8 @@ def test_what_is_no_answer_is_marked(family):
     stale = cases["parameter_server_async, 4 ranks"]
     assert stale["mark"] == "another training: stale gradients, 1.5 updates on average, 4 at most"
     assert (cases["ddp native, 4 ranks"]["mark"], cases["ddp native, 4 ranks"]["ranked"]) == ("", True)
-    styles = data(family)["styles"]["strategy"]
-    assert (styles["local_only"]["dash"], styles["ddp"]["dash"]) == ("dash", "solid")
+    scaling = {trace["name"].split()[0]: trace for trace in figures(family)["scaling-0"]["data"]}
+    assert (scaling["local_only"]["line"]["dash"], scaling["ddp"]["line"]["dash"]) == ("dash", "solid")
     assert "Fastest: local_only" not in Page(family).text
 
 
@@ -41,9 +41,9 @@ def test_a_part_that_a_step_does_not_have_is_no_zero(family):
         taking_turns = label.startswith("pp") or "grad_accumulation" in label
         absent = (case["forward_s"] is None, case["forward_backward_s"] is None)
         assert absent == (taking_turns, not taking_turns), label
-    parts = {part["name"]: part["color"] for part in data(family)["bars"]["parts"]}
-    assert list(parts) == ["data", "forward", "backward", "forward and backward", "optimizer", "after the optimizer"]
-    assert len(set(parts.values())) == len(parts)
+    bars = {bar["name"]: bar["marker"]["color"] for bar in figures(family)["parts-0"]["data"]}
+    assert list(bars) == ["data", "forward", "backward", "forward and backward", "optimizer"]
+    assert len(set(bars.values())) == len(bars)
 
 
 @pytest.mark.parametrize(("blocks", "first"), [(1, "Lowest peak training state"), (3, "Fastest")])

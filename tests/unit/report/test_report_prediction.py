@@ -52,9 +52,9 @@ def test_figure_has_a_line_with_intervals_and_marks_for_each_strategy(found):
     assert [trace.name for trace in figure.data if trace.name] == ["ddp", "zero1", "tp"]
     line, marks = [trace for trace in figure.data if trace.legendgroup == "ddp"]
     assert list(line.x) == [2, 4, 8, 16]
-    assert line.customdata[1].startswith("ddp native, 4 ranks on 2 nodes<br>predicted: ")
+    assert line.hovertext[1].startswith("ddp native, 4 ranks on 2 nodes<br>predicted: ")
     assert all(more > 0 and less > 0 for more, less in zip(line.error_y.array, line.error_y.arrayminus, strict=True))
-    assert (list(marks.x), "measured: " in marks.customdata[0]) == ([2], True)
+    assert (list(marks.x), "measured: " in marks.hovertext[0]) == ([2], True)
 
 
 def test_table_has_the_parts_of_a_step(found):

@@ -63,7 +63,9 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     assert page["cases"]["slower_low"][at] == pytest.approx(last.slower_low, rel=1e-3)
     assert page["cases"]["left_at_least"][at] == pytest.approx(exit_.at_least, rel=1e-3)
     assert page["cases"]["left_after_block"][page["cases"]["case_id"].index(CASES[0].id)] is None
-    assert page["works"][0]["compared"]
+    (panel,) = ranking.panels
+    assert drawn(panel).layout.xaxis.title.text == "slower than the best (%)"
+    assert set(drawn(panel).data[0].customdata) == set(table.cases)
 
 
 def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):

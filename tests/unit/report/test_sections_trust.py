@@ -6,7 +6,6 @@ import json
 
 import fake_results as fake
 from page_helpers import made
-from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
 from parabench.report.page_data import page_data
 from parabench.report.sections import trust
@@ -70,7 +69,7 @@ def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are
     findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
     seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
     rows = {case: i for i, case in enumerate(seen.cases["case_id"])}
-    found = page_data(seen, seen.once(spots))["findings"]
+    found = page_data(seen)["findings"]
     told = sorted(zip(found["case"], found["code"], found["message"], strict=True))
     assert told == [
         (rows[cases[1].id], "odd", "Something."),
@@ -85,7 +84,7 @@ def test_a_page_has_each_cases_fields_exactly_its_buckets_and_its_margin(tmp_pat
         if one.case.bucket_mib:
             one.facts["bucket_bytes"] = [MIB, 3 * MIB]
     seen = seen_of(fake.write(tmp_path / "r.db", launches))
-    data = page_data(seen, seen.once(spots))
+    data = page_data(seen)
     json.dumps(data, allow_nan=False)
     of = data["cases"]
     at = of["bucket_mib"].index(0.123456789)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.ranking.words import PLACES
 from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
@@ -62,8 +63,11 @@ def run(tmp_path):
 def best_json(folder):
     result = CliRunner().invoke(main, ["best", str(folder / "out"), "--json", "-"])
     assert result.exit_code in (0, 1, 3), result.output
-    (answer,) = json.loads(result.stdout)
-    return answer
+    told = json.loads(result.stdout)
+    places = {place: [] for place in PLACES}
+    for row in told["tables"]["candidates"]:
+        places[row["place"]].append(row)
+    return places | {"winner": told["tables"]["workloads"][0]["winner"], "sentences": told["sentences"]}
 
 
 @pytest.mark.parametrize(("status", "launches"), [(Status.WRONG, 1), (Status.CRASHED, 3)])
@@ -74,7 +78,7 @@ def test_two_cases_are_compared_by_their_own_launches(run, tmp_path, status, lau
     step_s = {seen.case(case).strategy: seconds for case, seconds in seen.step_times.items()}
     assert step_s == pytest.approx({"ddp": 0.010, "fsdp": 0.020}, rel=0.02)
     answer = best_json(tmp_path)
-    assert answer["best"]["label"] == "ddp native, 2 ranks"
+    assert answer["best"][0]["label"] == "ddp native, 2 ranks"
     (other,) = (*answer["tied"], *answer["slower"])
     assert other["slower"] == pytest.approx(1, rel=1e-6)
     assert answer["not_compared"] == []
@@ -86,17 +90,17 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
     """Repetition 1 has the own launches of all, repetition 2 the shared launch, which `fsdp` and `zero1` alone pass."""
     said, seen = run(status, ("ddp", "fsdp", "zero1"), launches=1)
     answer = best_json(tmp_path)
-    assert (answer["best"]["strategy"], answer["winner"]) == ("fsdp", None)
+    assert (answer["best"][0]["strategy"], answer["winner"]) == ("fsdp", None)
     assert [each["strategy"] for each in answer["tied"]] == ["zero1"]
     (ddp,) = answer["not_compared"]
     assert (ddp["strategy"], ddp["slower"], ddp["status"]) == ("ddp", None, f"1 ok, 1 {status}")
     assert ddp["reason"]
     assert ddp["step_time_s"] == pytest.approx(0.010, rel=0.02)
     measured = f"ddp native, 2 ranks: 10.1 ms per step (1 ok, 1 {status})."
-    for text in (" ".join(said.split()), answer["sentence"]):
+    for text in (" ".join(said.split()), " ".join(answer["sentences"])):
         assert f"connects them with these: {measured}" in text
     assert "To settle it: parabench run --resume --until-decided" in said
-    cases = page_data(seen, answers(seen.numbers))["cases"]
+    cases = page_data(seen)["cases"]
     of = {strategy: at for at, strategy in enumerate(cases["strategy"])}
     assert cases["slower"][of["ddp"]] is None
     assert cases["slower"][of["zero1"]] == pytest.approx(0.1, rel=1e-3)

@@ -60,7 +60,7 @@ def test_throughput_mode_has_the_mean_of_its_calls(tmp_path):
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
     (answer,) = bus_answers(results)
-    assert answer.to_dict()["timing"] == "throughput"
+    assert answer.timing == "throughput"
     assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
 
 

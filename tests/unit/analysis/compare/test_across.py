@@ -11,13 +11,14 @@ import pytest
 
 import fake_results as fake
 from command_line import parabench
+from docs.site.schemas import schema
 from fake_results import OOM
 from parabench.analysis.compare.machines import compared, machines
 from parabench.analysis.compare.sides import side_of
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
-from schema_helpers import EVIL, SCHEMA, check
+from schema_helpers import EVIL, check
 
 BUCKETS = (1.0, 4.0, 25.0)
 CPU = [fake.case(bucket_mib=b) for b in BUCKETS]
@@ -110,11 +111,11 @@ def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_json_is_what_the_schema_says(request, which):
     written = check(machines(request.getfixturevalue(which)))
-    assert written["kind"] == "across hardware"
-    for place in (written, written["rows"][0], written["rows"][0]["step_time"][0], written["works"][0]):
+    tables = written["tables"]
+    for place in (written, tables, tables["cases"][0], tables["step_times"][0], tables["workloads"][0]):
         place["new"] = 1
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.Draft202012Validator(SCHEMA).validate(written)
+            jsonschema.Draft202012Validator(schema("compare-machines")).validate(written)
         del place["new"]
 
 
@@ -143,6 +144,6 @@ def test_machines_have_no_pass_and_no_fail(tmp_path):
     files = "--json", "-", "--markdown", tmp_path / "c.md", "--html", tmp_path / "c.html"
     result = parabench("compare", *stores, "--across-hardware", *files)
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["works"][0]["means"][0]["ratio"] == pytest.approx(2, rel=0.01)
+    assert json.loads(result.stdout)["tables"]["means"][0]["ratio"] == pytest.approx(2, rel=0.01)
     assert (tmp_path / "c.md").read_text().startswith("## 4 cores of Some CPU against 8 cores of Some CPU")
     assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")

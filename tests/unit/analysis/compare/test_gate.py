@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,7 +8,7 @@ import fake_results as fake
 from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import Outcome
-from parabench.analysis.compare.gate import Verdict, lines, sentence, to_dict
+from parabench.analysis.compare.gate import Verdict, answer, lines, sentence
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.contrasts import holm, judge
@@ -41,7 +39,7 @@ def pair(tmp_path, base, candidate, **more):
 
 
 def outcomes(comparison):
-    json.dumps(to_dict(comparison), allow_nan=False)
+    answer(comparison).to_json("compare")
     return {row.case_id: row.outcome for row in comparison.rows}
 
 

@@ -12,7 +12,7 @@ from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction import question
 from parabench.analysis.prediction.base import slowest
 from parabench.analysis.prediction.links import given_link
-from parabench.analysis.prediction.predict import SPREAD, Z90, Exposed, Predictor, Refused, place_of
+from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, Refused, place_of
 from parabench.analysis.prediction.program import Call, Group
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -26,7 +26,7 @@ def test_step_is_work_and_communication_that_nothing_hides() -> None:
     exposed = 2 * (NEAR[0] + 4 * MIB * NEAR[1])
     assert found.step_s == pytest.approx(0.35 + exposed)
     assert found.compute_s == pytest.approx(0.35)
-    assert found.exposed_s == Exposed(pytest.approx(exposed), 0.0)
+    assert (found.exposed_within_s, found.exposed_between_s) == (pytest.approx(exposed), 0.0)
     assert found.high_s / found.step_s == pytest.approx(np.exp(Z90 * SPREAD))
     # Two buckets: the first is reduced during backward.
     two = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=4.0))
@@ -38,7 +38,8 @@ def test_step_of_more_ranks_has_the_rounds_of_the_ring() -> None:
     assert found.step_s == pytest.approx(0.35 + 14 * (NEAR[0] + MIB * NEAR[1]))
     across = Predictor(base(), {}).predict(of_ranks(8, nodes=8, bucket_mib=25.0))
     assert across.step_s == pytest.approx(0.35 + 14 * (FAR[0] + MIB * FAR[1]))
-    assert across.exposed_s == Exposed(0.0, pytest.approx(14 * (FAR[0] + MIB * FAR[1])))
+    assert across.exposed_within_s == 0
+    assert across.exposed_between_s == pytest.approx(14 * (FAR[0] + MIB * FAR[1]))
 
 
 def test_given_link_replaces_the_measured_one() -> None:

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import fake_results as fake
-from answers_helpers import sweet_spots
+from answers_helpers import sweet_spots, tables_of
 from answers_helpers import written_spots as spots
 from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.ranking import marks
-from parabench.analysis.ranking.words import lines, notes, sentence, to_dict
+from parabench.analysis.ranking.words import lines, notes, sentence
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
@@ -143,7 +143,8 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
     assert sentence(answer).startswith(
         f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95 %, 3 "
     )
-    assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
+    (workload,) = tables_of(results, [answer])["workloads"]
+    assert workload["winner"] == (answer.best.case_id if named else None)
     places = set(marks(case_table(numbers(results, session)), [answer])["ranking"])
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])

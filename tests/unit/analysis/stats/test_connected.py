@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulator import numbers
-from parabench.analysis.ranking.ranking import Answer, answers
+from parabench.analysis.ranking.ranking import Ranking, answers
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.stats.block_model import ROUNDING, fit
 from parabench.plan.case import Case
@@ -95,7 +95,7 @@ def test_answer_shows_own_means_and_ranks_connected_cases(table):
     check_order(answer)
 
 
-def check_order(answer: Answer) -> None:
+def check_order(answer: Ranking) -> None:
     """Check that the sentence explains that the best does not have the lowest mean, and only then."""
     values = [each.value for each in answer.candidates] or [0.0]
     assert ("although its mean is better" in sentence(answer)) >= (min(values) < values[0] * (1 - 1e-7))

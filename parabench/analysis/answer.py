@@ -1,0 +1,135 @@
+"""The answer to a question, independent of its output format, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from html import escape
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from parabench import json_text
+from parabench.analysis import format
+from parabench.store.record import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The version of the JSON: higher if a table or a column was removed or changed its meaning.
+VERSION = 1
+# The columns of a table and the types of their cells. docs/site/keys.toml has their meanings.
+Columns = Mapping[str, Any]
+# The rows of tables by name. A row is a record with the cells as attributes, a mapping, or a record and a mapping.
+Rows = Mapping[str, Iterable[Any]]
+# The same, if all rows are mappings.
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+# Rows of a table that a notebook shows.
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """What a question about results found. It prints as its sentences, and Jupyter also shows warnings and tables.
+
+    Args:
+        sentences: The conclusions, the most important one first.
+        tables: Data frames by name, with the columns that the documentation of the command lists.
+        figures: Plotly's JSON by name, {"data": traces, "layout": ...}.
+        warnings: What a reader should know before trusting the answer, each with a code and advice.
+    """
+
+    sentences: tuple[str, ...]
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    figures: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    warnings: tuple[Finding, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(format.printable, self.sentences))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the sentences, the warnings and the first rows of the tables as HTML without scripts."""
+        parts = [f"<p>{escape(each)}</p>" for each in self.sentences]
+        if self.warnings:
+            messages = "".join(f"<li>{escape(each.message)} {escape(each.advice)}</li>" for each in self.warnings)
+            parts.append(f"<p>Warnings</p><ul>{messages}</ul>")
+        for name, table in ((name, table) for name, table in self.tables.items() if len(table)):
+            rows = table.to_html(index=False, border=0, max_rows=_MOST_ROWS, na_rep="–", float_format="{:.4g}".format)
+            parts.append(f"<details><summary>{escape(name)}</summary>{rows}</details>")
+        return "\n".join(parts)
+
+    def to_json(self, command: str) -> str:
+        """Return the JSON of a command (docs/reference/json.md): unknown is null."""
+        return json_text.written(
+            {
+                "version": VERSION,
+                "command": command,
+                "sentences": self.sentences,
+                "tables": {name: _cells(table) for name, table in self.tables.items()},
+                "warnings": [each.to_dict() for each in self.warnings],
+            }
+        )
+
+
+def columns(record: type[Any], *without: str, **more: Any) -> dict[str, Any]:
+    """Return the columns of a table: `more`, then the fields of a record that fit into a cell, except some."""
+    hints = get_type_hints(record, include_extras=True)
+    names = [name for name in hints if name not in more and name not in without and _fits(hints[name])]
+    return more | {name: hints[name] for name in names}
+
+
+def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str, Any]]]:
+    """Return rows that have these cells in common."""
+    return [(each, more) for each in records]
+
+
+def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
+    """Return a table with these columns. Numbers that may be unknown are NaN or `pd.NA`."""
+    import pandas as pd  # takes half a second, which `parabench list` need not spend
+
+    pairs = (row if isinstance(row, tuple) else (None, row) if isinstance(row, Mapping) else (row, {}) for row in rows)
+    cells = [[more[name] if name in more else getattr(of, name) for name in columns] for of, more in pairs]
+    found = pd.DataFrame(cells, columns=list(columns), dtype=object)
+    dtypes = {name: _dtype(hint) for name, hint in columns.items()}
+    return found.astype({name: dtype for name, dtype in dtypes.items() if dtype})
+
+
+def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFrame]:
+    """Return all declared tables; those without rows are empty."""
+    assert rows.keys() <= declared.keys()
+    return {name: table(columns, rows.get(name, ())) for name, columns in declared.items()}
+
+
+def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows, with Python's own types; None is unknown."""
+    cells = of.astype(object)
+    found: list[dict[str, Any]] = cells.where(cells.notna(), None).to_dict("records")  # type: ignore[assignment]
+    return found
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """Return the types of the values of a cell, without None."""
+    if get_origin(hint) is Annotated:
+        return _kinds(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return {kind for each in get_args(hint) for kind in _kinds(each)} - {NoneType}
+    return {hint}
+
+
+def _fits(hint: Any) -> bool:
+    """Return whether a cell can hold such a value: a number, a text, a truth value, or a list of them."""
+    scalars = (str, int, float, bool)
+    return all(
+        (isinstance(each, type) and issubclass(each, (*scalars, Enum)))
+        or get_origin(each) is Literal
+        or (get_origin(each) is tuple and all(part is Ellipsis or _fits(part) for part in get_args(each)))
+        for each in _kinds(hint)
+    )
+
+
+def _dtype(hint: Any) -> str | None:
+    """Return the type of a column; None for objects."""
+    kinds = _kinds(hint)
+    return "Int64" if kinds == {int} else "float64" if kinds <= {int, float} else None

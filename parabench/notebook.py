@@ -1,0 +1,188 @@
+"""The Python API for notebooks: sessions as DataFrames, answers and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from parabench.analysis.answer import Answer
+from parabench.analysis.details import call_table, memory_table, step_table
+from parabench.analysis.ranking import ranking, words
+from parabench.analysis.ranking.objectives import OBJECTIVES, require
+from parabench.analysis.session import SessionData, session_data, split
+from parabench.analysis.warnings.launches import session_warnings
+from parabench.errors import UsageError, needs_package, unknown
+from parabench.store import results
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from parabench.report.figures.figures import Panel
+    from parabench.report.spec import Section
+
+# What figures have in common; in the report, `themed` of reports/script/charts/layout.js adds the look of the page.
+_AXIS = {"automargin": True, "zeroline": False}
+_LAYOUT = {"template": "plotly_white", "hovermode": "closest", "margin": {"l": 8, "r": 20, "t": 8, "b": 8}}
+_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+_TITLE_PX = 50
+
+
+def load(source: str | Path = "parabench-results") -> LoadedSession:
+    """Open a session of a results database.
+
+    The tables are read when they are first used. Later changes of the database are not seen.
+
+    Args:
+        source: A folder with a `results.db`, or the file. `DATABASE@SESSION` selects a session by its id or label.
+            The default is the newest session.
+
+    Raises:
+        UsageError: If there is no such database or session.
+    """
+    path, session = split(str(source))
+    return LoadedSession(session_data(results.load(path), session))
+
+
+class LoadedSession:
+    """A session of a results database, as `parabench.load` returns it.
+
+    Each access to a table returns a copy. Times are in seconds, sizes in bytes, and unknown numbers are NaN.
+    """
+
+    def __init__(self, data: SessionData) -> None:
+        self._data = data
+
+    def __repr__(self) -> str:
+        session = self._data.session
+        return f"<{session.name} of {self._data.results.path}: {session.suite}, {session.started_utc[:16]} UTC>"
+
+    @property
+    def launches(self) -> pd.DataFrame:
+        """One row per launch and configuration; for collectives, per launch, configuration, size and form."""
+        return self._data.numbers.copy()
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per launch, step and rank, with the parts of the step and the loss."""
+        return self._data.once(step_table).copy()
+
+    @property
+    def calls(self) -> pd.DataFrame:
+        """One row per collective call of a rank: in instrumented steps, or in `parabench collectives`."""
+        return self._data.once(call_table).copy()
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """One row per launch and rank: the memory peaks, and the sizes of the model states."""
+        return self._data.once(memory_table).copy()
+
+    def best(self, *, objective: str = "step_time_s", by: str | Sequence[str] = ()) -> Answer:
+        """Return the fastest configuration and its uncertainty, as `parabench best` does.
+
+        Its tables are those of [`best --json`](json.md), such as `candidates`, the best first; `by`, the best for each
+        value of the axes; and `front`, the Pareto-optimal configurations in step time and peak memory.
+
+        Args:
+            objective: The number to rank by: `step_time_s`, `tokens_per_s`, `memory` or `joules`.
+            by: One axis or several.
+
+        Raises:
+            UsageError: If the objective or an axis is unknown, or if the session has no number for the objective.
+        """
+        if objective not in OBJECTIVES:
+            raise unknown("objective", objective, OBJECTIVES)
+        if self._data.session.kind == "collectives":
+            from parabench.analysis.collectives import bus, crossover
+
+            return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
+        self._data.session.require("training", self._data.results.path)
+        require(self._data, OBJECTIVES[objective])
+        axes = (by,) if isinstance(by, str) else tuple(by)
+        rankings = ranking.spots(self._data, OBJECTIVES[objective], axes)
+        return words.answer(self._data, rankings, self._data.once(session_warnings))
+
+    def figure(self, name: str, *, panel: str | None = None) -> Figure:
+        """Return a figure of the report as a `plotly.graph_objects.Figure`.
+
+        Args:
+            name: The section of the report that shows it, such as `ranking`, `race`, `timeline` or `memory`.
+            panel: The title of one figure of the section. The default is the first one.
+
+        Raises:
+            UsageError: If the session has no such section or figure, with the names of those that it has, or the reason
+                why there is nothing to draw; or if plotly is not installed.
+        """
+        section = self._section(name)
+        if not section.panels:
+            raise UsageError(f"there is no figure {name!r}: {section.empty or 'the section has only tables'}")
+        panels = {each.title: each for each in reversed(section.panels)}
+        if panel is not None and panel not in panels:
+            raise unknown("panel", panel, [each.title for each in section.panels])
+        chosen = section.panels[0] if panel is None else panels[panel]
+        return _figure(chosen, " · ".join(filter(None, (section.title, chosen.title))))
+
+    def _as(self, role: str) -> SessionData:
+        self._data.session.require("training", self._data.results.path)
+        return replace(self._data, role=role)
+
+    def _section(self, name: str) -> Section:
+        from parabench.report.build import section_makers
+
+        makers = section_makers(self._data)
+        made = makers[name](self._data) if name in makers else None
+        if made is None:
+            names = [each for each, make in makers.items() if (own := make(self._data)) and own.panels]
+            raise UsageError(f"{self._data.session.name} has no figure {name!r}; it has {', '.join(names) or 'none'}")
+        return made
+
+
+def compare(
+    base: LoadedSession | str | Path,
+    candidate: LoadedSession | str | Path,
+    *,
+    tolerance: float = 0.02,
+    alpha: float = 0.01,
+    between_sessions: float = 0.05,
+    changed: Sequence[str] = (),
+) -> Answer:
+    """Compare the step times of two sessions, as `parabench compare` does.
+
+    Its tables are those of [`compare --json`](json.md): `verdict`, with one row; `sides`; `cases`; and `differences`
+    between the environments.
+
+    Args:
+        base: A session, or a source for `parabench.load`.
+        candidate: The session that is tested for a regression.
+        tolerance: The smallest slowdown that counts as a regression, as a fraction.
+        alpha: The false-alarm rate over all configurations together.
+        between_sessions: The standard deviation between sessions of unchanged code, if the database of `base` has too
+            few sessions to measure it.
+        changed: Facts of the environment that differ on purpose, such as `torch`.
+
+    Raises:
+        UsageError: If the sessions have no configuration in common, or differ in a fact that affects step times.
+    """
+    from parabench.analysis.compare import gate
+
+    sides = [each if isinstance(each, LoadedSession) else load(each) for each in (base, candidate)]
+    first, other = (side._as(role) for side, role in zip(sides, ("base", "candidate"), strict=True))
+    return gate.answer(gate.compare(first, other, tolerance, alpha, tuple(changed), between_sessions))
+
+
+def _figure(panel: Panel, heading: str) -> Figure:
+    """Return a figure of the report with its heading as the title."""
+    try:
+        from plotly.graph_objects import Figure
+    except ModuleNotFoundError:
+        raise UsageError(f"a figure object {needs_package('plotly')}") from None
+    from parabench.report.figures.figures import plain
+
+    own = panel.figure["layout"]
+    axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
+    title = {"text": plain(heading), "yref": "container", "automargin": True}
+    head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": panel.height + _TITLE_PX}
+    return Figure({"data": panel.figure["data"], "layout": _LAYOUT | own | axes | head})

@@ -1,0 +1,73 @@
+// The part of a figure that belongs to the selected cases. Python gives each point (`customdata`) or each trace (`meta`)
+// the id of its case, "a|b" if it belongs to several, or "all" if it is computed from all of them.
+import { rowOf } from "../core/data.js";
+import { count, fixed } from "../core/format.js";
+import { isSelected, state } from "../core/state.js";
+import { nameLines } from "./layout.js";
+
+export const shows = (ids) => !ids || !state.filters.size || (ids !== "all" && ids.split("|").some(isSelected));
+export const hasCases = ({ data }) => data.some(({ meta, customdata }) => meta || customdata?.some(Boolean));
+
+// The case that a click on a point opens: of several the first that is selected.
+export const caseAt = ({ customdata, data }) => {
+  const ids = `${customdata ?? ""}|${data.meta ?? ""}`.split("|").filter((id) => rowOf.has(id));
+  return ids.find(isSelected) || ids[0];
+};
+
+// A trace with the points that `keep` names: each list in it that has a value for every point is shortened.
+const withPoints = (value, keep) => {
+  if (Array.isArray(value)) return value.length === keep.length ? value.filter((_, i) => keep[i]) : value;
+  if (!value || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, withPoints(part, keep)]));
+};
+const filtered = (traces, keep) => traces.map((trace) => {
+  const kept = trace.x.map((_, i) => keep(trace, i));
+  return kept.every(Boolean) ? trace : withPoints(trace, kept);
+}).filter(({ x }, i) => x.length || !traces[i].x.length);
+
+// The name of a group of traces stays in the legend if the trace that showed it is gone.
+const named = (traces, all) => {
+  const groups = new Set(all.filter(({ legendgroup, showlegend }) => legendgroup && showlegend !== false).map(({ legendgroup }) => legendgroup));
+  return traces.map((trace, i) => {
+    const first = traces.findIndex(({ legendgroup }) => legendgroup === trace.legendgroup) === i;
+    const missing = first && groups.has(trace.legendgroup)
+      && !traces.some(({ legendgroup, showlegend }) => legendgroup === trace.legendgroup && showlegend !== false);
+    return missing ? { ...trace, showlegend: true } : trace;
+  });
+};
+
+// A figure with a row for each name: the rows of the selected cases move together, and at most `most` are shown, those
+// with the lowest `order`. A row with an order below 0 is no case, and always shown. `head` are the pixels of axis and legend, `least` the lines of text that a row has room for.
+const LEAST_HEIGHT = 60;  // for one row; with less, plotly makes no room for its axis
+const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
+const inRows = (traces, layout, { most, which, head, least, order }) => {
+  const rowAt = (trace, i) => Math.round(trace.y[i]);
+  const there = [...new Set(traces.flatMap((trace) => trace.y.map((_, i) => rowAt(trace, i))))].sort((a, b) => a - b);
+  const first = order ? [...there].sort((a, b) => order[a] - order[b]) : there;
+  const always = there.filter((row) => order?.[row] < 0).length;
+  const shown = first.slice(0, always + most).sort((a, b) => a - b);
+  const place = new Map(shown.map((row, at) => [row, at]));
+  const kept = filtered(traces, (trace, i) => place.has(rowAt(trace, i))).map((trace) => ({
+    ...trace, y: trace.y.map((y) => place.get(Math.round(y)) + y - Math.round(y)),
+  }));
+  const names = shown.map((row) => layout.yaxis.ticktext[row]);
+  const lines = Math.max(document.documentElement.dataset.print ? 1 : least, ...names.map((name) => nameLines(name).length));
+  const legend = onPhone() && layout.showlegend !== false ? kept.filter(({ showlegend }) => showlegend !== false).length - 1 : 0;
+  return {
+    traces: kept,
+    layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },
+    height: head + Math.max(LEAST_HEIGHT, (12 + 16 * lines) * shown.length) + 19 * Math.max(0, legend),
+    note: there.length > shown.length ? `the ${fixed(most, 0)} ${which} of ${count(there.length - always, "case")}` : "",
+  };
+};
+
+// {traces, layout, height, note} of a figure {data, layout}; no trace if nothing of it is selected.
+export const ofSelected = ({ data, layout }) => {
+  const own = data.filter(({ meta }) => shows(meta));
+  const traces = named(filtered(own, ({ customdata }, i) => shows(customdata?.[i])), data);
+  // Lines and marks that belong to no case are not worth a figure.
+  const worth = !hasCases({ data }) || traces.some(({ meta, customdata }) => meta || customdata?.some(Boolean));
+  const { rows, ...meta } = layout.meta ?? {};
+  if (!worth) return { traces: [], layout };
+  return rows ? inRows(traces, { ...layout, meta }, rows) : { traces, layout };
+};
