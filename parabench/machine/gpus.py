@@ -128,15 +128,9 @@ def _gpu(index: int) -> Gpu:
     return Gpu(QUESTIONS["name"](part), memory, index, address)
 
 
-def fault_here(found: Sequence[Gpu]) -> str | None:
-    """`cuda_fault` of this torch, read without it, on the devices that were found."""
-    seen = describe(found)
-    return cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
-
-
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
-    """Why a torch that is built for `torch_cuda` cannot compute here, of a record of driver and devices; None where
-    nothing is known against it.
+    """Return why a torch that is built for `torch_cuda` cannot compute with this driver on these devices, as `describe`
+    records them; None if no reason is known.
 
     A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
     compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
@@ -160,16 +154,20 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 
 
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
-    """{"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: what lies between each two devices, written as
-    `nvidia-smi topo -m` writes it.
+    """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: the connection of every two devices, in the
+    words of `nvidia-smi topo -m`.
 
-    `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all, `NV?` an unknown number of them;
-    None is unknown.
+    `NV4` is four active NVLinks, to the peer itself or, through switches, to all. `NV?` is an unknown number of them,
+    None an unknown connection.
     """
     buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
     reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
     to_peers = [found or Counter() for found, _ in seen]
+
+    def over_nvlink(pair: tuple[Handle, Handle]) -> int:
+        return int(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK))
+
     matrix: list[list[str | None]] = [["X"] * len(handles) for _ in handles]
     for a in range(len(handles)):
         for b in range(a + 1, len(handles)):
@@ -178,8 +176,8 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
             count = direct or min(to_peers[a][SWITCH], to_peers[b][SWITCH])
             if count:
                 cell: str | None = f"NV{count}"
-            elif _asked(_over_nvlink, pair)[0]:
-                # A virtual machine may hide what NVLinks lead to, but not that they do.
+            elif _asked(over_nvlink, pair)[0] == pynvml.NVML_P2P_STATUS_OK:
+                # A virtual machine may hide where NVLinks lead, but not that they exist.
                 cell = "NV?"
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
@@ -193,7 +191,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
 
 
 def _nvlinks(handle: Handle) -> Counter[str | None]:
-    """How many active NVLinks lead to each PCI address, or to switches. A device without any has an empty count."""
+    """Return how many active NVLinks lead to each PCI address, and to switches; empty for a device without any."""
     found: Counter[str | None] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -209,11 +207,6 @@ def _nvlinks(handle: Handle) -> Counter[str | None]:
     return found
 
 
-def _over_nvlink(pair: tuple[Handle, Handle]) -> bool:
-    """Whether one device reaches the other's memory over NVLinks, however many."""
-    return bool(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_OK)
-
-
 def _device(index: int, root: Path) -> dict[str, Any]:
     whole = pynvml.nvmlDeviceGetHandleByIndex(index)
     part = mig_instance(index) or whole
@@ -223,7 +216,7 @@ def _device(index: int, root: Path) -> dict[str, Any]:
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
-    """The answer, or None and why there is none."""
+    """Return (the answer, None), or (None, the reason)."""
     try:
         return ask(of), None
     except pynvml.NVMLError as error:

@@ -128,7 +128,10 @@ def this_machine() -> Machine:
             f"{error.filename} is not there: what runs is read from /proc; mount it (mount -t proc proc /proc)"
         ) from error
     found, reason = gpus.devices(nvml.visible_devices)
-    fault = gpus.fault_here(found) if found and reason is None else None
+    fault = None
+    if found and reason is None:
+        record = gpus.describe(found)
+        fault = gpus.cuda_fault(record["driver"], record["gpus"], versions.torch_cuda()[0])
     return Machine(
         cores=cores(),
         gpus=found,

@@ -186,7 +186,7 @@ def processes(handle: Any) -> dict[int, float | None]:
 
 
 def mig_is_on(handle: Any) -> bool:
-    """Whether the device is split into instances; False for those that cannot be."""
+    """Return whether the device is split into instances."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:
@@ -206,7 +206,7 @@ def session() -> Iterator[None]:
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
-    """The answer to what is asked in a session, or None and why there is none."""
+    """Ask in a session. Return (the answer, None), or (None, the reason)."""
     begun = False
     try:
         with session():
@@ -252,12 +252,12 @@ def used_devices(size: int) -> list[Used]:
 
 
 def devices_at(indices: Iterable[int]) -> list[Used]:
-    """The devices of those numbers, with their addresses."""
+    """Return the devices with those numbers, with their addresses."""
     return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
 
 
 def address_of(handle: Any) -> str:
-    """A device's PCI address, as NVML writes it."""
+    """Return a device's PCI address, as NVML writes it."""
     return text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
@@ -379,7 +379,7 @@ def refused(error: Exception) -> bool:
 
 
 def reason_of(error: Exception, *, mig: bool) -> str:
-    """Why a value is null, in words; that the device is split may be why."""
+    """Return why a value is null. With `mig` the reason may be that the device is split."""
     if isinstance(error, pynvml.NVMLError):
         said = _REASONS.get(error.value, str(error))
         return f"{said}, and MIG is enabled" if mig and refused(error) else said

@@ -69,29 +69,23 @@ class Devices(Source):
                     device.read(reading)
             if self._ticks % nvml.SELDOM == 0:
                 self._read_processes(device, ranks)
-        if self._ticks % nvml.SELDOM == 0:
-            self._read_fast_counters()
+        fast = [(device, reading) for device in self._devices for reading in device.fast]
+        if fast and self._ticks % nvml.SELDOM == 0:
+            # Last in a tick, so that no other reading is late: all fast counters twice, PAIR_S apart.
+            for device, reading in fast:
+                device.restart(reading)
+            self._sleep(PAIR_S)
+            for device, reading in fast:
+                device.read(reading)
         self._ticks += 1
 
     def stop(self) -> None:
-        """What is seldom read is read once more: a launch may be shorter than its period."""
+        """Read the seldom readings once more: a launch may be shorter than their period."""
         for device in self._devices:
             for reading in nvml.READINGS:
                 if reading.every > 1:
                     device.read(reading)
         self._nvml.close()
-
-    def _read_fast_counters(self) -> None:
-        """Read the fast counters of all devices twice, PAIR_S apart. This is the last part of a tick, so that no other
-        reading is late."""
-        fast = [(device, reading) for device in self._devices for reading in device.fast]
-        if not fast:
-            return
-        for device, reading in fast:
-            device.restart(reading)
-        self._sleep(PAIR_S)
-        for device, reading in fast:
-            device.read(reading)
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
         there = device.ask(FOREIGN, (nvml.processes,))
@@ -105,21 +99,16 @@ class Devices(Source):
             for metric in FOREIGN:
                 device.tell(metric, None, UNLISTED)
             return
-        known_ones = {*ranks, os.getpid(), *self._partners()}
-        strangers = {pid: _name(pid) for pid in there if pid not in known_ones}
+        me = os.getpid()
+        # The processes of the launch that this one is interleaved with.
+        partners = set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
+        strangers = {pid: _name(pid) for pid in there if pid not in {*ranks, me, *partners}}
         device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
         others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
         device.tell("foreign_processes", float(len(others)))
-        if len(known) == len(others):
-            device.tell("foreign_bytes", sum(known))
-        else:
-            device.tell("foreign_bytes", None, UNTOLD)
-
-    def _partners(self) -> set[int]:
-        """The processes of the launch with which this one takes turns."""
-        me = os.getpid()
-        return set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
+        untold = len(known) < len(others)
+        device.tell("foreign_bytes", None if untold else sum(known), UNTOLD if untold else None)
 
 
 def _name(pid: int) -> str | None:
