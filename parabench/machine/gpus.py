@@ -1,7 +1,7 @@
-"""What NVML tells of devices: their limits and state, and how they are linked.
+"""Records of devices from NVML: their limits and state, and their links.
 
-Each question is asked, and may fail, on its own: a value that a driver does not tell, or does not tell this user, is
-None, and `reasons` say why.
+Every value is read separately. A value that the driver does not report, or not to this user, is None, with its reason
+in `reasons`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parabench.errors import runs
 from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, asked, mig_instance, session, text
+from parabench.machine.nvml import address_of, asked, mig_instance, session
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -31,7 +31,7 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-# What NVLinks lead to when it is no device.
+# The end of NVLinks that lead to no device.
 SWITCH = "switch"
 
 # The oldest compute capability of CUDA 13.
@@ -45,7 +45,7 @@ Ask = Callable[[Any], Any]
 
 
 QUESTIONS: dict[str, Ask] = {
-    "name": lambda handle: text(pynvml.nvmlDeviceGetName(handle)),
+    "name": lambda handle: pynvml.nvmlDeviceGetName(handle),
     "memory_bytes": lambda handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
     "compute_capability": lambda handle: ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLI,
@@ -64,16 +64,15 @@ QUESTIONS: dict[str, Ask] = {
     "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
 }
 DRIVER_QUESTIONS: dict[str, Ask] = {
-    "version": lambda _: text(pynvml.nvmlSystemGetDriverVersion()),
+    "version": lambda _: pynvml.nvmlSystemGetDriverVersion(),
     # The newest that it can run; NVML's 12040 is 12.4.
     "cuda": lambda _: "{}.{}".format(*divmod(pynvml.nvmlSystemGetCudaDriverVersion() // 10, 100)),
 }
 
 
 def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
-    """{"gpus": [...], "links": {...}, "driver": {...}} of devices that were found; where NVML cannot be started any
-    more, or has no such device, what is known of them, and why no more. Neither UUIDs nor serial numbers are read: they
-    name one very device."""
+    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices that were found. If NVML fails now, the record
+    is `undescribed`'s. No UUIDs or serial numbers are read, because they identify a device."""
     try:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
@@ -203,7 +202,7 @@ def _nvlinks(handle: Handle) -> Counter[str | None]:
         if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             found[SWITCH] += 1
         else:
-            found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()] += 1
+            found[pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId.lower()] += 1
     return found
 
 

@@ -164,7 +164,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "host": socket.gethostname(),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "cpu": _cpu_name(),
+        "cpu": host.processor_name() or platform.machine(),
         "cores": machine.cores,
         "processor": host.processor(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -180,14 +180,3 @@ def environment(machine: Machine) -> dict[str, Any]:
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
         "nccl_files": [name for name, path in NCCL_FILES.items() if os.path.isfile(os.path.expanduser(path))],
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
