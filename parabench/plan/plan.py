@@ -18,7 +18,7 @@ from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.fields import list_text
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
+from parabench.plan.resolve import device_of, fit_to_cluster, is_count, resolve, resolve_device, unchosen
 from parabench.plan.suite import Suite, Sweep, with_global_batch
 from parabench.plan.validate import (
     check,
@@ -308,7 +308,7 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[
             chosen = dict(zip(names, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
-            on_cuda = resolve_device(chosen.get("device", "auto"), "auto", machine)["device"] == accelerator.TYPE
+            on_cuda = device_of(chosen, machine) == accelerator.TYPE
             for world_size in machine.world_sizes(accelerator.TYPE if on_cuda else "cpu") if automatic else [size]:
                 yield _found(chosen, world_size, machine, automatic or ours)
 
@@ -344,8 +344,8 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     elif "nodes" not in fields and is_count(world_size):
         fields["nodes"] = machine.nodes_for(world_size)
     fields = with_global_batch(fields, world_size)
-    device = resolve_device(fields.get("device", "auto"), "auto", machine)["device"]
-    if device in DEVICES:  # what is none the case refuses
+    device = device_of(fields, machine)
+    if device in DEVICES:  # `Case` rejects any other
         fields = unchosen(device, machine, chosen) | fields
     fields.setdefault("verification", OF_THE_MODEL)
     case = Case(**fields, world_size=world_size)
