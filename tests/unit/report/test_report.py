@@ -91,7 +91,7 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     assert "Only one configuration has a result, so there is nothing to rank." in text
     for sentence in (
         "No strategy has more than one bucket size at one world size.",
-        "with two algorithms and two bucket sizes.",
+        "No strategy has two algorithms and two bucket sizes at one world size.",
         "No algorithm was measured along with native",
         "No strategy has two world sizes",
         "The parts of a step were not recorded.",
