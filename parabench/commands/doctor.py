@@ -176,7 +176,7 @@ def problems(machine: Machine) -> Iterator[Finding]:
     if busy > BUSY_SHARE:
         yield Finding(
             "busy",
-            f"{100 * busy:.0f} % of the CPU time is used by other processes",
+            f"{100 * busy:.0f}% of the CPU time is used by other processes",
             "end them, or measure when the machine is idle",
         )
     if machine.cores < 2:

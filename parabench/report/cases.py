@@ -137,7 +137,7 @@ _OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
 def behind(cases: pd.DataFrame, answers: Sequence[Ranking], unranked: Mapping[str, float]) -> pd.DataFrame:
     """Return columns next to `cases`.
 
-    `plus_minus_s` is the 95 % half-width of a step time. `slower` is the ratio to the best of its workload in common
+    `plus_minus_s` is the 95% half-width of a step time. `slower` is the ratio to the best of its workload in common
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
     for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
     """

@@ -35,7 +35,7 @@ EARLY = 5
 
 # Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
 # difference grows with the steps. These are ten times what was measured, or more (docs/explanation/verification.md); a
-# lost or doubled contribution moves the norm by 5 % or more, at the first step.
+# lost or doubled contribution moves the norm by 5% or more, at the first step.
 _MEASURED = {
     "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
     "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),

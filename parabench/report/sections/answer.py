@@ -29,7 +29,7 @@ def ranking_section(seen: SessionData) -> Section:
     """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
     answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
     caption = (
-        "How much slower than the best each selected case is, with 95 % intervals; left is better. Filled marks are "
+        "How much slower than the best each selected case is, with 95% intervals; left is better. Filled marks are "
         "not statistically distinguishable from the best."
     )
     reading = [
@@ -71,7 +71,7 @@ def _relative(answer: Ranking) -> Table:
         (
             Column("Case", "label"),
             Column("Behind the best", "slower", "percent"),
-            Column("95 %", _interval, WORDED),
+            Column("95%", _interval, WORDED),
             *([Column("Left the race", lambda each: left.get(each.case_id), WORDED)] if left else []),
             Column("Launches", "launches", "count"),
         ),
@@ -96,7 +96,7 @@ def race_section(seen: SessionData) -> Section | None:
         "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
         "the cases still in the race. Dotted lines: cases left; on top: how many race on.",
         panels=panels,
-        reading=f"Half-widths are simultaneous, at 95 %. The race ends when a difference of {100 * SHARP_ENOUGH:g} % "
+        reading=f"Half-widths are simultaneous, at 95%. The race ends when a difference of {100 * SHARP_ENOUGH:g}% "
         "would show, when one case is left, or when the time is over. When and by which bound each case left is in the "
         "table of the ranking.",
     )
@@ -125,12 +125,12 @@ def _race_panel(answer: Ranking) -> Panel | None:
         "line": {"color": _BLUE},
         "marker": {"color": _BLUE, "size": 8},
         "text": [_hover(look, labels) for look in sharp],
-        "hovertemplate": "±%{y:.3~g} % %{text}<extra></extra>",
+        "hovertemplate": "±%{y:.3~g}% %{text}<extra></extra>",
     }
     goal = {
         "type": "scatter",
         "mode": "lines",
-        "name": f"{enough:g} %: sharp enough",
+        "name": f"{enough:g}%: sharp enough",
         "x": [0, end],
         "y": [enough, enough],
         "line": {"color": GREY, "dash": "dash", "width": 1.5},
@@ -224,7 +224,7 @@ heat_section = _figures(
     "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
     "configuration of the same workload.",
     "No strategy has two algorithms and two bucket sizes at one world size.",
-    "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
+    "The lightest cells are at least 25% slower than the fastest one. Empty cells were not measured, or are not "
     f"selected. {_CAPS}",
 )
 algorithms_section = _figures(

@@ -85,7 +85,7 @@ def _ratios(of: Several, works: Sequence[Overall]) -> Section:
     return Section(
         "ratios",
         f"Every case relative to {first}",
-        f"Left of the line is faster than {first}. Bars are 95 % intervals.",
+        f"Left of the line is faster than {first}. Bars are 95% intervals.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         panels=sides.ratios(of, works, "step_time"),
         reading="They include the variation between sessions where the sides were not interleaved. A filled mark is "
