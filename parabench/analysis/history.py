@@ -302,7 +302,7 @@ def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | No
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
-# ---- in words, and as an answer
+# ---- text and answer
 
 
 def sentence(of: History) -> str:

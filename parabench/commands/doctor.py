@@ -76,7 +76,7 @@ def doctor(**options: Any) -> None:
 
 
 def examination() -> tuple[Records, tuple[Finding, ...]]:
-    """Examine this machine. Return rows of TABLES, and warnings of what would disturb measurements."""
+    """Examine this machine. Return rows of TABLES, and warnings about conditions that disturb measurements."""
     import torch.distributed as dist
 
     from parabench.machine.machine import environment, this_machine

@@ -1,4 +1,4 @@
-"""The gate: did it get slower? Two sides, configuration by configuration."""
+"""The gate: compare each configuration of two variants and detect slowdowns."""
 
 from __future__ import annotations
 

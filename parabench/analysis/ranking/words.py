@@ -34,7 +34,7 @@ from parabench.store.store import STORE_NAME
 MOST_NAMES = 3
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
 NARROWING_MIN = 30
-# The candidates of a ranking by their place, and other configurations that it names.
+# Fields of a ranking: candidates by place, and single configurations.
 PLACES = ("best", "tied", "slower", "not_compared")
 _CASES = ("best", "winner", "default", "same_training")
 # The tables of the answer. A text is the difference of a workload from the others.
@@ -52,7 +52,7 @@ TABLES = {
 
 
 def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = ()) -> Answer:
-    """Return the answer of `best`: the tables of all workloads below each other, stored and `computed` warnings."""
+    """Return the answer of `best`: the joined tables of all workloads, and the stored and `computed` warnings."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in rankings:
         of = {"workload": each.heading}

@@ -1,4 +1,4 @@
-"""Sections of the answer: the ranking, the race, the trade between step time and peak memory, and what a step costs
+"""Sections of the answer: the ranking, racing, the trade-off between step time and peak memory, and what a step costs
 along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLUE = "#0072B2"
 # Names in the text of a point of a race.
 _MOST_NAMES = 4
 # Text under the figures of bucket sizes.
-_CAPS = "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest."
+_CAPS = "A list such as 1+4 has the cap of each bucket; the last cap applies to all further buckets."
 
 
 def ranking_section(seen: SessionData) -> Section:
@@ -34,22 +34,25 @@ def ranking_section(seen: SessionData) -> Section:
     )
     reading = [
         "The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once (Hsu's "
-        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They leave out changes "
-        "that affect all cases of a block or a shared launch. Step times, with the spread of launches, are in the "
+        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They exclude changes "
+        "that affect all configurations of a repetition or a shared launch. Step times, with the spread of "
+        "launches, are in the "
         "table of all cases.",
         *filter(None, map(not_compared, answers)),
     ]
     if any(answer.race for answer in answers):
         reading.append(
-            "A case that left the race was slower than the best by at least the bound beside its name; the fastest "
-            "leaves wrongly in at most one race of twenty."
+            "An eliminated configuration was slower than the best by at least the bound next to its name. The fastest "
+            "configuration is eliminated by mistake in at most 1 of 20 runs."
         )
     if not answers:
         caption = (
             "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
             "distinguishable from the fastest."
         )
-        reading = ["The line spans the fastest to the slowest launch of a case. The axis does not start at zero."]
+        reading = [
+            "The line spans the fastest to the slowest launch of a configuration. The axis does not start at zero."
+        ]
     return Section(
         "ranking",
         "Ranking",
@@ -174,13 +177,14 @@ def front_section(seen: SessionData) -> Section | None:
         "front",
         "Step time against peak memory",
         "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
-        "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
+        "The selected configurations have no trade-off: none has both a step time and a peak memory, or one "
+        "configuration is best "
         "in both.",
         tuple(map(_front, answers)),
         panels=front(seen),
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
-        "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
-        "launches; memory is that of the largest rank. The axes do not start at zero.",
+        "significantly worse in the other. Filters do not change this. Points are means over "
+        "launches; memory is from the rank with the highest peak. The axes do not start at zero.",
     )
 
 
@@ -214,7 +218,8 @@ by_bucket_section = _figures(
     "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
     "workload.",
     "No strategy has more than one bucket size at one world size.",
-    "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
+    "Bars span the fastest to the slowest launch. The shaded range covers the bucket sizes with a filled mark; "
+    "“default” "
     f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
 )
 heat_section = _figures(
@@ -231,7 +236,8 @@ algorithms_section = _figures(
     "algorithms",
     algorithms,
     "Step time vs native all-reduce",
-    "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
+    "Step time of an algorithm divided by the step time of native, at the same strategy, ranks and bucket size. "
+    "Left of the line is "
     "faster than native.",
     "No algorithm was measured along with native at the same strategy, world size and bucket size.",
     "Bars span the fastest to the slowest launch of an algorithm, over the mean step time of native; native's own bar "
