@@ -18,8 +18,8 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
     const heading = plot.parentElement?.querySelector(":scope > figcaption");
     if (heading) {
       heading.dataset.title ??= heading.textContent;
-      const text = [heading.dataset.title, note].filter(Boolean).join(" · ");
-      heading.textContent = text.charAt(0).toUpperCase() + text.slice(1);
+      const { title } = heading.dataset;
+      heading.textContent = title ? [title, note].filter(Boolean).join(" · ") : (note ?? "").replace(/^t/, "T");
       heading.hidden = !heading.textContent;
     }
     const size = { width: plot.clientWidth, height: plot.clientHeight };
