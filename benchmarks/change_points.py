@@ -2,7 +2,7 @@
 
     python -m benchmarks.change_points [SERIES]
 
-Every series has 3 launches a session. Its sessions differ by 1 % (standard deviation), its launches by 1 % within them,
+Every series has 3 launches a session. Its sessions differ by 1% (standard deviation), its launches by 1% within them,
 unless said otherwise. A false alarm is any change point in a series of one level; a step is found when there is exactly
 one change point, at most one session from the truth.
 """
@@ -50,9 +50,9 @@ def none(random: np.random.Generator, n: int) -> Numbers:
 
 
 KINDS: dict[str, Effects] = {
-    "sessions differ by 1 %": normal,
+    "sessions differ by 1%": normal,
     "with heavy tails (t, 3 df)": heavy,
-    "with 5 % slow outliers": outliers,
+    "with 5% slow outliers": outliers,
     "neighbours are alike (0.3)": alike,
     "launches differ, sessions do not": none,
 }
@@ -95,7 +95,7 @@ def main() -> None:
     for name, effects in list(KINDS.items())[1:4]:
         rates = [found(random, 30, effects, change, 15, many // 2) for change in (0.02, 0.03, 0.05, 0.1)]
         print(f"{'middle, ' + name:34}" + "".join(f"{rate:8.1%}" for rate in rates), flush=True)
-    print("\na step of 10 % in the middle of few sessions")
+    print("\na step of 10% in the middle of few sessions")
     for n in (6, 8, 10, 15):
         print(f"{n:>4} sessions: {found(random, n, normal, 0.1, n // 2, many // 2):.1%}", flush=True)
 

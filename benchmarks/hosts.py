@@ -33,7 +33,7 @@ CONGESTION = "reno"
 
 # tbf lets through at once what an idle link would have carried in so long, which no real link does: more would make
 # small messages free, and less would cost rate wherever the kernel's timer is late, and the cores' time (with 0.4 ms
-# four hosts that send at 300 Mbit/s took 66 % of two cores, with 1 ms 9 %). What waits, it queues so long.
+# four hosts that send at 300 Mbit/s took 66% of two cores, with 1 ms 9%). What waits, it queues so long.
 BURST_S, LEAST_BURST = 1e-3, 8192
 QUEUE = "100ms"
 

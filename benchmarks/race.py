@@ -3,9 +3,9 @@
     python -m benchmarks.race [RACES] [CASES]
 
 The truth of each race is drawn anew: logarithms of step times lie anywhere between the fastest and twice its time.
-Noise is what two quiet cores showed (docs/explanation/certainty.md): 10 % a turn, 10 % a launch, nothing else that
+Noise is what two quiet cores showed (docs/explanation/certainty.md): 10% a turn, 10% a launch, nothing else that
 differs between launches. A shared launch has as many turns as fill SHARED_S seconds, of steps of 20 ms for the fastest.
-Each race goes on until every case left in it is compared within ±2.5 % (simultaneous 95 %), and so does equal
+Each race goes on until every case left in it is compared within ±2.5% (simultaneous 95%), and so does equal
 treatment, in which no case leaves. Prints the steps of both, and how often the fastest was in the final set.
 """
 
@@ -72,9 +72,9 @@ def main(races: int = 200, cases: int = 36) -> None:
         held += 0 in near
         if number < EQUAL_RACES:
             shares.append(steps / simulated(lot, truth, leaves=False)[0])
-    print(f"{cases} cases, {races} races: the fastest in the final set in {held} ({100 * held / races:.1f} %)")
+    print(f"{cases} cases, {races} races: the fastest in the final set in {held} ({100 * held / races:.1f}%)")
     print(
-        f"steps of a race by those of equal treatment until ±{100 * SHARP:g} %: median {np.median(shares):.3f}, "
+        f"steps of a race by those of equal treatment until ±{100 * SHARP:g}%: median {np.median(shares):.3f}, "
         f"{min(shares):.3f} to {max(shares):.3f} ({len(shares)} races)"
     )
 

@@ -4,7 +4,7 @@
 
 Nodes are network namespaces, so it needs root, `ip` and `tc`. All algorithms run in the same processes in turn, and
 every result is compared with the exact one. A call takes as long as its slowest rank; printed are medians, and the
-median of the ratios ring / two_level of calls next to each other, with its 95 % interval. Over the link the flat ring
+median of the ratios ring / two_level of calls next to each other, with its 95% interval. Over the link the flat ring
 sends 1.5 times the tensor each way and two_level once, so the ratio is 1.5 at most.
 """
 

@@ -4,7 +4,7 @@
 
 Each launch builds both, of the same model; a round gives each a turn of one settling step and TIMED timed ones, after a
 barrier, in an order that alternates. A turn is as long as its slowest rank's. A launch's number is the mean over
-rounds, trimmed as in a session, of log(parabench / hand-written). Printed: their geometric mean with its 95 %
+rounds, trimmed as in a session, of log(parabench / hand-written). Printed: their geometric mean with its 95%
 interval over launches.
 """
 

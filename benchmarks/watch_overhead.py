@@ -5,7 +5,7 @@
 One process trains on: in every round as many steps are taken with the loop watched as without, in an order by lot, each
 time after SETTLE steps that do not count. Rounds are short, because a machine's noise is slow. Watched steps are as in
 a long run: at first instruments are on as often as `watch` has them. Prints by how much they take longer, on the wall
-and of the processor's time: the mean over rounds with its 95 % interval, and the median with its own, which single long
+and of the processor's time: the mean over rounds with its 95% interval, and the median with its own, which single long
 steps do not move; and whether the losses of a watched and of a plain training are the same, bit by bit.
 """
 

@@ -33,8 +33,8 @@ def main() -> None:
 def program() -> None:
     """Run the command as a program, which ends with it.
 
-    Freeing all tables would take a tenth of an answer's time, so the process of an answer ends without that, if its
-    output could be written.
+    Freeing all tables takes a tenth of the run time of commands that print answers. These commands exit without it,
+    unless writing the output failed.
     """
     try:
         main()

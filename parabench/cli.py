@@ -48,8 +48,8 @@ MODULES = {"check": "init", "collectives": "run", "noise": "ab", "serve": "repor
 ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")
 USAGE = 2
-# These commands read stores, print, and exit. They make many objects and hardly any garbage. Python looks for garbage
-# after every 700 new objects: about a sixth of a report's time.
+# These commands read results databases, print, and exit. They create many objects but little garbage. Garbage
+# collection, after every 700 new objects, takes about a sixth of a report's time.
 ANSWERING = ("best", "compare", "history", "predict", "report")
 GARBAGE_AFTER = 1_000_000
 

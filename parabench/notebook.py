@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from parabench.report.figures.figures import Panel
     from parabench.report.spec import Section
 
-# What figures have in common; in the report, `themed` of reports/script/charts/layout.js adds the look of the page.
+# The layout that all figures share. In the report, `themed` in reports/script/charts/layout.js adds colors and fonts.
 _AXIS = {"automargin": True, "zeroline": False}
 _LAYOUT = {"template": "plotly_white", "hovermode": "closest", "margin": {"l": 8, "r": 20, "t": 8, "b": 8}}
 _LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
@@ -34,7 +34,7 @@ _TITLE_PX = 50
 def load(source: str | Path = "parabench-results") -> LoadedSession:
     """Open a session of a results database.
 
-    The tables are read when they are first used. Later changes of the database are not seen.
+    The tables are read when they are first used. Later changes of the database are not read.
 
     Args:
         source: A folder with a `results.db`, or the file. `DATABASE@SESSION` selects a session by its id or label.
@@ -113,8 +113,8 @@ class LoadedSession:
             panel: The title of one figure of the section. The default is the first one.
 
         Raises:
-            UsageError: If the session has no such section or figure, with the names of those that it has, or the reason
-                why there is nothing to draw; or if plotly is not installed.
+            UsageError: If the session has no such section or figure, or if plotly is not installed. The message lists
+                the available names, or the reason why the figure is empty.
         """
         section = self._section(name)
         if not section.panels:

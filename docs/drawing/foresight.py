@@ -74,7 +74,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def held_out(points: Sequence[Point]) -> str:
-    """The SVG document of predicted over measured, on scales of powers, with 90 % intervals."""
+    """The SVG document of predicted over measured, on scales of powers, with 90% intervals."""
     canvas = Canvas()
     every = [value for each in points for value in each[:4]]
     low, high = math.log10(min(every) * 0.9), math.log10(max(every) * 1.1)

@@ -165,7 +165,7 @@ def lines(series: Series) -> list[str]:
     if mine.gain is not None and mine.low is not None and mine.high is not None:
         least, most = sorted((-mine.high, -mine.low))
         found.append(
-            f"A step takes {format.signed(-mine.gain)} (95 %: {format.signed(least)} to {format.signed(most)}) against "
+            f"A step takes {format.signed(-mine.gain)} (95%: {format.signed(least)} to {format.signed(most)}) against "
             f"the baseline, in {format.count(mine.pairs, 'pair')} of launches."
         )
     accepted = sum(each.accept is True for each in series.proposals)

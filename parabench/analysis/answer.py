@@ -16,13 +16,13 @@ from parabench.store.record import Finding
 if TYPE_CHECKING:
     import pandas as pd
 
-# The version of the JSON: higher if a table or a column was removed or changed its meaning.
+# The version of the JSON. It increases if a table or column is removed or its meaning changes.
 VERSION = 1
 # The columns of a table and the types of their cells. docs/site/keys.toml has their meanings.
 Columns = Mapping[str, Any]
 # The rows of tables by name. A row is a record with the cells as attributes, a mapping, or a record and a mapping.
 Rows = Mapping[str, Iterable[Any]]
-# The same, if all rows are mappings.
+# Rows of tables by name, if all rows are mappings.
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
 # Rows of a table that a notebook shows.
 _MOST_ROWS = 20
@@ -30,13 +30,13 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """What a question about results found. It prints as its sentences, and Jupyter also shows warnings and tables.
+    """The answer to a question about results. `print` shows its sentences; Jupyter also shows warnings and tables.
 
     Args:
         sentences: The conclusions, the most important one first.
         tables: Data frames by name, with the columns that the documentation of the command lists.
         figures: Plotly's JSON by name, {"data": traces, "layout": ...}.
-        warnings: What a reader should know before trusting the answer, each with a code and advice.
+        warnings: Problems that may affect the answer, each with a code and advice.
     """
 
     sentences: tuple[str, ...]
@@ -61,7 +61,7 @@ class Answer:
         return "\n".join(parts)
 
     def to_json(self, command: str) -> str:
-        """Return the JSON of a command (docs/reference/json.md): unknown is null."""
+        """Return the JSON of a command (docs/reference/json.md). Unknown values are null."""
         return json_text.written(
             {
                 "version": VERSION,
@@ -74,7 +74,7 @@ class Answer:
 
 
 def columns(record: type[Any], *without: str, **more: Any) -> dict[str, Any]:
-    """Return the columns of a table: `more`, then the fields of a record that fit into a cell, except some."""
+    """Return the columns of a table: `more`, then the fields of a record that fit into a cell, except `without`."""
     hints = get_type_hints(record, include_extras=True)
     names = [name for name in hints if name not in more and name not in without and _fits(hints[name])]
     return more | {name: hints[name] for name in names}
@@ -87,7 +87,7 @@ def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str
 
 def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
     """Return a table with these columns. Numbers that may be unknown are NaN or `pd.NA`."""
-    import pandas as pd  # takes half a second, which `parabench list` need not spend
+    import pandas as pd  # takes 0.5 s, and `parabench list` does not need it
 
     pairs = (row if isinstance(row, tuple) else (None, row) if isinstance(row, Mapping) else (row, {}) for row in rows)
     cells = [[more[name] if name in more else getattr(of, name) for name in columns] for of, more in pairs]
@@ -103,7 +103,7 @@ def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFram
 
 
 def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows, with Python's own types; None is unknown."""
+    """Return the rows with built-in Python types. Unknown values are None."""
     cells = of.astype(object)
     found: list[dict[str, Any]] = cells.where(cells.notna(), None).to_dict("records")  # type: ignore[assignment]
     return found
@@ -119,7 +119,7 @@ def _kinds(hint: Any) -> set[Any]:
 
 
 def _fits(hint: Any) -> bool:
-    """Return whether a cell can hold such a value: a number, a text, a truth value, or a list of them."""
+    """Return whether a cell can hold such a value: a number, a string, a boolean, or a list of these."""
     scalars = (str, int, float, bool)
     return all(
         (isinstance(each, type) and issubclass(each, (*scalars, Enum)))

@@ -193,7 +193,7 @@ def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
     if found := of.found:
         size, interval = found.size or 0.0, ""
         if found.low is not None and found.high is not None:
-            interval = f" (95 %: {format.signed(found.low)} to {format.signed(found.high)})"
+            interval = f" (95%: {format.signed(found.low)} to {format.signed(found.high)})"
         slower = f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
         return (
             "Interference between interleaved configurations: the turn after one of "
@@ -204,5 +204,5 @@ def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
     ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]
     among = "" if len(measured) == len(of.effects) else "among the configurations of the last, "
     depends = f"{among}a turn depends on the configuration before it by less than"
-    bound = f": {depends} {format.percent(max(ends))} (95 %)" if ends else ""
+    bound = f": {depends} {format.percent(max(ends))} (95%)" if ends else ""
     return f"No interference between interleaved configurations was found in {launches}{bound}."

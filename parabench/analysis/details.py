@@ -14,7 +14,7 @@ from parabench.analysis.session import SessionData
 from parabench.metrics import METRICS, STATE_PARTS, STEP_PARTS
 from parabench.store.record import Phase
 
-# The columns that all detail tables begin with.
+# The first columns of all detail tables.
 _LAUNCH = {name: COLUMNS[name] for name in ("launch_id", "case", "label", "repetition")}
 _RANK = {"rank": "the rank"}
 
@@ -34,7 +34,7 @@ CALLS = {
     **_LAUNCH,
     **_RANK,
     "step": "the instrumented step; for `parabench collectives`, counts the rows of one size, form and phase",
-    "seq": "counts the calls of the rank",
+    "seq": "index of the call on the rank",
     "op": "the operation",
     "algorithm": "the algorithm that ran",
     "group_size": "number of ranks in the group",

@@ -13,7 +13,7 @@ from parabench import json_text
 
 # The source of joules: the device's energy counter, or its power readings, integrated.
 COUNTER, POWER = "energy counter", "power readings"
-# What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25 % of the time, the
+# What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25% of the time, the
 # counter moves every 20 to 100 ms, and utilization is a mean of up to a second: over a shorter time what is read is
 # mostly chance (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741). A counter is behind by up to
 # one move, at the begin as at the end, so its growth is off by one at most: 100 ms are a twentieth of 2 s, and of a

@@ -111,7 +111,7 @@ def margin_ms(margin_s: float, of_s: float) -> str:
 
 
 def plus_minus(margin: str) -> str:
-    """A half-width that is said already, with its sign: '±0.4 ms', 'less than ±0.001 ms', 'more than ±1,000 %'."""
+    """A half-width that is said already, with its sign: '±0.4 ms', 'less than ±0.001 ms', 'more than ±1,000%'."""
     of = {"<": "less than ", ">": "more than "}.get(margin[:1], "")
     return f"{of}±{margin[1:] if of else margin}"
 
@@ -134,7 +134,7 @@ def _beside(margin: float, of: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A share or a difference: '9 %', '0.4 %'; '>1,000 %', '<−1,000 %' and, either way, '<0.01 %' where no figure says
+    """A share or a difference: '9%', '0.4%'; '>1,000%', '<−1,000%' and, either way, '<0.01%' where no figure says
     more."""
     return _percent(fraction, "") if known(fraction) else UNKNOWN
 
@@ -142,21 +142,21 @@ def percent(fraction: float | None) -> str:
 def _percent(fraction: float, plus: str) -> str:
     size, sign = abs(fraction) * 100, "−" if fraction < 0 else plus
     if 0 < size < 0.01:
-        return "<0.01 %"
+        return "<0.01%"
     if size > 1000:
-        return f"{'<' if fraction < 0 else '>'}{sign}1,000 %"
+        return f"{'<' if fraction < 0 else '>'}{sign}1,000%"
     if 0 < size < 0.05:
-        return f"{sign}{digits(size, 1)} %"
-    return f"{sign}{size:,.0f} %" if size >= 9.95 else f"{sign}{size:.1f} %"
+        return f"{sign}{digits(size, 1)}%"
+    return f"{sign}{size:,.0f}%" if size >= 9.95 else f"{sign}{size:.1f}%"
 
 
 def within(half_width: float) -> str:
-    """A half-width: '±1.3 %'; bytes may agree in every launch."""
+    """A half-width: '±1.3%'; bytes may agree in every launch."""
     return plus_minus(percent(half_width)) if half_width > EXACT else "no spread"
 
 
 def signed(fraction: float) -> str:
-    """A change, with its sign: '+9.2 %', '−0.4 %', '>+1,000 %'; '<0.01 %' is either way."""
+    """A change, with its sign: '+9.2%', '−0.4%', '>+1,000%'; '<0.01%' is either way."""
     return _percent(fraction, "+")
 
 

@@ -302,7 +302,7 @@ def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | No
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
-# ---- in words, and as an answer
+# ---- text and answer
 
 
 def sentence(of: History) -> str:
@@ -335,7 +335,7 @@ def line(of: Series, visits: Sequence[SessionData]) -> str:
     if of.shifts:
         last = of.shifts[-1]
         session = visits[last.visit].session
-        sure = f"95 %: {format.signed(last.low)} to {format.signed(last.high)}"
+        sure = f"95%: {format.signed(last.low)} to {format.signed(last.high)}"
         start += f", {format.signed(last.change)} since {session.day} ({session.name}; {sure})"
         changed = (f"{each.name} changed from {each.base} to {each.candidate}" for each in last.changed)
         parts.append(format.listed(changed, most=MOST_CHANGES) or NOTHING)

@@ -11,7 +11,7 @@ from parabench.machine import accelerator
 from parabench.plan.case import UNKNOWN
 
 # Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
-# step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
+# step: its A/A spread was 2.5% where the median's was 9.7%. A dedicated GPU is not disturbed, and there the
 # median is robust.
 QUANTILE = {accelerator.TYPE: 0.5, "cpu": 0.1, UNKNOWN: 0.5}
 STATISTIC = {accelerator.TYPE: "median", "cpu": "10th percentile", UNKNOWN: "median"}

@@ -137,7 +137,7 @@ def _against_theory(states: list[State]) -> list[str]:
             said.append(f"Measured memory is {_between(own)} {formula} in {format.count(len(own), 'case')}.")
     off = [state["strategy"] for state in known if state["exact"] and abs(state["ratio"] - 1) > OFF]
     if off:
-        said.append(f"More than {100 * OFF:g} % off the formula: {format.joined(dict.fromkeys(off))}.")
+        said.append(f"More than {100 * OFF:g}% off the formula: {format.joined(dict.fromkeys(off))}.")
     unknown: dict[str | None, list[str]] = {}
     for state in states:
         if not format.known(state["ratio"]):

@@ -467,7 +467,7 @@ def lines(of: Sensitivity) -> Iterator[str]:
 
 
 def sentence(of: Sensitivity) -> str:
-    """Return 'Here `ab` of quick sees 2.1 % in 3 minutes, 1.0 % in 12 minutes; its gate needs 4 minutes for 2.0 %.', or
+    """Return 'Here `ab` of quick sees 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.', or
     the reason why the pilot is too short."""
     if not of.cases:
         return "The pilot has no result: no case succeeded on both sides; look at the report of a `parabench run`."
@@ -505,8 +505,8 @@ def _needs_row(of: Needs) -> tuple[str, ...]:
 
 
 def _between(low: float | None, high: float | None) -> str:
-    """Return '1.8 to 2.5 %'."""
-    return f"{format.percent(low).removesuffix(' %')} to {format.percent(high)}"
+    """Return '1.8 to 2.5%'."""
+    return f"{format.percent(low).removesuffix('%')} to {format.percent(high)}"
 
 
 def _minutes(minutes: float | None) -> str:

@@ -107,7 +107,7 @@ def _speedup(case: str, base: str, effects: Mapping[str, Effects]) -> float:
 def scaling_lines(seen: SessionData) -> Iterator[str]:
     """Yield the fastest at each world size, for each kind of scaling that was measured from one rank on.
 
-    'Strong scaling (global batch 8), throughput by that of 1 rank: 1.40 (70 % of linear) of ddp native, 2 ranks; ...'
+    'Strong scaling (global batch 8), throughput by that of 1 rank: 1.40 (70% of linear) of ddp native, 2 ranks; ...'
     """
     table = seen.once(curves)
     if len(table):

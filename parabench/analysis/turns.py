@@ -128,7 +128,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
 def noise_floor(seen: SessionData) -> list[str]:
     """Return the noise floor of an A/A test (`--self-check`), or nothing without copies.
 
-    'Two copies of X differed by 0.4 % (95 %: ±0.9 %) in 5 shared launches.'
+    'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
     """
     if not (seen.numbers["repetition"] == TWIN_BLOCK).any():
         return []
@@ -145,6 +145,6 @@ def noise_floor(seen: SessionData) -> list[str]:
     within = ""
     if n > 1:
         width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
-        within = f" (95 %: {format.within(math.expm1(width))})"
+        within = f" (95%: {format.within(math.expm1(width))})"
     difference = format.percent(abs(math.expm1(differences.mean())))
     return [f"Two copies of {copied} differed by {difference}{within} in {format.count(n, 'shared launch')}."]

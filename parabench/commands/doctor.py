@@ -76,7 +76,7 @@ def doctor(**options: Any) -> None:
 
 
 def examination() -> tuple[Records, tuple[Finding, ...]]:
-    """Examine this machine. Return rows of TABLES, and warnings of what would disturb measurements."""
+    """Examine this machine. Return rows of TABLES, and warnings about conditions that disturb measurements."""
     import torch.distributed as dist
 
     from parabench.machine.machine import environment, this_machine
@@ -176,7 +176,7 @@ def problems(machine: Machine) -> Iterator[Finding]:
     if busy > BUSY_SHARE:
         yield Finding(
             "busy",
-            f"{100 * busy:.0f} % of the CPU time is used by other processes",
+            f"{100 * busy:.0f}% of the CPU time is used by other processes",
             "end them, or measure when the machine is idle",
         )
     if machine.cores < 2:

@@ -214,7 +214,7 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Fin
 
 
 def warning(text: str) -> Finding:
-    """Return a warning of a trial: the text has the remedy after a semicolon."""
+    """Return a warning from text that has the remedy after a semicolon."""
     message, _, advice = text.partition("; ")
     return Finding("trial", message, advice)
 

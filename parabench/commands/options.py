@@ -301,7 +301,7 @@ turns_options = (
     click.option(
         "--until-decided",
         is_flag=True,
-        help="Go on with what may still be the fastest until a difference of 2 % would show, however long it takes.",
+        help="Go on with what may still be the fastest until a difference of 2% would show, however long it takes.",
     ),
     click.option(
         "--budget",

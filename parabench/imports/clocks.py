@@ -104,7 +104,8 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
     ahead: dict[Any, float] = {clock[min(hosts)]: 0.0}
     error = 0.0
     while len(left := shared.loc[list(ahead)].drop(columns=list(ahead)).stack()) and left.max():
-        one, other = _pair(left.idxmax())
+        pair: Any = left.idxmax()
+        one, other = pair
         apart = (by_clock[other] - by_clock[one]).dropna()
         ahead[other] = ahead[one] + apart.median()
         error = max(error, (apart - apart.median()).abs().median())
@@ -117,11 +118,6 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
         f"{differ} Times were moved by up to {_length(most)}, so that the ranks finish the same collectives together"
         f"{f', in the median within {_length(error)}' if round(error, 9) else ''}.",
     )
-
-
-def _pair(key: Any) -> tuple[str, str]:
-    one, other = key
-    return one, other
 
 
 def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[float]:

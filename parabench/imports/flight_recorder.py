@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def _where(entry: Mapping[str, Any]) -> str:
 
 def _size(entry: Mapping[str, Any]) -> tuple[int | None, str | None]:
     """Return (bytes of the whole buffer, type): the larger of inputs and outputs; None if it is unknown."""
-    sides, kinds = [], set()
+    sides, kinds = Counter[str](), set[str]()
     for way in ("input", "output"):
         shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
         if shapes is None:
@@ -159,9 +160,12 @@ def _size(entry: Mapping[str, Any]) -> tuple[int | None, str | None]:
             return None, None
         # One type may stand for all.
         types = [*types, *types[-1:] * len(shapes)][: len(shapes)]
-        found = [(product(shape), type_of(name)) for shape, name in zip(shapes, types, strict=True)]
-        if any(count is None or kind is None for count, kind in found):
-            return None, None
-        sides.append(sum((count or 0) * (kind[1] if kind else 0) for count, kind in found))
-        kinds |= {kind[0] for _, kind in found if kind}
-    return (max(sides), next(iter(kinds)) if len(kinds) == 1 else None) if kinds else (None, None)
+        for shape, name in zip(shapes, types, strict=True):
+            count, kind = product(shape), type_of(name)
+            if count is None or kind is None:
+                return None, None
+            sides[way] += count * kind[1]
+            kinds.add(kind[0])
+    if not kinds:
+        return None, None
+    return max(sides.values()), kinds.pop() if len(kinds) == 1 else None

@@ -18,7 +18,7 @@ from parabench.analysis import format
 from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
-from parabench.imports.joined import ranks_said
+from parabench.imports.joined import MOST_NAMED, ranks_text
 from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
@@ -39,15 +39,13 @@ from parabench.store.store import Store
 SUITE = "recorded"
 QUESTION = "What do these recordings show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
-# Names in a sentence.
-_NAMED = 4
 
 
 @contextmanager
 def fresh_store(path: Path) -> Iterator[Path]:
-    """A place for a new store, which becomes `path` at the end of the block; where an error ends it nothing is left.
+    """Yield the path of a new results database, which replaces `path` unless an error ends the block.
 
-    Raises UsageError where a file is there that holds anything else than recordings, and for what cannot be written.
+    Raises UsageError if `path` holds anything but recordings, or cannot be written.
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
         results = load(path)
@@ -299,7 +297,7 @@ def _findings(
         if missing:
             yield Finding(
                 code="recording_ranks",
-                message=f"There is no {what} of {ranks_said(missing)} of {case.world_size}: of those nothing is known.",
+                message=f"There is no {what} of {ranks_text(missing)} of {case.world_size}: of those nothing is known.",
                 advice="Have every rank write one into the same folder.",
                 case_id=case.id,
             )
@@ -324,7 +322,7 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
     for file, reason in files_left_out.items():
         files.setdefault(reason, []).append(file)
     told = [f"{format.count(count, 'call')} {reason}." for reason, count in counts.items()]
-    told += [f"{format.listed(map(line, names), _NAMED)}: {reason}." for reason, names in files.items()]
+    told += [f"{format.listed(map(line, names), MOST_NAMED)}: {reason}." for reason, names in files.items()]
     for message in told:
         yield _leaving_out(message, case_id)
 

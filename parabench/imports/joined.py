@@ -21,8 +21,8 @@ from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording
 from parabench.store.record import RECORDING_HANG, Finding
 
-# Items in a sentence.
-_NAMED = 4
+# The most items that a sentence lists.
+MOST_NAMED = 4
 
 _HANG_ADVICE = (
     "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no "
@@ -146,7 +146,7 @@ def _notes(group: Group, active: bool) -> Iterator[_Note]:
     if kinds.any():
         number = int(kinds.idxmax())
         rows = group.rows[group.rows["number"] == number].sort_values("rank").groupby("must_match", sort=False)
-        told = "; ".join(f"{ranks_said(own['rank'])} called {what}" for what, own in rows)
+        told = "; ".join(f"{ranks_text(own['rank'])} called {what}" for what, own in rows)
         yield note("mismatch", number, f"Call {number} of group {group.name} is not the same on its ranks: {told}.")
     number, behind = _not_entered(group, active)
     if behind:
@@ -157,13 +157,13 @@ def _notes(group: Group, active: bool) -> Iterator[_Note]:
         yield note(
             "not entered",
             number,
-            f"{call(number)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}, "
+            f"{call(number)} was entered by {ranks_text(entered)} and not by {ranks_text(behind)}, "
             f"{own if most or number == 1 else f'{dumps} no call of the group'}; it was not over when the dumps were "
             "written.",
             behind=behind,
             waiting=entered,
             short=f"call {number} of group {group.name}, {group.first.loc[number, 'must_match']}, "
-            f"by {ranks_said(behind)}",
+            f"by {ranks_text(behind)}",
         )
     elif not kinds.any():
         number = max(opened.values(), default=0)
@@ -191,7 +191,7 @@ def _why_unknown(group: Group) -> str:
     """Return the reason why it is unknown whether ranks of a group wait for each other; empty if none does."""
     if group.absent:
         reason = next(iter(group.absent.values()))
-        return f"{ranks_said(rank for rank, each in group.absent.items() if each == reason)}: {reason}"
+        return f"{ranks_text(rank for rank, each in group.absent.items() if each == reason)}: {reason}"
     if group.members is None:
         return "the dumps do not list its ranks"
     last = {rank: most for rank, most in group.last.items() if most}
@@ -216,22 +216,24 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
     causes, waits = _causes(missing, set(first), calls)
     hangs = []
     if unfinished and (missing or stuck):
-        told = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:_NAMED])
+        told = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:MOST_NAMED])
         hangs.append(
-            f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_said(first)} had not finished calls that "
+            f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_text(first)} had not finished calls that "
             f"another rank of the same group had: {told}.{' '.join(['', *waits])}"
         )
         waits = []
     if missing:
         hangs.append(f"{missing[0].text}{causes}")
     if missing[1:]:
-        hangs.append(f"Later calls were not entered, either: {format.listed([n.short for n in missing[1:]], _NAMED)}.")
+        hangs.append(
+            f"Later calls were not entered, either: {format.listed([n.short for n in missing[1:]], MOST_NAMED)}."
+        )
     if stuck:
         others = [note.group for note in stuck[1:]]
-        hangs.append(stuck[0].text + (f" It is the same in {_groups_said(others)}." if others else ""))
+        hangs.append(stuck[0].text + (f" It is the same in {_groups_text(others)}." if others else ""))
     hangs += _messages(calls[calls["message"].astype(bool)], {dump.rank for dump in dumps})
     for reason in dict.fromkeys(note.text for note in unknown):
-        names = _groups_said([note.group for note in unknown if note.text == reason])
+        names = _groups_text([note.group for note in unknown if note.text == reason])
         waits.append(f"Whether ranks wait for each other in {names} is unknown: {reason}.")
     findings = [Finding(RECORDING_HANG, text, _HANG_ADVICE, case_id) for text in hangs]
     findings += [Finding("recording_mismatch", note.text, _MISMATCH_ADVICE, case_id) for note in mismatches]
@@ -243,7 +245,7 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
     behind_in = Counter(rank for note in missing for rank in note.behind)
     free = sorted(behind_in.keys() - {rank for note in missing for rank in note.waiting} - unfinished)
     told = []
-    for rank in free[:_NAMED]:
+    for rank in free[:MOST_NAMED]:
         own: Any = calls[(calls["rank"] == rank) & ~calls["message"].astype(bool)]
         if own.empty:
             told.append(f"rank {rank} has none in its dump")
@@ -256,16 +258,16 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
     waits = []
     if max(behind_in.values(), default=1) > 1:
         counts = sorted(set(behind_in.values()), reverse=True)
-        ranks = [ranks_said(rank for rank, each in behind_in.items() if each == count) for count in counts]
+        ranks = [ranks_text(rank for rank, each in behind_in.items() if each == count) for count in counts]
         who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
         waits.append(f"Others wait for {', '.join(who)}.")
     if behind_in and not free and not unfinished:
-        waits.append(f"{ranks_said(behind_in).capitalize()} wait for each other: none of them entered all calls.")
+        waits.append(f"{ranks_text(behind_in).capitalize()} wait for each other: none of them entered all calls.")
     return causes, waits
 
 
-def _groups_said(names: Sequence[str]) -> str:
-    return f"group{'s' * (len(names) > 1)} {format.listed(names, _NAMED)}"
+def _groups_text(names: Sequence[str]) -> str:
+    return f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
 
 
 def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]:
@@ -289,7 +291,7 @@ def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]
         told.append((not lacks, first["made_s"], text))
     if told:
         texts = [text for _, _, text in sorted(told)]
-        yield f"Messages were not finished when the dumps were written: {format.listed(texts, _NAMED)}."
+        yield f"Messages were not finished when the dumps were written: {format.listed(texts, MOST_NAMED)}."
 
 
 def last_calls(every: Iterable[Group]) -> list[dict[str, Any]]:
@@ -304,14 +306,14 @@ def last_calls(every: Iterable[Group]) -> list[dict[str, Any]]:
             alike.setdefault((number, own["op"], own["state"], bool(own["finished"])), []).append(rank)
         names = ("number", "op", "state", "finished")
         found.append([
-            {"group": group.name, "ranks": ranks_said(ranks)} | dict(zip(names, key, strict=True))
+            {"group": group.name, "ranks": ranks_text(ranks)} | dict(zip(names, key, strict=True))
             for key, ranks in sorted(alike.items())
         ])  # fmt: skip
     found.sort(key=lambda rows: (len(rows) < 2, all(row["finished"] for row in rows)))
     return [row for rows in found for row in rows]
 
 
-def ranks_said(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int]) -> str:
     """Return 'rank 3' or 'ranks 0-5, 7'."""
     ranks = list(ranks)
     return f"rank{'s' * (len(ranks) > 1)} {format.runs(ranks)}"

@@ -212,9 +212,9 @@ def read(path: Path) -> list[Recording]:
                 "`parabench export --trace` wrote it; give `parabench report` the store or the folder that it shows"
             )
         return [_recording(path, trace, head, alone=len(traces) == 1) for trace, head in traces]
+    except UsageError:
+        raise
     except (ValueError, OverflowError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise stream.unreadable(path, error) from error
 
 
@@ -259,8 +259,12 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
     if not 0 <= found.zero_ns <= LATEST_NS:
         raise ValueError(f"a step is at {zero_us} us, which is before 1970 or after 2200")
     trace.shift(zero_us)
-    pairs = {(begin, int(str(number)), end) for number, each in trace.of(_STEP).items() for begin, end in _pairs(each)}
-    steps = [(number, begin, end) for begin, number, end in sorted(pairs)]
+    windows = {
+        (begin, int(str(number)), end)
+        for number, times in trace.of(_STEP).items()
+        for begin, end in np.reshape(times, (-1, 2)).tolist()
+    }
+    steps = [(number, begin, end) for begin, number, end in sorted(windows)]
     if len({number for number, _, _ in steps}) < len(steps):
         found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
         steps = [(number, begin, end) for number, (_, begin, end) in enumerate(steps)]
@@ -283,11 +287,6 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         )
     found.calls = table_of(_calls(found, trace, seen, timed))
     return found
-
-
-def _pairs(times: Any) -> list[list[float]]:
-    pairs: list[list[float]] = np.reshape(times, (-1, 2)).tolist()
-    return pairs
 
 
 def _device(trace: _Trace, backends: Iterable[str]) -> str | None:

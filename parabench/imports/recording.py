@@ -54,10 +54,6 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("made_s", "start_s", "duration_s"), float))
 
 
-def _no_calls() -> pd.DataFrame:
-    return table_of(())
-
-
 @dataclass(slots=True, kw_only=True)
 class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
@@ -87,7 +83,7 @@ class Recording:
     base_ns: int = 0
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     parts: list[tuple[int, str, float, float]] = field(default_factory=list)
-    calls: pd.DataFrame = field(default_factory=_no_calls)
+    calls: pd.DataFrame = field(default_factory=lambda: table_of(()))
     kernels: dict[str, list[float]] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
@@ -142,13 +138,9 @@ def whole(value: object, most: int = MOST) -> int | None:
 
 def product(sizes: object) -> int | None:
     """Return the number of elements of a tensor with that shape; None if it is not a shape."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+    if not isinstance(sizes, (list, tuple)) or any(whole(each) is None for each in sizes):
         return None
-    known = [whole(each) for each in sizes]
-    if None in known or len(known) > 64:
-        return None
-    count = math.prod(each for each in known if each is not None)
-    return count if count <= MOST else None
+    return whole(math.prod(sizes))
 
 
 def ranks_in(value: object) -> tuple[int, ...] | None:
@@ -160,10 +152,9 @@ def ranks_in(value: object) -> tuple[int, ...] | None:
         value = [int(each) for each in re.findall(r"\d+", value)]
     if not isinstance(value, (list, tuple)):
         return None
-    known = [whole(each, MOST_RANKS - 1) for each in value]
-    if not known or None in known or len(set(known)) < len(known):
+    if not value or any(whole(each, MOST_RANKS - 1) is None for each in value) or len(set(value)) < len(value):
         return None
-    return tuple(sorted(each for each in known if each is not None))
+    return tuple(sorted(value))
 
 
 def word(ranks: Sequence[int]) -> str:

@@ -69,8 +69,6 @@ def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
         with opened(path) as file:
             yield from _Text(file).documents(elements_of)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise unreadable(path, "it is nested too deeply" if isinstance(error, RecursionError) else error) from error
 
 

@@ -1,11 +1,11 @@
-"""What a rank answers when it is asked, at the end of patience, where it stands: a launch that hangs is read from that.
+"""The answer of a rank to the driver's request for its position, which explains a launch that hangs.
 
-The asking is a signal. The thread that trains may be inside a call that never returns, where no Python handler runs;
-but the interpreter's own handler writes a byte to a file descriptor at once (`signal.set_wakeup_fd`), and a thread
-waits at its other end, which costs nothing until then.
+The request is a signal. The thread that trains may be inside a call that never returns, where no Python handler runs.
+The interpreter's own handler writes a byte to a file descriptor at once (`signal.set_wakeup_fd`), and a thread waits at
+the other end, which costs nothing until then.
 
 c10d keeps the last 2,000 collectives of a process in its flight recorder (FlightRecorder.hpp; TORCH_FR_BUFFER_SIZE).
-Those of NCCL are over when their events are, which reading the recorder looks up; those of gloo when they are retired.
+NCCL's are over when their events are, which c10d checks when the recorder is read; gloo's when they are retired.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def watch(clock: StepClock, device: torch.device) -> None:
 
 
 def settle() -> None:
-    """Read the marks that the device has come to, without waiting for others: the launch has failed."""
+    """Read the marks that the device has reached. Others are not waited for: the launch has failed."""
     for clock, device in _clocks:
         # A device that failed raises again; its marks are lost then.
         with contextlib.suppress(RuntimeError):
@@ -86,8 +86,8 @@ def read_answer(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def flight() -> dict[str, Any]:
-    """{group: {"ranks", "last": number of its last collective, "pending": [[number, operation], ...]}} as c10d's flight
-    recorder has it; "messages" are the operations of sends and receives that are not over."""
+    """Return c10d's flight recorder as {group: {"ranks", "last": number of its last collective, "pending": [[number,
+    operation], ...], "messages": operations of sends and receives that are not over}}."""
     world = dist.distributed_c10d._world
     ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}
     groups: dict[str, dict[str, Any]] = {}

@@ -56,10 +56,9 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
 
 
 def align(results: Sequence[NodeResult], layout: MarkLayout) -> list[NodeResult]:
-    """Return the results with all times on node 0's clock. A node whose first rank did not come so far as to compare
-    the clocks is not shifted."""
-    began_s = results[0].began_s
-    return [each if each.node == 0 else _shifted(each, layout, began_s) for each in results]
+    """Return the results with all times on node 0's clock. A node is not shifted if its first rank failed before it
+    compared the clocks."""
+    return [_shifted(each, layout, results[0].began_s) for each in results]
 
 
 def _clock_of(result: NodeResult) -> dict[str, float] | None:
@@ -86,7 +85,7 @@ def facts_of(results: Sequence[NodeResult]) -> dict[str, Any]:
 
 def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResult:
     clock = _clock_of(result)
-    if clock is None:
+    if clock is None or result.node == 0:
         return result
     by = clock["offset_s"]
     marks = [each.copy() for each in result.marks]

@@ -50,8 +50,8 @@ def diagnose(
             tail = node.tails[rank - node.first_rank]
             message = f"ended {how}{hint}{_on(node, nodes)}{_reason(tail)}"
             return Status.CRASHED, Failure(message, rank, signal, tail)
-    if left := _vanished(nodes):
-        return left
+    if vanished := _vanished(nodes):
+        return vanished
     for node in nodes:
         if node.outcome.aborted_by == LOST and node.node:
             message = (
@@ -64,11 +64,16 @@ def diagnose(
     if not errors:
         why = next((node.outcome.aborted_by for node in nodes if node.outcome.aborted_by), None)
         return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {why}")
-    node, rank, error = min(causes or errors, key=lambda found: _moment(found[0], found[2]))
+    # First causes before echoes, then by time.
+    node, rank, error = min(causes or errors, key=lambda found: (is_echo(found[2]), found[2].at - found[0].began_s))
     alive = [each for each in nodes if each.outcome.aborted_by is None]
     silent = [(each, report.rank) for each in alive for report in each.reports if not report.reported]
+    # To torch elastic, exit code 0 is no failure. Of several such ranks, some may have been ended because of another.
+    if is_echo(error) and len(silent) > 1:
+        message = f"one of {_ranks([each for _, each in silent])} ended without a trace"
+        return Status.CRASHED, Failure(message)
     if is_echo(error) and silent:
-        return Status.CRASHED, _left_without_a_word(silent, nodes)
+        return Status.CRASHED, _without_trace(*silent[0], nodes)
     status = Status.OOM if error.oom else Status.FAILED
     return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
 
@@ -86,24 +91,13 @@ def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:
     """Return the failure of a rank that left without a report before it was ended; None if there is none."""
     for node in nodes:
         if node.vanished:
-            first = node.vanished[0]
-            message = f"ended without a trace{_on(node, nodes)}"
-            return Status.CRASHED, Failure(message, first, None, node.tails[first - node.first_rank])
+            return Status.CRASHED, _without_trace(node, node.vanished[0], nodes)
     return None
 
 
-def _left_without_a_word(silent: Sequence[tuple[NodeResult, int]], nodes: Sequence[NodeResult]) -> Failure:
-    """Return the failure of ranks that handed nothing over while a peer lost its connection: to torch elastic, exit
-    code 0 is no failure. If there are several, some of them may have been ended because of another."""
-    node, rank = silent[0]
-    if len(silent) > 1:
-        return Failure(f"one of {_ranks([each for _, each in silent])} ended without a trace")
+def _without_trace(node: NodeResult, rank: int, nodes: Sequence[NodeResult]) -> Failure:
+    """Return the failure of a rank that left no report."""
     return Failure(f"ended without a trace{_on(node, nodes)}", rank, None, node.tails[rank - node.first_rank])
-
-
-def _moment(node: NodeResult, error: RankError) -> tuple[bool, float]:
-    """Return a key that sorts first causes before echoes, then by time."""
-    return is_echo(error), error.at - node.began_s
 
 
 def is_echo(error: RankError) -> bool:

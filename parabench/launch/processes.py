@@ -35,7 +35,7 @@ from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_
 
 PRELOAD = "parabench.launch.preload"
 
-# What the fork server says, in the driver's own folder: as it ends, why.
+# The log of the fork server in the driver's own folder: why it ended.
 SERVER_LOG = "fork-server.log"
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -68,9 +68,9 @@ REASON_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
-    fail. `aborted_by` is why another node, or who asked to stop, had them ended; `killed` are the processes that still
-    ran then, and what became of those says nothing."""
+    """How a node's ranks ended. `rank`, counted over all nodes, and `signal` describe the first failure that torch
+    elastic detected. `aborted_by` is the reason why another node or a stop request ended them; `killed` are the
+    processes that still ran then, whose own ends mean nothing."""
 
     ok: bool
     hung: bool = False
@@ -81,12 +81,12 @@ class ProcessOutcome:
 
 
 class ServerKilled(OSError):
-    """Somebody has ended the fork server as it was to start a process; the next launch starts another one."""
+    """The fork server was killed before it started a process. The next launch starts another one."""
 
 
 def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError where the
-    machine gives no process for it."""
+    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError if the machine
+    has no process left."""
     check_own_folder()
     start_server()
 
@@ -95,48 +95,38 @@ def start_launching() -> None:
 def start_server() -> None:
     """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
     rendezvous.register()
-    # Their messages are for people who run torchrun; what they say of a failure is in our record.
+    # Their messages are for users of torchrun; our record has the failures.
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # What a rank starts and leaves behind becomes the fork server's child, or the driver's where that is gone, and is
+    # A process that a rank leaves behind becomes the fork server's child, or the driver's if the server is gone. It is
     # ended with the launch.
     adopt_orphans()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
-    # Every node of a launch has as many ranks: its agents need not ask one another how many.
+    # Every node of a launch has the same number of ranks, so agents need not exchange it.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
-    # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
+    # torch elastic counts devices before each launch. Through NVML this makes no context on them.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # Ranks have what the fork server's environment has, and none of them needs the secret of the nodes.
+    # Ranks inherit the fork server's environment, and do not need the secret of the nodes.
     os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
     atexit.register(_end_server)
-    _see_server()
-
-
-def _see_server() -> None:
-    """See that the fork server runs: where it does not, it is started."""
-    if _server_runs():
-        return
-    try:
-        _fork_server()
-    except ServerKilled:  # as it imported: no launch has begun, and who kills another one too means it
-        _fork_server()
+    _ensure_server()
 
 
 def _server_pid() -> int | None:
-    """The fork server's process id, None before its first start."""
+    """Return the fork server's process id; None before its first start."""
     pid: int | None = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     return pid
 
 
 def _server_runs() -> bool:
-    """Whether it has not ended; where it has it is not reaped, which is for who starts the next one."""
+    """Return whether the fork server runs. It is not reaped here: the start of the next one does that."""
     pid = _server_pid()
     return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
 
 
 def _end_server() -> None:
-    """End it with the driver, when it has no ranks: by itself it would see that end seconds later on a busy machine."""
+    """End the fork server with the driver. By itself it would detect that end seconds later on a busy machine."""
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         pid = _server_pid()
         if pid is not None and _server_runs():
@@ -144,8 +134,10 @@ def _end_server() -> None:
             os.waitpid(pid, 0)
 
 
-def _fork_server() -> None:
-    """Start it where it does not run, and a process of it that does nothing, whose start says that it is there."""
+def _ensure_server() -> None:
+    """Start the fork server unless it runs, and a process of it that does nothing: then the server is ready."""
+    if _server_runs():
+        return
     with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -158,12 +150,12 @@ def _fork_server() -> None:
 
 
 def _nothing() -> None:
-    """What the first process does."""
+    """Do nothing, as the first process of a fork server."""
 
 
 @contextmanager
 def _errors_of_ranks() -> Iterator[None]:
-    """Where C++ is silent in the driver, what starts within the block still tells errors: of ranks they are kept."""
+    """Let C++ log errors in processes that start within the block, even if it is silent in the driver."""
     silent = os.environ.get(LOG_LEVEL) == SILENT
     if silent:
         os.environ[LOG_LEVEL] = "ERROR"
@@ -176,7 +168,7 @@ def _errors_of_ranks() -> Iterator[None]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """What starts within the block has that file for its standard error."""
+    """Write the standard error of processes that start within the block to a file."""
     usual = os.dup(2)
     try:
         with path.open("wb") as file:
@@ -189,16 +181,16 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Raises OSError where the machine has no process or thread left for what starts within the block: the fork server
-    ends when it cannot fork, and then there is nobody to answer. ServerKilled where it has not said why."""
+    """Raise OSError if the machine has no process or thread left for what starts within the block, ServerKilled if the
+    fork server has ended without a traceback. The fork server ends if it cannot fork."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
         _wait_for_end_of_server()
-        said = (own_folder() / SERVER_LOG).read_text(errors="replace")
-        if TRACEBACK not in said:
+        log = (own_folder() / SERVER_LOG).read_text(errors="replace")
+        if TRACEBACK not in log:
             raise ServerKilled("the fork server, which starts the ranks, was killed") from error
-        why = said.splitlines()[-1]
+        why = log.splitlines()[-1]
         raise OSError(f"the fork server, which starts the ranks, has ended: {why}") from error
     except RuntimeError as error:
         if str(error) != "can't start new thread":
@@ -207,7 +199,7 @@ def _starting() -> Iterator[None]:
 
 
 def _wait_for_end_of_server() -> None:
-    """Wait until the kernel has ended it, for else the next start takes it for one that runs; it is not reaped here."""
+    """Wait until the fork server has ended. Otherwise the next start would take it for one that runs."""
     until = time.monotonic() + SERVER_END_S
     with contextlib.suppress(ChildProcessError):
         while _server_runs() and time.monotonic() < until:
@@ -226,13 +218,13 @@ def run_processes(
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
     With a `context` they are this node's part of a launch on several nodes, and an abort of another node ends them.
-    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop, OSError where the machine has
-    no process left; no rank is left then.
+    Their output goes below `logs`. Raises Interrupted if the driver is asked to stop, and OSError if the machine has no
+    process left; then no rank is left.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
-    _see_server()  # it may have been killed since
-    others = {child.pid for child in psutil.Process().children(recursive=True)}
+    _ensure_server()  # it may have been killed since
+    others = {child.pid for child in descendants.left()}
     config = LaunchConfig(
         min_nodes=context.num_nodes,
         max_nodes=context.num_nodes,
@@ -275,9 +267,9 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True, killed=deadline.killed)
         finally:
-            # A fork server that took the place of one that was killed meanwhile is there for the next launch.
+            # A fork server that replaced a killed one stays for the next launch.
             descendants.end(others | {pid for pid in [_server_pid()] if pid is not None})
-    # Ranks that were done when another node's were not: the launch as a whole is not.
+    # These ranks may be done while those of another node are not: then the launch has failed.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
 
@@ -294,7 +286,7 @@ def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
 
 
 class _Deadline:
-    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank can't end itself."""
+    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank cannot end itself."""
 
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
@@ -316,7 +308,7 @@ class _Deadline:
         self._timer.cancel()
 
     def over(self) -> None:
-        """torch elastic has returned: from here on nothing forces it to, while its handlers are still there."""
+        """Note that torch elastic has returned, so that nothing forces it to while its handlers are still set."""
         with self._forcing:
             self._over.set()
 
@@ -325,7 +317,7 @@ class _Deadline:
         self.end(HUNG)
 
     def end(self, why: str) -> None:
-        """End the ranks; those that hang are asked first where they stand, and for their stacks."""
+        """End the ranks. Ranks that hang are first asked for their positions and their stacks."""
         ranks = descendants.left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
@@ -335,7 +327,7 @@ class _Deadline:
             psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
         for process in ranks:
             _kill(process, signal.SIGKILL)
-        # Ranks that left with exit code 0 and no result are no failure to torch elastic: it would wait for ever.
+        # To torch elastic, exit code 0 without a result is no failure: it would wait forever.
         if self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
             return
         with self._forcing:
@@ -344,7 +336,7 @@ class _Deadline:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def stop_if_forced(self, number: int, _: object) -> None:
-        """In the place of torch elastic's handler, where a driver is to ignore this signal of others."""
+        """Replace torch elastic's handler if the driver ignores this signal from other processes."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
 

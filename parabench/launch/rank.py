@@ -144,14 +144,9 @@ def device_of(case: AnyCase) -> torch.device:
     them."""
     if case.device == "cpu":
         return torch.device("cpu")
-    device = local_device()
+    device = torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
     accelerator.api().set_device(device)
     return device
-
-
-def local_device() -> torch.device:
-    """Return the CUDA device of this rank, in any thread, whatever device is the current one there."""
-    return torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Who takes part in one launch, where its ranks and agents meet, and what ends it from outside.
+"""The participants of one launch, where its ranks and agents meet, and what ends it from outside.
 
-torch elastic's dynamic rendezvous would number the nodes anew in every launch, and waits in a store where it hears
-neither a signal nor an abort. The nodes of a session have agreed on their numbers already: its agents are told them.
+torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait in a store ignores
+signals and aborts. The nodes of a session have agreed on their numbers already, so its agents receive them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DEAD_AFTER_S = 10.0
 # Why the ranks of a launch are ended before their time.
 FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"
 
-# Of so many questions the one that was answered soonest tells a clock best (Cristian, "Probabilistic clock
-# synchronization", 1989).
+# The number of questions to node 0. The one with the fastest answer gives the best estimate of a clock (Cristian,
+# "Probabilistic clock synchronization", 1989).
 ROUNDS = 8
 
 
@@ -61,7 +61,7 @@ class Abort:
 
     @contextmanager
     def on_abort(self, act: Callable[[str], None]) -> Iterator[None]:
-        """While the block runs `act(reason)` is called on an abort, in the thread that aborts; at once after one."""
+        """Call `act(reason)` on an abort while the block runs, in the thread that aborts; at once after an abort."""
         with self._lock:
             self._act, reason = act, self.reason
         if reason is not None:
@@ -75,7 +75,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class RendezvousPoint:
-    """The session's store, and below which keys the ranks of one launch meet there."""
+    """The session's rendezvous store, and the prefix of the keys of one launch."""
 
     address: str
     port: int
@@ -84,14 +84,14 @@ class RendezvousPoint:
     ranks_per_node: int
 
     def store(self, timeout_s: float) -> Any:
-        """The store, for one rank."""
+        """Return the rendezvous store for one rank."""
         return connect(self.address, self.port, self.prefix, timedelta(seconds=timeout_s))
 
     def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
-        """{"offset_s", "error_s"} of this rank's host: what to add to its clock for node 0's, and how far that may be
-        off. The first rank of each node takes part, node after node; None for the others.
+        """Return {"offset_s", "error_s"} of this rank's host: what to add to its clock for node 0's, and the largest
+        error. The first rank of each node takes part, node after node; None for the others.
 
-        Node 0 answers with its own time, which is right to half the time that the question took.
+        Node 0 answers with its time, which is right within half the time that the question took.
         """
         node, local_rank = divmod(rank, self.ranks_per_node)
         if local_rank:
@@ -134,15 +134,15 @@ class LaunchContext:
 
 
 class NoBarrier(HashStore):
-    """What torch elastic's agents wait for in their store: only for one another, after their ranks have ended. Here the
-    coordinator gathers their results, and its wait hears signals and aborts; elastic's would not."""
+    """A store without waits. In torch elastic's store, agents wait for one another after their ranks have ended. Here
+    the coordinator gathers their results, and its wait reacts to signals and aborts."""
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         pass
 
 
 class AgreedRendezvous(StaticTCPRendezvous):
-    """torch elastic's static rendezvous, without a store of its own: nothing listens for it."""
+    """torch elastic's static rendezvous without its store, so that nothing listens for it."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         context: LaunchContext = parameters.config["context"]
@@ -163,5 +163,5 @@ class AgreedRendezvous(StaticTCPRendezvous):
 
 
 def register() -> None:
-    """Make it known to torch elastic; to do so again changes nothing."""
+    """Register the rendezvous with torch elastic; repeated calls change nothing."""
     rendezvous_handler_registry.register(BACKEND, AgreedRendezvous)

@@ -111,7 +111,7 @@ class StoreClient:
             raise StoreLost(f"{self.where} is gone: {why}")
 
     def put(self, key: str, content: Any, *, timeout_s: float | None = None) -> None:
-        """Leave `content`, which JSON can hold, under the key."""
+        """Store `content` as JSON under the key."""
         self.call("set", key, self.sealed(key, content), timeout_s=timeout_s)
 
     def get(self, key: str, parse: Callable[[bytes], T] = json.loads) -> T:
@@ -123,9 +123,13 @@ class StoreClient:
         return self.seal.seal(key, json.dumps(content).encode())
 
     def read(self, key: str, raw: bytes, parse: Callable[[bytes], T] = json.loads) -> T:
-        """What `parse` makes of a value that was found under the key, once it is known to be a node's."""
+        """Verify the value `raw` of a key, and return what `parse` makes of it."""
+        return self._readable(key, lambda: parse(self.seal.unseal(key, raw)))
+
+    def _readable(self, key: str, parse: Callable[[], T]) -> T:
+        """Return what `parse` returns. Raises ForeignValue for the key if it fails, except with a UsageError."""
         try:
-            return parse(self.seal.unseal(key, raw))
+            return parse()
         except UsageError:
             raise
         except UNREADABLE as error:
@@ -167,12 +171,7 @@ class StoreClient:
         finally:
             with suppress(StoreLost):
                 self.call("delete_key", key)
-        try:
-            return build(json.loads(_unpacked(packed)))
-        except UsageError:
-            raise
-        except UNREADABLE as error:
-            raise ForeignValue(foreign(key, self.seal.signed)) from error
+        return self._readable(key, lambda: build(json.loads(_unpacked(packed))))
 
     def end(self) -> None:
         """Make no more calls.

@@ -1,7 +1,7 @@
-"""What NVML tells of devices: their limits and state, and how they are linked.
+"""Records of devices from NVML: their limits and state, and their links.
 
-Each question is asked, and may fail, on its own: a value that a driver does not tell, or does not tell this user, is
-None, and `reasons` say why.
+Every value is read separately. A value that the driver does not report, or not to this user, is None, with its reason
+in `reasons`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parabench.errors import runs
 from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, asked, mig_instance, session, text
+from parabench.machine.nvml import address_of, asked, mig_instance, session
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -31,7 +31,7 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-# What NVLinks lead to when it is no device.
+# The end of NVLinks that lead to no device.
 SWITCH = "switch"
 
 # The oldest compute capability of CUDA 13.
@@ -45,7 +45,7 @@ Ask = Callable[[Any], Any]
 
 
 QUESTIONS: dict[str, Ask] = {
-    "name": lambda handle: text(pynvml.nvmlDeviceGetName(handle)),
+    "name": lambda handle: pynvml.nvmlDeviceGetName(handle),
     "memory_bytes": lambda handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
     "compute_capability": lambda handle: ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLI,
@@ -64,16 +64,15 @@ QUESTIONS: dict[str, Ask] = {
     "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
 }
 DRIVER_QUESTIONS: dict[str, Ask] = {
-    "version": lambda _: text(pynvml.nvmlSystemGetDriverVersion()),
+    "version": lambda _: pynvml.nvmlSystemGetDriverVersion(),
     # The newest that it can run; NVML's 12040 is 12.4.
     "cuda": lambda _: "{}.{}".format(*divmod(pynvml.nvmlSystemGetCudaDriverVersion() // 10, 100)),
 }
 
 
 def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
-    """{"gpus": [...], "links": {...}, "driver": {...}} of devices that were found; where NVML cannot be started any
-    more, or has no such device, what is known of them, and why no more. Neither UUIDs nor serial numbers are read: they
-    name one very device."""
+    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices that were found. If NVML fails now, the record
+    is `undescribed`'s. No UUIDs or serial numbers are read, because they identify a device."""
     try:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
@@ -128,15 +127,9 @@ def _gpu(index: int) -> Gpu:
     return Gpu(QUESTIONS["name"](part), memory, index, address)
 
 
-def fault_here(found: Sequence[Gpu]) -> str | None:
-    """`cuda_fault` of this torch, read without it, on the devices that were found."""
-    seen = describe(found)
-    return cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
-
-
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
-    """Why a torch that is built for `torch_cuda` cannot compute here, of a record of driver and devices; None where
-    nothing is known against it.
+    """Return why a torch that is built for `torch_cuda` cannot compute with this driver on these devices, as `describe`
+    records them; None if no reason is known.
 
     A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
     compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
@@ -160,16 +153,20 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 
 
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
-    """{"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: what lies between each two devices, written as
-    `nvidia-smi topo -m` writes it.
+    """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: the connection of every two devices, in the
+    words of `nvidia-smi topo -m`.
 
-    `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all, `NV?` an unknown number of them;
-    None is unknown.
+    `NV4` is four active NVLinks, to the peer itself or, through switches, to all. `NV?` is an unknown number of them,
+    None an unknown connection.
     """
     buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
     reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
     to_peers = [found or Counter() for found, _ in seen]
+
+    def over_nvlink(pair: tuple[Handle, Handle]) -> int:
+        return int(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK))
+
     matrix: list[list[str | None]] = [["X"] * len(handles) for _ in handles]
     for a in range(len(handles)):
         for b in range(a + 1, len(handles)):
@@ -178,8 +175,8 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
             count = direct or min(to_peers[a][SWITCH], to_peers[b][SWITCH])
             if count:
                 cell: str | None = f"NV{count}"
-            elif _asked(_over_nvlink, pair)[0]:
-                # A virtual machine may hide what NVLinks lead to, but not that they do.
+            elif _asked(over_nvlink, pair)[0] == pynvml.NVML_P2P_STATUS_OK:
+                # A virtual machine may hide where NVLinks lead, but not that they exist.
                 cell = "NV?"
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
@@ -193,7 +190,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
 
 
 def _nvlinks(handle: Handle) -> Counter[str | None]:
-    """How many active NVLinks lead to each PCI address, or to switches. A device without any has an empty count."""
+    """Return how many active NVLinks lead to each PCI address, and to switches; empty for a device without any."""
     found: Counter[str | None] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -205,13 +202,8 @@ def _nvlinks(handle: Handle) -> Counter[str | None]:
         if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             found[SWITCH] += 1
         else:
-            found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()] += 1
+            found[pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId.lower()] += 1
     return found
-
-
-def _over_nvlink(pair: tuple[Handle, Handle]) -> bool:
-    """Whether one device reaches the other's memory over NVLinks, however many."""
-    return bool(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _device(index: int, root: Path) -> dict[str, Any]:
@@ -223,7 +215,7 @@ def _device(index: int, root: Path) -> dict[str, Any]:
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
-    """The answer, or None and why there is none."""
+    """Return (the answer, None), or (None, the reason)."""
     try:
         return ask(of), None
     except pynvml.NVMLError as error:

@@ -1,7 +1,6 @@
-"""What the host is made of, read from /sys and /proc: cores, NUMA nodes, network, and what its container allows.
+"""Facts of the host from /sys and /proc: cores, NUMA nodes, network, and the limits of its container.
 
-Every group of facts is a dict that JSON can hold; where a value is None its `reasons` say why. `root` is where /sys and
-/proc are looked for.
+Every group of facts is a dict for JSON. If a value is None, its reason is in `reasons`. `root` has /sys and /proc.
 """
 
 from __future__ import annotations
@@ -20,8 +19,14 @@ ROOT = Path("/")
 NO_LIMIT_BYTES = 1 << 60
 
 
+def processor_name(root: Path = ROOT) -> str | None:
+    """Return the model of the processor; None if the kernel does not report it."""
+    found = re.search(r"^model name[^:\n]*:(.*)", _text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return found[1].strip() if found else None
+
+
 def processor(root: Path = ROOT) -> dict[str, Any]:
-    """Sockets, cores and hardware threads of the whole host, whatever of them this process may use."""
+    """Return sockets, cores and hardware threads of the whole host, even if this process may not use all of them."""
     threads = [path / "topology" for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")]
     where = [(_text(each / "physical_package_id"), _text(each / "core_id")) for each in threads]
     known = [pair for pair in where if None not in pair]
@@ -36,7 +41,7 @@ def processor(root: Path = ROOT) -> dict[str, Any]:
 
 
 def numa(root: Path = ROOT) -> dict[str, Any]:
-    """{"nodes": [{"node", "cpus", "memory_bytes"}]}: each node's cores as in `0-15,32-47`, and its memory."""
+    """Return {"nodes": [{"node", "cpus", "memory_bytes"}]}, with cores as in `0-15,32-47`."""
     nodes = []
     for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         total = re.search(r"MemTotal:\s+(\d+) kB", _text(path / "meminfo") or "")
@@ -76,7 +81,7 @@ def network(root: Path = ROOT) -> dict[str, Any]:
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """{"kind", "cores", "memory_bytes"}: the container that this runs in, and what its control groups allow."""
+    """Return {"kind", "cores", "memory_bytes"} of the container of this process, and its control groups' limits."""
     kind = next((kind for kind, is_one in _KINDS.items() if is_one(root, environ)), None)
     no_limit = "no limit is set"
     return facts(
@@ -98,7 +103,7 @@ _KINDS: dict[str, Callable[[Path, Mapping[str, str]], bool]] = {
 
 
 def core_limit(root: Path = ROOT) -> float | None:
-    """How many cores' worth of time the control groups allow, as in 1.5; None without a limit."""
+    """Return how many cores the control groups allow, as in 1.5; None without a limit."""
     shares = []
     for folder in _groups(root, "cpu"):
         quota, period = (_text(folder / "cpu.max") or "max 1").split()
@@ -111,18 +116,18 @@ def core_limit(root: Path = ROOT) -> float | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """How many bytes the control groups allow; None without a limit."""
+    """Return how many bytes the control groups allow; None without a limit."""
     limits = []
     for folder in _groups(root, "memory"):
-        said = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"
-        if said != "max" and int(said) < NO_LIMIT_BYTES:
-            limits.append(int(said))
+        limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"
+        if limit != "max" and int(limit) < NO_LIMIT_BYTES:
+            limits.append(int(limit))
     return min(limits, default=None)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The control groups that this process is in, and those above them: each may have a limit. Version 2 has one tree
-    for all controllers, version 1 one each; a container sees its own group as the root."""
+    """Yield the control groups of this process and their parents: each may have a limit. Version 2 has one tree for all
+    controllers, version 1 one for each. In a container its own group is the root."""
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if names == "" or controller in names.split(","):
@@ -135,13 +140,13 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def facts(values: Mapping[str, tuple[Any, str | None]]) -> dict[str, Any]:
-    """{name: value}, and `reasons` for what is None."""
+    """Return {name: value}, with `reasons` for values that are None."""
     known: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     return known | {"reasons": {name: reason for name, (value, reason) in values.items() if value is None}}
 
 
 def _text(path: Path) -> str | None:
-    """A file's text without its line end; None where there is none to read."""
+    """Return a file's text without surrounding space; None if it is empty or cannot be read."""
     try:
         return path.read_text().strip() or None
     except (OSError, ValueError):

@@ -128,7 +128,10 @@ def this_machine() -> Machine:
             f"{error.filename} is not there: what runs is read from /proc; mount it (mount -t proc proc /proc)"
         ) from error
     found, reason = gpus.devices(nvml.visible_devices)
-    fault = gpus.fault_here(found) if found and reason is None else None
+    fault = None
+    if found and reason is None:
+        record = gpus.describe(found)
+        fault = gpus.cuda_fault(record["driver"], record["gpus"], versions.torch_cuda()[0])
     return Machine(
         cores=cores(),
         gpus=found,
@@ -161,7 +164,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "host": socket.gethostname(),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "cpu": _cpu_name(),
+        "cpu": host.processor_name() or platform.machine(),
         "cores": machine.cores,
         "processor": host.processor(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -177,14 +180,3 @@ def environment(machine: Machine) -> dict[str, Any]:
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
         "nccl_files": [name for name, path in NCCL_FILES.items() if os.path.isfile(os.path.expanduser(path))],
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )

@@ -65,7 +65,7 @@ class Reading:
 
 
 def _reading(metric: str, *asks: Callable[[Any], float], every: int = 1) -> Reading:
-    """A reading of one metric."""
+    """Make the reading of one metric."""
 
     def numbers(ask: Callable[[Any], float]) -> Callable[[Any], Numbers]:
         return lambda handle: (float(ask(handle)),)
@@ -105,7 +105,7 @@ def _ecc(handle: Any) -> Numbers:
 
 
 def _values(handle: Any, *names: Any) -> list[Any]:
-    """NVML's fields, each asked for by its number or by a pair with its scope."""
+    """Return fields by their numbers, or by pairs of number and scope."""
     values = []
     for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
@@ -165,8 +165,11 @@ READINGS = (
 
 
 def processes(handle: Any) -> dict[int, float | None]:
-    """{process id: bytes in use on the device}, None where NVML does not tell. A process that computes and draws stands
-    in both of NVML's lists with the same memory; one that uses several MIG instances stands in a list several times."""
+    """Return {process id: bytes in use on the device}, None if NVML does not report them.
+
+    A process that computes and draws is in both of NVML's lists with the same memory. A process that uses several MIG
+    instances is in a list several times.
+    """
     held: dict[tuple[int, Any, Any], int | None] = {}
     computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     try:
@@ -186,7 +189,7 @@ def processes(handle: Any) -> dict[int, float | None]:
 
 
 def mig_is_on(handle: Any) -> bool:
-    """Whether the device is split into instances; False for those that cannot be."""
+    """Return whether the device is split into instances."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:
@@ -195,8 +198,7 @@ def mig_is_on(handle: Any) -> bool:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """NVML, begun and ended. Raises pynvml.NVMLError where there is none; what was read before it failed to end stays
-    read."""
+    """Start NVML, and shut it down at the end of the block. Raises pynvml.NVMLError if NVML is not available."""
     pynvml.nvmlInit()
     try:
         yield
@@ -206,7 +208,7 @@ def session() -> Iterator[None]:
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
-    """The answer to what is asked in a session, or None and why there is none."""
+    """Ask in a session. Return (the answer, None), or (None, the reason)."""
     begun = False
     try:
         with session():
@@ -252,13 +254,13 @@ def used_devices(size: int) -> list[Used]:
 
 
 def devices_at(indices: Iterable[int]) -> list[Used]:
-    """The devices of those numbers, with their addresses."""
+    """Return the devices with those numbers, with their addresses."""
     return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
 
 
 def address_of(handle: Any) -> str:
-    """A device's PCI address, as NVML writes it."""
-    return text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    """Return a device's PCI address, as NVML writes it."""
+    return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
 def free_memory(size: int) -> list[tuple[Used, int | None]]:
@@ -291,7 +293,7 @@ def one_process_only() -> bool:
 
 
 def readable_devices() -> list[int]:
-    """NVML's index of each device that this process may use. NVML counts those, too, that it may not: CUDA does not."""
+    """Return NVML's index of each device that this process may use. Unlike CUDA, NVML counts the other devices too."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -348,7 +350,7 @@ def _index_of(entry: str, there: Sequence[int]) -> int | None:
         return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
         return _parent_of(entry)
-    uuids = ((index, text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))) for index in there)
+    uuids = ((index, pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in there)
     return next((index for index, uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)), None)
 
 
@@ -361,25 +363,20 @@ def _parent_of(uuid: str) -> int | None:
         return None
 
 
-def text(name: str | bytes) -> str:
-    """A word of NVML's, of which older bindings make bytes."""
-    return name if isinstance(name, str) else name.decode()
-
-
 def unsupported(error: Exception) -> bool:
-    """Whether asking again is of no use, though asking otherwise may be: device, driver or binding lack the call."""
+    """Return whether the device, driver or binding lacks the call. Another call may work."""
     return isinstance(error, AttributeError) or (
         isinstance(error, pynvml.NVMLError) and _REASONS.get(error.value) == NOT_SUPPORTED
     )
 
 
 def refused(error: Exception) -> bool:
-    """Whether asking again is of no use: it is not supported, or not permitted."""
+    """Return whether the call will fail again: it is not supported, or not permitted."""
     return unsupported(error) or getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
 
 
 def reason_of(error: Exception, *, mig: bool) -> str:
-    """Why a value is null, in words; that the device is split may be why."""
+    """Return why a value is null. With `mig` the reason may be that the device is split."""
     if isinstance(error, pynvml.NVMLError):
         said = _REASONS.get(error.value, str(error))
         return f"{said}, and MIG is enabled" if mig and refused(error) else said

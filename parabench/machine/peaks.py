@@ -1,4 +1,4 @@
-"""Peak arithmetic of known devices, from their vendor's documents: what a share of the peak is a share of."""
+"""Peak FLOP/s of known devices, from their vendors' documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """FLOP/s of one device by arithmetic, without sparsity; the device has no unit for an arithmetic that is missing.
+    """FLOP/s of one device by arithmetic, without sparsity; None if the device has no unit for an arithmetic.
 
     `name` is part of the name that NVML or torch gives, as whole words. `ieee` is the rate of the ordinary FP32 units
     (on AMD devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others
@@ -21,7 +21,7 @@ class Device:
     """
 
     name: str
-    peak: dict[str, float]
+    peak: dict[str, float | None]
     source: str
     multiprocessors: int | None = None
 
@@ -38,8 +38,7 @@ def _device(
 ) -> Device:
     """Make a device from TFLOP/s; devices since Ampere multiply bfloat16 as fast as float16."""
     peak = {IEEE: ieee * T, TF32: None if tf32 is None else tf32 * T, BF16: half * T if bf16 else None, FP16: half * T}
-    known = {precision: rate for precision, rate in peak.items() if rate is not None}
-    return Device(name, known, source, multiprocessors)
+    return Device(name, peak, source, multiprocessors)
 
 
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet"
@@ -126,6 +125,5 @@ def peak_of(name: str, arithmetic: str, multiprocessors: int | None = None) -> t
         return None, f"the peak of {name!r} is in no table here"
     if None not in (multiprocessors, device.multiprocessors) and multiprocessors != device.multiprocessors:
         return None, f"{name} is a partition: {multiprocessors} of {device.multiprocessors} compute units"
-    if arithmetic not in device.peak:
-        return None, f"{name} has no arithmetic unit for {arithmetic}"
-    return device.peak[arithmetic], device.source
+    peak = device.peak.get(arithmetic)
+    return (None, f"{name} has no arithmetic unit for {arithmetic}") if peak is None else (peak, device.source)

@@ -37,15 +37,20 @@ def installed() -> tuple[dict[str, str | None], dict[str, str]]:
     reasons = {"cuda": why} if why else {}
     if hip := torch_hip():
         known["hip"], why = hip, "this torch is built for ROCm, which has its own"
-    for name, wheels in WHEELS.items():
-        known[name] = next((found for wheel in wheels if (found := version(wheel))), None)
+    for name in WHEELS:
+        known[name] = _wheel(name)
         if known[name] is None:
             reasons[name] = why or "no wheel of it is installed; torch may hold its own, or use the system's"
     return known, reasons
 
 
+def _wheel(name: str) -> str | None:
+    """Return the version of the first installed wheel of one of NVIDIA's libraries."""
+    return next((found for wheel in WHEELS[name] if (found := version(wheel))), None)
+
+
 def version(name: str) -> str | None:
-    """The installed version of a distribution; None when it is not installed."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -53,7 +58,7 @@ def version(name: str) -> str | None:
 
 
 def numbers_of(version: str) -> tuple[int, ...] | None:
-    """The first three numbers of a version, (2, 13) of 2.13.0+cpu; None where it has none."""
+    """Return the first three numbers of a version, as (2, 13) of 2.13.0+cpu; None if it has none."""
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) or None
 
 
@@ -99,17 +104,12 @@ class Nccl:
 
 
 def this_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
-    """What wheels and environment tell."""
-    return Nccl(_nccl_version(environ), environ.get(SHARED_GPU, "") not in ("", "0"))
-
-
-def _nccl_version(environ: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The wheel's; None where there is none, or the loader may find another library before it."""
+    """Return NCCL as wheels and environment variables describe it. The version is unknown without a wheel, and if the
+    loader may find another library before the wheel's."""
     folders = [Path(each) for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
-    if "nccl" in environ.get("LD_PRELOAD", "") or any((each / "libnccl.so.2").exists() for each in folders):
-        return None
-    found = next(filter(None, map(version, WHEELS["nccl"])), None)
-    return numbers_of(found or "")
+    other = "nccl" in environ.get("LD_PRELOAD", "") or any((each / "libnccl.so.2").exists() for each in folders)
+    found = None if other else _wheel("nccl")
+    return Nccl(numbers_of(found or ""), environ.get(SHARED_GPU, "") not in ("", "0"))
 
 
 def git(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which cases share a launch, as far as one group of processes and the memory of a machine can hold them."""
+"""Group the cases that share a launch, within the limits of one process group and of the machine's memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from parabench.plan.validate import entry_of_model
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.memory import WHOLE, Shape
 
-# What of the memory the training states of a launch may take by theory, where nothing has been launched yet. The rest
-# is for activations, buckets, the processes themselves and whoever else is there.
+# The share of the memory for the computed model states of a launch. The rest is for activations, buckets, the processes
+# themselves and other users.
 SHARE = 0.5
-# What of it may be taken where launches have shown how much a case needs beyond its state.
+# The share if launches have shown how much a case needs beyond its model states.
 SEEN_SHARE = 0.9
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -27,7 +27,7 @@ C = TypeVar("C", Case, CollectiveCase)
 
 
 def why_alone(case: Case | CollectiveCase) -> str | None:
-    """Why a case can share its ranks with no other; None where it can."""
+    """Return why a case cannot share its ranks with others; None if it can."""
     if isinstance(case, Case):
         entry = entry_of(case.strategy)
         if entry.one_process:
@@ -46,16 +46,18 @@ def cohorts(
     room: Room | None = None,
     held: Mapping[str, float] | None = None,
 ) -> list[tuple[C, ...]]:
-    """`cases` by those that share a launch, in their order; what can share with none is by itself.
+    """Return `cases` in groups that share a launch, in their order.
 
-    A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
-    nodes each of these has its part of every case. Settings of the whole process, such as the number of threads and the
-    use of TF32, must be equal.
+    A launch has as many ranks as its largest case; smaller cases use the first of them. On several nodes, cases of one
+    launch have equal numbers of ranks. Settings of the whole process, such as the number of threads and the use of
+    TF32, must be equal.
 
-    Those whose training states would not fit into their `room` are split evenly among several launches: into SHARE of
-    it, or where launches of their own have shown what all of them `held`, by the case's id, into what of SEEN_SHARE the
-    one that needs most beside its state leaves. Cases in another order are split otherwise: as every block has its own,
-    each two cases soon meet.
+    If model states exceed the `room`, the cases are split evenly among several launches. The split depends on the order
+    of the cases. Each repetition has another order, so each two cases soon share a launch.
+
+    Args:
+        room: the memory for a launch by device.
+        held: the memory that a separate launch of each case used, by case id.
     """
     found: dict[object, list[C]] = {}
     for case in cases:
@@ -71,7 +73,7 @@ def cohorts(
 
 
 def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str, float]) -> float | None:
-    """How much the training states of these cases may take in one launch; None where nobody knows."""
+    """Return how much the model states of these cases may take in one launch, in bytes; None if it is unknown."""
     there = room.get(cases[0].device)
     if there is None:
         return None
@@ -82,9 +84,12 @@ def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str,
 
 
 def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
-    """What `cases` take together in one launch of what each has `held` in one of its own, by the case's id: the state
-    of each, and what the one takes besides that needs most; while they are built, all parameters as a whole."""
-    # Of a model whose size is not known all of it is state.
+    """Return the memory of one launch of all `cases`, in bytes, from what separate launches `held` by case id.
+
+    This is the sum of the model states and the largest rest of a case. While models are built, every parameter is whole
+    on each rank.
+    """
+    # If the size of a model is unknown, all of its memory counts as model states.
     states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}
     beside = max(held[case.id] - state for case, state in states.items())
     built = sum((entry_of_model(case).parameters or 0) * DTYPE_BYTES["float32"] for case in cases)
@@ -92,16 +97,18 @@ def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
 
 
 def twin_of(cases: Sequence[Case]) -> Case:
-    """The case that `--self-check` measures twice: PyTorch's default where it is one of them, else the first."""
+    """Return the case that `--self-check` measures twice: PyTorch's default if it is among them, else the first."""
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib")}
     found = (case for case in cases if all(getattr(case, name) == value for name, value in usual.items()))
     return next(found, cases[0])
 
 
 def state_bytes(case: Case | CollectiveCase) -> float:
-    """What parameters, gradients and optimizer state of a case take by theory, at most (as if tensor parallel split
-    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank. 0 of a
-    collective, which has buffers of the size that is being measured and no others."""
+    """Return an upper bound of the model states of a case in bytes, per node, or per accelerator.
+
+    The bound assumes that tensor parallelism splits nothing and that FSDP gathers all parameters at once. Collectives
+    have no model states.
+    """
     if isinstance(case, CollectiveCase):
         return 0.0
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
@@ -120,9 +127,9 @@ def state_bytes(case: Case | CollectiveCase) -> float:
 
 
 def _split(cases: Sequence[C], most: float) -> list[tuple[C, ...]]:
-    """Split cases into the fewest even parts whose training states take at most `most` bytes each.
+    """Split cases into the fewest even parts whose model states take at most `most` bytes each.
 
-    A case that takes more is by itself.
+    A case that takes more has a separate launch.
     """
     states = [state_bytes(case) for case in cases]
     large = [(case,) for case, state in zip(cases, states, strict=True) if state > most]

@@ -1,7 +1,7 @@
-"""Which of NCCL's own algorithms a case can be pinned to: what it calls, among which ranks, and what NCCL has for that.
+"""Decide whether NCCL can be pinned to the algorithm of a case.
 
-NCCL switches an algorithm off for a communicator that it does not fit, and a call that is pinned to nothing else then
-fails with ncclInvalidUsage ("no algorithm/protocol available"). The rules are those of NCCL 2.23 to 2.30:
+NCCL disables an algorithm for a communicator that it does not fit. A call that is pinned to this algorithm then fails
+with ncclInvalidUsage ("no algorithm/protocol available"). The rules are from NCCL 2.23 to 2.30:
 `src/graph/tuning.cc` (ncclTopoTuneModel, ncclPatEnable), `src/enqueue.cc` (updateCollCostTable, ncclNvlsSupported) and
 "Environment variables" (NCCL_ALGO, NCCL_COLLNET_NODE_THRESHOLD). Free of torch.
 """
@@ -20,16 +20,16 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import AnyCase
 from parabench.strategies import Group, entry_of
 
-# NCCL_ALGO takes one entry an operation from this version on.
+# Since this version, NCCL_ALGO takes one entry per operation.
 PINS_SINCE = (2, 24)
 
-# Reductions that are sums only. NCCL's average is another one: a sum of what was multiplied by 1/n before.
+# Algorithms that have no averages. NCCL averages by a separate reduction, which multiplies by 1/n before it sums.
 SUMS_ONLY = ("nvls", "nvlstree", "pat")
 
-# CollNet joins no fewer nodes unless NCCL_COLLNET_NODE_THRESHOLD says so.
+# CollNet needs several nodes.
 COLLNET = ("collnetdirect", "collnetchain")
 
-# 2, where nobody says: one GPU a node only; 0 never, 1 always (ncclPatEnable).
+# 0 disables PAT, 1 enables it; 2, the default, enables it for one GPU per node (ncclPatEnable).
 PAT = "NCCL_PAT_ENABLE"
 
 LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
@@ -39,7 +39,7 @@ _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """Ranks that NCCL joins: how many, on how many nodes, and what is called among them: {operation: averages}."""
+    """The number of ranks and nodes of an NCCL communicator, and its calls: {operation: whether it averages}."""
 
     size: int
     nodes: int
@@ -47,8 +47,10 @@ class Communicator:
 
 
 def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing; None when it can be
-    tried, and for whatever is not NCCL's own."""
+    """Return why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing.
+
+    Returns None if it can be tried, and for algorithms that are not NCCL's own.
+    """
     if case.backend != "nccl" or not is_nccls(case.algorithm):
         return None
     own = case.algorithm.removeprefix(NCCL_PREFIX)
@@ -70,7 +72,7 @@ def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ)
 
 
 def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str | None:
-    """Why NCCL has `own` switched off among these ranks, or for what is called among them."""
+    """Return why NCCL disables the algorithm `own` for this communicator; None if it does not."""
     here = f"{among.size} ranks on {'one node' if among.nodes == 1 else f'{among.nodes} nodes'}"
     if own == "nvlstree" and among.nodes == 1:
         return f"NCCL has nvlstree between nodes only, and here are {here}; use nccl:nvls"
@@ -91,12 +93,12 @@ def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str |
 
 
 def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What keeps own algorithms of several groups over NCCL from a deadlock, in the environment of a rank that these
-    cases share; {} for others.
+    """Return the environment that keeps our algorithms from a deadlock if they use several communicators; else {}.
 
-    It sends many short kernels in each. Two communicators of one device may wait for each other when ranks begin their
-    kernels in different orders; this has NCCL, from 2.26 on, begin them as the host enqueued them, which is alike on
-    all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). What the user has set stays.
+    Our algorithms launch many short kernels. If ranks start them in different orders, two communicators of one device
+    may wait for each other. With this variable, NCCL 2.26 and later start kernels in the order in which the host
+    enqueued them, which is equal on all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). A value that the
+    user has set is kept.
     """
     return {LAUNCH_ORDER: "1"} if LAUNCH_ORDER not in environ and any(map(_needs_order, cases)) else {}
 
@@ -109,7 +111,7 @@ def _needs_order(case: AnyCase) -> bool:
 
 
 def communicators(case: AnyCase) -> list[Communicator] | None:
-    """The communicators of a case's steps, those of rank 0; None where they are unknown: a user's own strategy."""
+    """Return rank 0's communicators in the steps of a case; None for a custom strategy, whose calls are unknown."""
     if isinstance(case, CollectiveCase):
         return [Communicator(case.world_size, case.nodes, {case.op.replace("_", ""): case.redop == "avg"})]
     assert isinstance(case, Case)
@@ -119,7 +121,7 @@ def communicators(case: AnyCase) -> list[Communicator] | None:
     every = range(case.world_size)
     inside = case.tp_size or case.world_size
     node = case.ranks_per_node or case.world_size
-    # Of the grids rank 0 is in the first row and the first column, of consecutive ranks and of one rank a row.
+    # Rank 0 is in the first row of a grid, which has consecutive ranks, and in its first column.
     ranks = {
         Group.ALL: every,
         Group.NODE: every[:node],

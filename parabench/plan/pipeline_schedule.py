@@ -1,4 +1,4 @@
-"""A pipeline's bubble in theory, and what its schedule asks of micro-batches. Free of torch.
+"""The bubble of a pipeline in theory, and the numbers of micro-batches that its schedule allows.
 
 Let a rank's layers take f forward and b backward for a micro-batch, the same on all p ranks, and messages nothing.
 Then m micro-batches are m (f + b) of work. Filled stage by stage and drained the same way, a rank waits for p - 1
@@ -21,23 +21,23 @@ STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
 
 
 def bubble(schedule: str, ranks: int, microbatches: int) -> float:
-    """The share of the whole time in which a rank waits, where all stages take equally long."""
+    """Return the share of the time in which a rank waits, if all stages take equally long."""
     waits = ranks - 1
     return waits / (STAGES_PER_RANK[schedule] * microbatches + waits)
 
 
 def stages_of(case: Case) -> int:
-    """How many stages the case's pipeline has."""
+    """Return the number of stages of the case's pipeline."""
     per_rank = STAGES_PER_RANK[case.schedule] if "schedule" in entry_of(case.strategy).axes else 1
     return case.world_size * per_rank
 
 
 def fault(schedule: str, ranks: int, microbatches: int) -> str | None:
-    """What is wrong with this number of micro-batches, None where nothing is.
+    """Return what is wrong with this number of micro-batches; None if it is possible.
 
-    1F1B needs one for every rank before the first backward. Interleaved gives them out in equal rounds, each of one for
-    every rank or more: Narayanan et al. ask for multiples of p, which is more than torch does (10 for 4 ranks are two
-    rounds of 5). Of fewer than p torch makes one round, but its bubble is larger than the formula's.
+    1F1B needs one per rank before the first backward. Interleaved divides them into equal rounds with one or more per
+    rank. Narayanan et al. require multiples of p; torch does not (10 micro-batches for 4 ranks are two rounds of 5).
+    With fewer than p, torch makes one round, but its bubble is larger than the formula's.
     """
     if schedule != "gpipe" and microbatches < ranks:
         return f"must be world_size {ranks} or more"
@@ -47,8 +47,11 @@ def fault(schedule: str, ranks: int, microbatches: int) -> str | None:
 
 
 def automatic(schedule: str, ranks: int, batch: int) -> int:
-    """A number of micro-batches for a batch of `batch` samples: the least that is at least twice the ranks, which
-    leaves a bubble below a third, else the most there are. Where none is possible, one that has a `fault`."""
+    """Return the number of micro-batches for a batch of `batch` samples.
+
+    This is the smallest possible number of at least twice the ranks, which makes a bubble below a third, or else the
+    largest possible one. If none is possible, the result is 1, which has a `fault`.
+    """
     small = [each for each in range(1, math.isqrt(batch) + 1) if batch % each == 0]
     divisors = sorted({*small, *(batch // each for each in small)})
     possible = [each for each in divisors if fault(schedule, ranks, each) is None] or [1]

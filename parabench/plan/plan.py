@@ -1,4 +1,4 @@
-"""The plan: a suite's sweeps become checked cases, what this machine can't run is set aside, blocks get an order."""
+"""Plans: expand a suite into checked cases, skip those that this machine cannot run, and order the launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.fields import list_text
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
+from parabench.plan.resolve import device_of, fit_to_cluster, is_count, resolve, resolve_device, unchosen
 from parabench.plan.suite import Suite, Sweep, with_global_batch
 from parabench.plan.validate import (
     check,
@@ -37,8 +37,7 @@ from parabench.workloads import WORKLOADS, kind_of
 
 
 class AnyProtocol(Interface):
-    """What every kind of protocol has: how many blocks are planned, whether cases share launches, and when a launch
-    counts as hung."""
+    """The fields that every protocol has."""
 
     @property
     def blocks(self) -> int: ...
@@ -53,7 +52,7 @@ P = TypeVar("P", bound=AnyProtocol)
 
 
 class Skipped(Record, Generic[C], frozen=True):
-    """A case that this machine cannot run, and why. `tried`: a launch of the session has shown it."""
+    """A case that this machine cannot run, and the reason. If a launch of the session has found it, `tried` is set."""
 
     case: C
     reason: str
@@ -61,7 +60,7 @@ class Skipped(Record, Generic[C], frozen=True):
 
 
 class PlannedLaunch(NamedTuple, Generic[C]):
-    """A future launch: `case` in `block`, at `position` of it."""
+    """A planned launch of `case`, at `position` in the repetition `block`."""
 
     block: int
     position: int
@@ -71,7 +70,7 @@ class PlannedLaunch(NamedTuple, Generic[C]):
 class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     """The launches of a session, decided before the first one.
 
-    `extra` are the blocks that were added to those of the protocol, each with the ids of its cases.
+    `extra` holds the case ids of each repetition that was added to those of the protocol.
     """
 
     cases: tuple[C, ...]
@@ -87,21 +86,21 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> int:
-        """How many there are, the extra ones included."""
+        """The number of repetitions, with the extra ones."""
         return self.protocol.blocks + len(self.extra)
 
     @property
     def takes_turns(self) -> bool:
-        """Whether cases share launches: trainings in all blocks but the first, in which each has one of its own."""
+        """Return whether cases share launches. Training cases have separate launches in the first repetition."""
         return self.protocol.takes_turns
 
     @property
     def races(self) -> bool:
-        """Whether blocks are added for the cases that may still be the fastest."""
+        """Return whether repetitions are added for the cases that may still be the fastest."""
         return isinstance(self.protocol, Protocol) and self.protocol.races
 
     def launches(self) -> list[PlannedLaunch[C]]:
-        """Every case once per block, each block in its own seeded random order, so that drift hits all cases alike."""
+        """Return each case once per repetition, in a seeded random order, so that drift affects all cases alike."""
         shuffle = random.Random(self.seed)
         launches = []
         for block in range(self.protocol.blocks):
@@ -111,18 +110,18 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         known = {case.id: case for case in self.cases}
         for block, chosen in enumerate(self.extra, self.protocol.blocks):
             some = [known[each] for each in chosen if each in known]
-            # An order that needs no other block's: these come one at a time, perhaps from several commands.
+            # This order does not depend on earlier repetitions, because each may come from another command.
             random.Random(f"{self.seed}, block {block}").shuffle(some)
             launches += [PlannedLaunch(block, position, case) for position, case in enumerate(some)]
         return launches
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
-        """The plan where a launch has shown that this machine cannot run `case`."""
+        """Return the plan after a launch has found that this machine cannot run `case`."""
         rest = tuple(each for each in self.cases if each != case)
         return self.replace(cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
 
     def asks_as(self, other: Plan[Any, Any]) -> bool:
-        """Whether both come from the same request: what a session added or found out on its way apart."""
+        """Return whether both come from the same request. What the session added or found out is ignored."""
         return (
             (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
             and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
@@ -158,17 +157,17 @@ class NothingToRun(UsageError):
         self.skipped = tuple(skipped)
 
 
-# The suite that asks on one GPU what needs no second one.
+# The suite that one GPU can run.
 FOR_ONE_GPU = "quick"
 
-# What of a case must divide its world size.
+# The fields of a case that must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
 
 class Found(NamedTuple):
-    """A case of a sweep, and whether nobody asked for its world size: `auto`, or the nodes that there are, chose it.
+    """A case of a sweep. With `automatic`, its world size comes from `auto` or from the nodes, not from the user.
 
-    `odd` says which of the DIVISORS does not divide such a size: there is no such case, and this is it without.
+    If one of the DIVISORS does not divide an automatic size, `odd` is the error, and `case` is without that field.
     """
 
     case: Case
@@ -193,7 +192,7 @@ def make_plan(
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
-    # On nodes of a given size nobody asked for those of the suite: they are ours, as what `auto` chooses is.
+    # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     ours = machine.ranks_per_node is not None and "world_size" not in overrides
     found: dict[Case, Found] = {}
     for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, ours):
@@ -231,7 +230,7 @@ def why_not(axes: Mapping[str, Any], machine: Machine) -> str | None:
 
 
 def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
-    """What to ask on one GPU instead of what needs several."""
+    """Return a hint to the suite for one GPU if this suite needs several."""
     if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:
         return ""
     if any(case.device != accelerator.TYPE or case.world_size == 1 for case in cases):
@@ -246,7 +245,7 @@ def _why_not(
     machine: Machine,
     listed: bool | None,
 ) -> str | None:
-    """Why the case is set aside, None when it is not. Raises UsageError where the user asked for just that."""
+    """Return why the case is skipped; None if it is not. Raises UsageError if the user named what is impossible."""
     reason = missing_requirement(case, machine)
     if reason is not None:
         return reason
@@ -255,8 +254,8 @@ def _why_not(
         if overrides.keys() & {"world_size", "device"}:
             raise UsageError(reason)
         return reason
-    # Nobody asked for a size that `auto` chose; nor that what a suite lists fits the model or the size that was asked
-    # for; nor for what it lists for another backend.
+    # The user did not name a size that `auto` chose, nor that a size of the suite fits the model, nor an algorithm that
+    # the suite lists for another backend. These errors only skip the case.
     if listed is None:
         listed = bool(overrides) and "strategy" not in overrides
     elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
@@ -272,8 +271,10 @@ def _why_not(
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise UsageError for an axis that was given a value and that no strategy has which it is given to: a sweep drops
-    an axis for the strategies that lack it, but not for all of them."""
+    """Raise UsageError for an axis with values that none of its strategies has.
+
+    A sweep drops an axis for single strategies that lack it, but not for all of them.
+    """
     sweeps = suite.override(overrides).sweeps
     if "strategy" not in overrides:
         for each in suite.sweeps:
@@ -300,7 +301,7 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
 
 
 def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[Found]:
-    """Every case of the sweeps; `ours` are all their world sizes, as those that `auto` chooses."""
+    """Yield every case of the sweeps. With `ours`, all their world sizes are automatic."""
     for each in sweeps:
         axes = dict(each.axes)
         names = list(axes)
@@ -308,7 +309,7 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[
             chosen = dict(zip(names, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
-            on_cuda = resolve_device(chosen.get("device", "auto"), "auto", machine)["device"] == accelerator.TYPE
+            on_cuda = device_of(chosen, machine) == accelerator.TYPE
             for world_size in machine.world_sizes(accelerator.TYPE if on_cuda else "cpu") if automatic else [size]:
                 yield _found(chosen, world_size, machine, automatic or ours)
 
@@ -325,8 +326,8 @@ def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automat
 
 
 def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
-    """The case with the data and the length that its model can take, where nobody chose them."""
-    # A user's model may depend on the case, and should see a device that there is.
+    """Return the case with data and length that its model can take, unless they were chosen."""
+    # A custom model may depend on the case, whose device must exist.
     model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
     reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
     data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
@@ -336,7 +337,7 @@ def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
-    """One case, resolved. An axis that its strategy lacks is dropped before its value can be found wrong."""
+    """Return one resolved case. An axis that its strategy lacks is dropped before its value is checked."""
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
@@ -344,8 +345,8 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     elif "nodes" not in fields and is_count(world_size):
         fields["nodes"] = machine.nodes_for(world_size)
     fields = with_global_batch(fields, world_size)
-    device = resolve_device(fields.get("device", "auto"), "auto", machine)["device"]
-    if device in DEVICES:  # what is none the case refuses
+    device = device_of(fields, machine)
+    if device in DEVICES:  # `Case` rejects any other
         fields = unchosen(device, machine, chosen) | fields
     fields.setdefault("verification", OF_THE_MODEL)
     case = Case(**fields, world_size=world_size)

@@ -1,4 +1,4 @@
-"""How each launch measures: how many steps of each kind it takes, or for how long."""
+"""Protocols of training launches: how many steps of each kind, or for how long."""
 
 from __future__ import annotations
 
@@ -168,49 +168,49 @@ class Protocol(Record, frozen=True, kw_only=True):
                 )
 
     def resolved(self, device: str) -> Protocol:
-        """With what nobody chose decided for launches on `device`, "cpu" or "cuda"."""
+        """Return the protocol with the defaults of `device`, "cpu" or "cuda"."""
         undecided = [pair for pair in BY_STEPS_OR_TIME.items() if all(getattr(self, name) is None for name in pair)]
         chosen = {name: value for name, value in ON_DEVICE[device].items() if any(name in pair for pair in undecided)}
         return self.replace(**chosen)
 
     @property
     def races(self) -> bool:
-        """Whether it is left to the measurements how often each case is launched."""
+        """Return whether measurements decide how often each case is launched."""
         return self.launches is None and self.rounds != 0
 
     @property
     def takes_turns(self) -> bool:
-        """Whether cases share launches."""
+        """Return whether cases share launches."""
         return self.races or bool(self.rounds)
 
     @property
     def blocks(self) -> int:
-        """How many blocks are planned: where cases share launches, one more, in which each has one of its own."""
+        """The number of planned repetitions. Shared launches come after one of separate launches."""
         return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
 
     def briefly_alone(self) -> Protocol:
-        """With fewer steps for the launches that cases have to themselves, where they go by steps."""
+        """Return the protocol with fewer steps for the separate launches before shared ones."""
         fewer = {"warmup": OWN_WARMUP, "steps": OWN_STEPS}
         own = {name: getattr(self, name) for name in fewer}
         return self.replace(**{name: min(own[name], fewer[name]) for name in fewer if own[name] is not None})
 
     def without_turns(self) -> Protocol:
-        """The same with launches of their own for all cases."""
+        """Return the protocol with separate launches for all cases."""
         return self.replace(rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
 
     @property
     def by_time(self) -> bool:
-        """Whether a launch finds out itself how many steps it takes."""
+        """Return whether each launch decides its number of steps by time."""
         return self.seconds > 0
 
     @property
     def seconds(self) -> float:
-        """How long the steps take at least that go by time."""
+        """The seconds that the steps by time take at least."""
         return (self.warmup_s or 0.0) + (self.measure_s or 0.0)
 
     @property
     def least(self) -> Counts:
-        """How many warm-up and measured steps a launch takes; at least so many where it goes by time."""
+        """The warm-up and measured steps of a launch; a minimum if it measures by time."""
         fewest = {"warmup": LEAST_WARMUP, "steps": LEAST_MEASURED}
         counts = {
             name: fewest[name] if getattr(self, timed) is not None else getattr(self.resolved("cpu"), name)
@@ -220,17 +220,17 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     @property
     def all_steps(self) -> int:
-        """How many steps a launch takes; at least so many where it goes by time."""
+        """The number of steps of a launch; a minimum if it measures by time."""
         return self.least.timed + self.after
 
     @property
     def after(self) -> int:
-        """How many come after the timed ones: the instrumented steps and the traced ones."""
+        """The number of steps after the measured ones: instrumented and traced steps."""
         return self.instrumented + self.traced
 
     @property
     def traced(self) -> int:
-        """How many steps come last and are in no statistic: the profiled one, and the one of the memory snapshot."""
+        """The number of last steps, which no statistic uses: for the profile and for the memory snapshot."""
         return self.profile + self.memory_snapshot
 
 
@@ -240,35 +240,36 @@ class ComputeProtocol(Protocol, frozen=True, kw_only=True):
     alone: ClassVar[bool] = True
 
 
-# What is counted in steps, and the field that says the same in seconds.
+# {field that counts steps: field with the same in seconds}
 BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 
-# What a launch does where nobody says. On CUDA by time: the clocks of an idle GPU need about a second of load to rise,
-# and a step of a small model takes a thousandth of that of a large one.
+# The defaults by device. CUDA launches measure by time, because clocks of an idle GPU need about a second of load to
+# rise, and step times of small and large models differ by a factor of 1000.
 ON_DEVICE: dict[str, dict[str, Any]] = {
     "cpu": {"warmup": 5, "steps": 40},
     accelerator.TYPE: {"warmup_s": 2.0, "measure_s": 2.0},
 }
 
-# What makes one latency of a link's many round trips, by the kind of device: the median, or the 10th percentile where
-# ranks share cores with others: the scheduler's turns (2 ms) came into the median of most runs and seldom into the
-# 10th percentile.
+# The quantile of a link's round trips that is its latency, by device. On the CPU, ranks share cores with other
+# processes, and the scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
 LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 
-# Why a bandwidth is unknown where all ranks came to their end: to measure again changes nothing.
+# The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
 TOO_QUICK = "the largest transfer took less than two round trips"
 
-# What a round takes, from and to: two directions of `LinkProtocol`, each of doublings and six transfers.
+# The shortest and the longest duration of a round: two directions of `LinkProtocol`, each with doublings and six
+# transfers.
 ROUND_S = (2.0, 3.0)
 
 
 class LinkProtocol(Record, frozen=True, kw_only=True):
-    """`round_trips` of the smallest message for the latency, after `warmup` that are not counted. For the bandwidth the
-    size is doubled from `least_bytes` until one transfer takes `transfer_s`, `most_bytes` at most; then up to
-    `transfers` of it, as long as they took no more than `most_s` together.
+    """How a launch measures the links between its ranks.
 
-    A tenth of a second is a thousand times what a scheduler's or TCP's hesitation costs, and the whole of a direction
-    takes about a second.
+    - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
+    - Bandwidth: the size doubles from `least_bytes` to at most `most_bytes`, until one transfer takes `transfer_s`. Up
+      to `transfers` of that size follow, for at most `most_s` in total.
+
+    A tenth of a second is a thousand times a delay of the scheduler or of TCP. One direction takes about a second.
     """
 
     warmup: int = 10

@@ -1,13 +1,15 @@
-"""Everything automatic is decided. In a case: what neither the suite nor the user says is chosen by the device (on the
-CPU it is what `Case` itself has), and every axis is dropped that its strategy does not have. In a suite for several
-nodes: which world sizes, and which batch, so that every case does the same work."""
+"""Replace automatic values by fixed ones.
+
+- In a case, the device decides what neither the suite nor the user sets. On the CPU, `Case` has the defaults. An axis
+  that the strategy does not have is dropped.
+- In a suite for several nodes, world sizes and batch are chosen so that every case does the same work.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from parabench.collectives import canonical, levels_of
@@ -21,29 +23,26 @@ from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import OPTIONAL, Layout, StrategyEntry, entry_of
 
-# Two ranks share the layers where nobody says how many: the smallest grid that is one.
+# The default number of ranks that share the layers: the smallest grid.
 TP_SIZE = 2
 
-# What keeps a GPU busy: of a model of 1M parameters in float32 it would be the time of Python that is measured.
+# Defaults that keep a GPU busy. With 1M parameters in float32, Python's time would be measured.
 ON_CUDA: dict[str, Any] = {"model": "gpt2", "precision": "bf16-mixed", "seq_len": 1024}
 
-# The most samples of a step for each device. All of them must also fit one device, which is what the losses are
-# verified against; how much memory that takes is arithmetic for gpt2 in bfloat16 (autocast), not yet measured: AdamW's
-# float32 parameters, gradients and two moments of 124M parameters, and 1024 tokens of activations, of which the logits
-# of 50,304 words in two precisions with their gradients are half.
+# The most samples of a step per device. All samples must also fit one device, because it verifies the losses.
+# The bytes are computed for gpt2 in bfloat16 (autocast), not measured. STATE_BYTES: AdamW's float32 parameters,
+# gradients and two moments of 124M parameters. SAMPLE_BYTES: activations of 1024 tokens; half of them are the logits
+# of 50,304 words in two precisions with their gradients.
 MOST_SAMPLES = 8
 STATE_BYTES, SAMPLE_BYTES = 2.5e9, 1.2e9
-# What of a device's memory training may take: the rest is CUDA's, NCCL's and lost to fragmentation.
+# The share of a device's memory for training. The rest is for CUDA, NCCL and fragmentation.
 SHARE = 0.9
-# Where it is unknown how much a device has: what those that train have at least.
+# The assumed memory of a device if it is unknown: GPUs for training have at least this much.
 UNKNOWN_BYTES = 16e9
-
-# It tries every number up to the batch's, which grows with the ranks; a sweep asks for the same again and again.
-_microbatches = cache(automatic)
 
 
 def resolve(case: Case, machine: Machine) -> Case:
-    """`case` as it will be launched."""
+    """Return the case as it will be launched."""
     entry = entry_of(case.strategy)
     changes = resolve_device(case.device, case.backend, machine)
     changes |= {name: DEFAULTS[name] for name in OPTIONAL if name not in entry.axes and name != "ranks_per_node"}
@@ -58,7 +57,7 @@ def resolve(case: Case, machine: Machine) -> Case:
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
-        changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
+        changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
     resolved = case.replace(**changes)
     model = entry_of_model(resolved)
     if case.verification == OF_THE_MODEL:
@@ -69,31 +68,36 @@ def resolve(case: Case, machine: Machine) -> Case:
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:
     if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
         return None
-    # Where a session has nodes, none are made up: a case on one of them is a single group.
+    # If the session has nodes, a case on one of them is a single group.
     on_nodes = max(machine.nodes, case.nodes) > 1
     return case.ranks_per_node or (size // case.nodes if on_nodes else default_ranks_per_node(size))
 
 
+def device_of(axes: Mapping[str, Any], machine: Machine) -> str:
+    """Return the device of a case with these axes, if `auto` or none is given: CUDA devices if there are any."""
+    device: str = axes.get("device", "auto")
+    return device if device != "auto" else accelerator.TYPE if machine.gpus else "cpu"
+
+
 def resolve_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
-    """The fields `device` and `backend` with `auto` decided."""
-    device = device if device != "auto" else accelerator.TYPE if machine.gpus else "cpu"
+    """Return the fields `device` and `backend` without `auto`."""
+    device = device_of({"device": device}, machine)
     return {"device": device, "backend": backend if backend != "auto" else accelerator.backend_of(device)}
 
 
 def default_ranks_per_node(size: int) -> int:
-    """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
-    of them as it can, and a prime's are of one rank each."""
+    """Return the default number of ranks per simulated node on one machine: the largest proper divisor of `size`."""
     return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)
 
 
 def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
-    """The suite on all nodes of a session that was told how many ranks each has: what it measures at one world size is
-    measured with every rank, what it measures at several from one rank up to all.
+    """Return the suite for the nodes of a session, if the number of ranks per node was given.
 
-    Where a batch that nobody asked for does not divide among all ranks (or those of each world size that was asked
-    for), the smallest multiple that does takes its place, in all sweeps alike: every case of a session does the same
-    work. Where nobody chose the data and our text is too short for such a batch, it is synthetic, in all sweeps alike
-    too. On several nodes `ranks_per_node` is what a node has, not what a suite takes for one on a single machine.
+    - A sweep with one world size uses all ranks. A sweep with several goes from one rank up to all.
+    - If the suite's batch does not divide among all ranks, or among the given world sizes, its smallest multiple that
+      does is used in all sweeps, so that every case does the same work.
+    - If the default text is too short for such a batch, all sweeps use synthetic data.
+    - On several nodes, `ranks_per_node` is that of the session, not the suite's value for a single machine.
     """
     if machine.ranks_per_node is None:
         return suite
@@ -123,25 +127,29 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
 
 
 def defaults_on(device: str, machine: Machine, ranks: int | None = None) -> dict[str, Any]:
-    """The value of every axis that depends on the device, "cpu" or "cuda"; the batch is for so many `ranks`."""
+    """Return the defaults of the axes that depend on the device, "cpu" or "cuda", with a batch for `ranks`."""
     if device == "cpu":
         return {name: DEFAULTS[name] for name in (*ON_CUDA, "data", "global_batch")}
-    # Nearly every model makes synthetic data; the text that is shipped is shorter than such a batch.
+    # The shipped text is shorter than such a batch.
     return {**ON_CUDA, "data": SYNTHETIC, "global_batch": global_batch(machine, ranks)}
 
 
 def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str, Any]:
-    """The same of the axes that were not chosen; of the ways to give a batch one is enough, and with a vocabulary it is
-    text that is read."""
+    """Return the device's defaults for axes that are not in `chosen`.
+
+    Either way to give a batch replaces its default. A vocabulary implies text.
+    """
     found = defaults_on(device, machine)
     given = {"global_batch": set(BATCHES), "data": {"data", "vocabulary"}}
     return {name: value for name, value in found.items() if not given.get(name, {name}) & set(chosen)}
 
 
 def global_batch(machine: Machine, ranks: int | None = None) -> int:
-    """Samples of a step on CUDA devices: up to 8 for each of `ranks`, as long as one device can take all of them, and
-    one for each at least. Where nobody says how many ranks, for every device; then it is a power of two, so that 1, 2,
-    4, ... ranks share it evenly."""
+    """Return the samples of a step on CUDA devices: 1 to MOST_SAMPLES per rank, as far as all of them fit one device.
+
+    Without `ranks`, the number of devices is rounded up to a power of two, so that 1, 2, 4, ... ranks share the batch
+    evenly.
+    """
     devices = max(1, machine.ranks(accelerator.TYPE) * machine.nodes)
     least = ranks or 1 << (devices - 1).bit_length()
     memory = min((gpu.memory_bytes or UNKNOWN_BYTES for gpu in machine.gpus), default=UNKNOWN_BYTES)
@@ -152,14 +160,14 @@ def global_batch(machine: Machine, ranks: int | None = None) -> int:
 
 
 def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:
-    """The device of a sweep's cases; where they have both, that of which more is asked."""
+    """Return the device of a sweep's cases: CUDA if any case uses it."""
     asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
-    found = {resolve_device(each, "auto", machine)["device"] for each in asked}
+    found = {device_of({"device": each}, machine) for each in asked}
     return accelerator.TYPE if accelerator.TYPE in found else "cpu"
 
 
 def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:
-    """Whether the text that is taken where nobody chose data is shorter than a global batch of the suite's."""
+    """Return whether the default text is shorter than a global batch of the suite."""
     needed = 0
     for each in suite.sweeps:
         usual = defaults_on(_device(each, {}, machine), machine)
@@ -173,5 +181,5 @@ def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number of 1 or more; what is none a case refuses, with what it is."""
+    """Return whether `value` is a whole number of 1 or more. `Case` raises for any other count."""
     return type(value) is int and value >= 1

@@ -111,7 +111,9 @@ def check(case: Case) -> None:
     if case.arithmetic.matmul == TF32 and case.device == "cpu":
         raise UsageError(f"precision {case.precision} is an arithmetic of CUDA devices; use ieee on device cpu")
     _check_batch(case, entry)
-    _check_data(case, model)
+    if model.context is not None and case.seq_len > model.context:
+        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
+    checks.check(case, model)
     if case.pin_memory and case.device == "cpu":
         raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
     if entry.layout is Layout.PIPELINE and case.device == accelerator.TYPE and case.backend == "gloo":
@@ -180,12 +182,6 @@ def _check_pipeline(case: Case, model: ModelEntry) -> None:
             f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
             f"{case.schedule} it {wrong}"
         )
-
-
-def _check_data(case: Case, model: ModelEntry) -> None:
-    if model.context is not None and case.seq_len > model.context:
-        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
-    checks.check(case, model)
 
 
 def missing_requirement(case: Case, machine: Machine) -> str | None:

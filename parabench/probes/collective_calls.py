@@ -77,7 +77,7 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Around handing the job over; with `waits` the caller is blocked meanwhile."""
+        """Surround the handing over of the job; with `waits` the caller is blocked meanwhile."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()

@@ -84,7 +84,7 @@ class CommunicationProbe(Probe):
         report.facts |= self._buckets.facts() if self._buckets else {}
 
     def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
-        """The bucket that each call reduced, by the call's identity."""
+        """Return {id of a call: the bucket that it reduced}."""
         if self._buckets is None:
             return {}
         reduced = [call for call in taken if call.op == "all_reduce"]
@@ -92,34 +92,35 @@ class CommunicationProbe(Probe):
         return {key: index for key, index in found.items() if index is not None}
 
     def _span(self, call: Call) -> tuple[float | None, float | None]:
-        """When it began and ended. A backend that measures its own kernels knows the begin better than the caller.
+        """Return when a call began and ended. The start is more exact if the backend measured its own kernels.
 
-        What was over before anybody waited for it, and has no future, ended at an unknown moment: it is put where it
+        The end of a call without a future is unknown if it was over before the wait for it: then it is put where it
         was called.
         """
-        begin = None if call.begin is None else self._moments.seconds(call.begin)
-        end = None if call.end is None else self._moments.seconds(call.end)
-        measured = call.measured_s
-        if call.awaited is not None and end is not None and end - self._moments.seconds(call.awaited) < BLOCKED_S:
+        seconds, measured = self._moments.seconds, call.measured_s
+        begin = None if call.begin is None else seconds(call.begin)
+        end = None if call.end is None else seconds(call.end)
+        if call.awaited is not None and end is not None and end - seconds(call.awaited) < BLOCKED_S:
             return begin, begin + measured if begin is not None and measured is not None else None
         if measured is not None and end is not None:
             begin = end - measured
         return begin, end
 
     def _unseen_waits(self, taken: Sequence[Call], begins: Sequence[float]) -> list[tuple[float, float]]:
-        """When training was blocked on futures: DDP, in C++, waits for all buckets of a backward pass as soon as the
-        last is handed over. Where the buckets are not known, a step counts as one pass."""
+        """Return when training was blocked on futures: DDP, in C++, waits for all buckets of a backward pass as soon as
+        the last is handed over. If the buckets are not known, a step counts as one pass."""
+        seconds = self._moments.seconds
         if self._buckets and self._buckets.bytes:
             passes = [i // len(self._buckets.bytes) for i in range(len(taken))]
         else:
-            passes = [step_of(self._moments.seconds(call.made), begins) or 0 for call in taken]
+            passes = [step_of(seconds(call.made), begins) or 0 for call in taken]
         waits = []
         for number in sorted(set(passes)):
             reduced = [call for call, of in zip(taken, passes, strict=True) if of == number]
-            ends = [self._moments.seconds(call.end) for call in reduced if call.end is not None]
+            ends = [seconds(call.end) for call in reduced if call.end is not None]
             handed = reduced[-1].handed
-            if ends and handed is not None and max(ends) > self._moments.seconds(handed):
-                waits.append((self._moments.seconds(handed), max(ends)))
+            if ends and handed is not None and max(ends) > seconds(handed):
+                waits.append((seconds(handed), max(ends)))
         return waits
 
 

@@ -55,7 +55,7 @@ class Devices(Source):
         self._a_rank_was_listed = False
 
     def start(self) -> None:
-        """Find the devices. Raises pynvml.NVMLError where there is no NVML, or it does not tell."""
+        """Find the devices. Raises pynvml.NVMLError if NVML is not available or fails."""
         with ExitStack() as begun:
             begun.enter_context(nvml.session())
             self._devices = [_Device(one, self) for one in self._used()]
@@ -69,29 +69,23 @@ class Devices(Source):
                     device.read(reading)
             if self._ticks % nvml.SELDOM == 0:
                 self._read_processes(device, ranks)
-        if self._ticks % nvml.SELDOM == 0:
-            self._read_fast_counters()
+        fast = [(device, reading) for device in self._devices for reading in device.fast]
+        if fast and self._ticks % nvml.SELDOM == 0:
+            # Last in a tick, so that no other reading is late: all fast counters twice, PAIR_S apart.
+            for device, reading in fast:
+                device.restart(reading)
+            self._sleep(PAIR_S)
+            for device, reading in fast:
+                device.read(reading)
         self._ticks += 1
 
     def stop(self) -> None:
-        """What is seldom read is read once more: a launch may be shorter than its period."""
+        """Read the seldom readings once more: a launch may be shorter than their period."""
         for device in self._devices:
             for reading in nvml.READINGS:
                 if reading.every > 1:
                     device.read(reading)
         self._nvml.close()
-
-    def _read_fast_counters(self) -> None:
-        """Read the fast counters of all devices twice, PAIR_S apart. This is the last part of a tick, so that no other
-        reading is late."""
-        fast = [(device, reading) for device in self._devices for reading in device.fast]
-        if not fast:
-            return
-        for device, reading in fast:
-            device.restart(reading)
-        self._sleep(PAIR_S)
-        for device, reading in fast:
-            device.read(reading)
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
         there = device.ask(FOREIGN, (nvml.processes,))
@@ -105,25 +99,20 @@ class Devices(Source):
             for metric in FOREIGN:
                 device.tell(metric, None, UNLISTED)
             return
-        known_ones = {*ranks, os.getpid(), *self._partners()}
-        strangers = {pid: _name(pid) for pid in there if pid not in known_ones}
+        me = os.getpid()
+        # The processes of the launch that this one is interleaved with.
+        partners = set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
+        strangers = {pid: _name(pid) for pid in there if pid not in {*ranks, me, *partners}}
         device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
         others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
         device.tell("foreign_processes", float(len(others)))
-        if len(known) == len(others):
-            device.tell("foreign_bytes", sum(known))
-        else:
-            device.tell("foreign_bytes", None, UNTOLD)
-
-    def _partners(self) -> set[int]:
-        """The processes of the launch with which this one takes turns."""
-        me = os.getpid()
-        return set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
+        untold = len(known) < len(others)
+        device.tell("foreign_bytes", None if untold else sum(known), UNTOLD if untold else None)
 
 
 def _name(pid: int) -> str | None:
-    """The kernel's name of a process; None where it is gone, or of another namespace."""
+    """Return the kernel's name of a process; None if it has ended or is in another namespace."""
     try:
         return (PROC / str(pid) / "comm").read_text().strip()
     except OSError:
@@ -131,7 +120,7 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device, and what of it is worth asking; its rows are kept by `source`.
+    """One device, and the calls that it supports; `source` keeps its rows.
 
     `fast` are the readings of counters that may overflow between two ticks.
     """
@@ -146,7 +135,7 @@ class _Device:
         self.fast: list[nvml.Reading] = []
 
     def read(self, reading: nvml.Reading) -> None:
-        """One reading, as rows."""
+        """Make one reading, and keep it as rows."""
         seen = self.ask(reading.metrics, reading.asks)
         if seen is None:
             self._counted.pop(reading.metrics, None)
@@ -177,10 +166,8 @@ class _Device:
             self.tell(metric, None if reason else grown / passed_s, reason)
 
     def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:
-        """What the first of `asks` says that this device supports; None, with the reason told, when none answers.
-
-        What is not supported, or not permitted, is not asked again.
-        """
+        """Return the answer of the first of `asks` that this device supports; None, with a row for the reason, if none
+        answers. Calls that are not supported or not permitted are not made again."""
         self._t_s = self._source.now_s()
         left = self._asks.setdefault(metrics, asks)
         reason = None
@@ -201,7 +188,7 @@ class _Device:
         return None
 
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
-        """One row, of the moment of the last question."""
+        """Keep one row, with the time of the last call."""
         self._source.keep(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
 
 
@@ -214,8 +201,7 @@ def sources_of(
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
-    """What cannot be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
-    there is none."""
+    """Return [(device, {metric: why it cannot be read now})] of CUDA's devices, and the reason if there are none."""
     devices, reason = nvml.asked(
         lambda: [(one.number, _unread(one)) for one in nvml.devices_at(nvml.visible_devices())]
     )

@@ -1,4 +1,4 @@
-"""The host while a launch runs: what each rank holds in memory, and how much others compute."""
+"""The host while a launch runs: the memory of each rank, and the CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from parabench.probes.sampler import RankPids, Source
 from parabench.store.record import HostSample
 
-# Which processes are ours is looked up once in so many readings: it costs more than a reading.
+# The processes of this launch are looked up once in this many readings, because that costs more than a reading.
 LOOK_EVERY = 10
 
 ENDED = "the process has ended"
@@ -41,7 +41,7 @@ class Host(Source):
     def tick(self) -> None:
         for rank, pid in self._pids.look().items():
             self._read(rank, "rss_bytes", lambda pid=pid: _resident_bytes(self._process(pid)))  # type: ignore[misc]
-        if self._ticks:  # a share needs a time that it is of
+        if self._ticks:  # the first reading has no earlier one
             self._read(None, "other_cpu_share", self._other_share)
         self._ticks += 1
 
@@ -66,11 +66,11 @@ class Host(Source):
                 self._process(pid)
 
     def _other_share(self) -> float:
-        """What others used of the time since the last reading.
+        """Return the share of others in the CPU time since the last reading.
 
-        The host's time is counted in ticks of 10 ms, a process's more finely, so what one reading gives to others the
-        next may take back. Only what others reach for the first time counts: no share is negative, and over several
-        readings the shares add up to what others used.
+        The host's time is counted in ticks of 10 ms, a process's more finely, so the time of others may decrease from
+        one reading to the next. Only a new maximum counts: no share is negative, and over several readings the shares
+        add up to the time of others.
         """
         if self._ticks % LOOK_EVERY == 1:
             self._find_ours()
@@ -84,14 +84,14 @@ class Host(Source):
             raise ValueError(UNCOUNTED)
         others_s = busy - self._begin - sum(self._spent.values())
         grown = max(0.0, others_s - self._others_s)
-        # What others were given while we did not know yet that it is ours, they have not used.
+        # The time of a new process of ours was counted as that of others until now.
         self._others_s = others_s if new else self._others_s + grown
         return grown / passed
 
 
 def _resident_bytes(process: psutil.Process) -> float:
     resident = process.memory_info().rss
-    if resident == 0:  # a process that has ended, and that nobody has looked after yet
+    if resident == 0:  # a process that has ended, and that its parent has not waited for yet
         raise psutil.NoSuchProcess(process.pid)
     return float(resident)
 
@@ -102,14 +102,14 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _busy_and_all() -> tuple[float, float]:
-    """CPU seconds of all cores since the host began: busy ones, and all."""
+    """Return the CPU seconds of all cores since the host started: (busy, all)."""
     times = psutil.cpu_times()
     busy = times.user + times.nice + times.system + times.irq + times.softirq
     return busy, busy + times.idle + times.iowait + times.steal
 
 
 def descendants(pid: int) -> list[int]:
-    """What a process has started, and what that has. psutil would read every process of the host for it."""
+    """Return the descendants of a process. psutil would read every process of the host for it."""
     found: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():

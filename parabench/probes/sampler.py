@@ -1,6 +1,6 @@
-"""Ten readings a second of what stands around a launch, by a thread of the driver, never by a rank.
+"""The sampler: a thread of the driver that reads hosts and devices ten times a second while a launch runs.
 
-It may not delay a launch, and not fail one: what cannot be read becomes a null with its reason.
+It must not delay a launch or make it fail. A value that cannot be read is null, with the reason.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Source:
     def stop(self) -> None: ...
 
     def now_s(self) -> float:
-        """Seconds since the ranks began."""
+        """Return the seconds since the ranks began."""
         return self._clock() - self._began_s
 
     def keep(self, sample: HostSample | DeviceSample) -> None:
-        """Keep a row: a value always, a null only when its reason is new."""
+        """Keep a row. A null is kept only if its reason is new."""
         what = sample._replace(t_s=0.0, value=None, reason=None)
         if sample.reason is None:
             self._told.pop(what, None)
@@ -64,8 +64,8 @@ class Source:
 class Sampler:
     """Reads `sources` while its block runs, every `period_s` from `began_s` on, on `clock`.
 
-    The moments do not depend on how long reading takes; those that it took too long for are left out, not made up for.
-    A source that raises is not asked again.
+    The schedule does not depend on how long a reading takes; readings that would be late are left out. A source that
+    raises is not read again.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Sampler:
     def __enter__(self) -> Sampler:
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread can be had: the launch goes on without
+        except RuntimeError as error:  # no thread is left: the launch goes on without samples
             self._unread |= {source.name: str(error) for source in self._sources}
         return self
 
@@ -103,12 +103,10 @@ class Sampler:
             self._unread |= {source.name: "a reading did not come back" for source in self._sources}
 
     def run(self) -> None:
-        for source in list(self._sources):
-            self._guarded(source, source.start)
+        self._each(lambda source: source.start())
         at = 0
         while True:
-            for source in list(self._sources):
-                self._guarded(source, source.tick)
+            self._each(lambda source: source.tick())
             self._ticks += 1
             self._cpu_s = time.thread_time()
             due = max(at + 1, math.ceil((self._clock() - self._began_s) / self._period_s))
@@ -116,24 +114,24 @@ class Sampler:
             at = due
             if self._stop.wait(max(0.0, self._began_s + at * self._period_s - self._clock())):
                 break
-        for source in list(self._sources):
-            self._guarded(source, source.stop)
+        self._each(lambda source: source.stop())
         self._cpu_s = time.thread_time()
 
-    def _guarded(self, source: Source, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:
-            self._unread[source.name] = f"{type(error).__name__}: {error}"
-            self._sources.remove(source)
+    def _each(self, act: Callable[[Source], None]) -> None:
+        for source in list(self._sources):
+            try:
+                act(source)
+            except Exception as error:
+                self._unread[source.name] = f"{type(error).__name__}: {error}"
+                self._sources.remove(source)
 
     def samples(self, kind: type[T]) -> list[T]:
-        """The rows of one table that sources have read."""
+        """Return the rows of one table that sources have read."""
         return [sample for source in self._all for sample in source.samples if isinstance(sample, kind)]
 
     def facts(self) -> dict[str, Any]:
-        """What reading cost, and which source could not be read at all: {"period_s", "ticks", "missed", "cpu_s",
-        "unread": {name: reason}}."""
+        """Return the cost of reading, and the sources that failed: {"period_s", "ticks", "missed", "cpu_s", "unread":
+        {name: reason}}."""
         return {
             "period_s": self._period_s,
             "ticks": self._ticks,
@@ -144,12 +142,12 @@ class Sampler:
 
 
 def leave_pid(folder: Path, rank: int) -> None:
-    """Say that this process is `rank`, as RankPids looks for it."""
+    """Record that this process is `rank`, for RankPids."""
     hand_over_file(folder / f"pid{rank}", str(os.getpid()))
 
 
 class RankPids:
-    """The process id of each of `ranks`, as far as they have said it; several threads may ask."""
+    """The process ids of `ranks`, as far as they have left them. Safe for several threads."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
@@ -158,7 +156,7 @@ class RankPids:
         self._lock = threading.Lock()
 
     def look(self) -> dict[int, int]:
-        """{rank: process id} of those that have begun."""
+        """Return {rank: process id} of the ranks that have started."""
         with self._lock:
             for rank in list(self._missing):
                 try:

@@ -71,8 +71,8 @@ class StepClock:
         self.make_room(steps)
 
     def make_room(self, steps: int) -> None:
-        """Make room for so many steps in all, the first ones included; for less than there is, nothing is done. Where
-        there is no room for them (OSError), all is as it was."""
+        """Make room for `steps` steps in all, unless there is room already. If the disk is full (OSError), nothing
+        changes."""
         more = steps * self.width - self._room
         if more <= 0:
             return
@@ -80,7 +80,7 @@ class StepClock:
             with self._path.open("ab") as file:
                 file.write(np.full(more, np.nan).tobytes())
         except OSError:
-            # What there was room for ends amid a step: of such a file no mark would be read.
+            # The file may end inside a step, and then no mark of it would be read.
             os.truncate(self._path, self._room * 8)
             raise
         self._room += more
@@ -92,7 +92,7 @@ class StepClock:
             self._events += [_event() for _ in range(lacking)]
 
     def mark(self) -> None:
-        """The next moment of a step is now."""
+        """Mark the next moment of a step, now."""
         if not self._cuda:
             self._view[self._at] = perf_counter()
         else:
@@ -102,11 +102,11 @@ class StepClock:
         self._at += 1
 
     def skip(self) -> None:
-        """The next moment does not exist: forward and backward take turns in this step."""
+        """Leave out the next moment: forward and backward alternate in this step."""
         self._at += 1
 
     def forget(self, back: int = 1, *, skipped: bool = False) -> None:
-        """The moment marked `back` marks ago was none: with `skipped` it does not exist, else marking goes on there."""
+        """Forget the moment marked `back` marks ago: with `skipped` it does not exist, else marking goes on there."""
         at = self._at - back
         (self._enqueued if self._cuda else self._marks)[at] = np.nan
         if not skipped:
@@ -118,7 +118,7 @@ class StepClock:
             self.forget()
 
     def again(self) -> None:
-        """The moment that was marked last is now."""
+        """Mark the last moment again, now."""
         at = self._at - 1
         if self._cuda:
             self._record(at)
@@ -130,7 +130,7 @@ class StepClock:
         self._enqueued[at] = perf_counter()
 
     def finish(self) -> None:
-        """On CUDA wait for the device and read every mark, placed between two comparisons of the clocks."""
+        """On CUDA, wait for the device and read every mark, placed between two comparisons of the clocks."""
         if not self._cuda:
             return
         self.moments.synchronize()
@@ -139,7 +139,7 @@ class StepClock:
         self.moments.put_on_host(self._marks[: self._at])
 
     def read(self, *, upto: int | None = None, keep: bool = False) -> None:
-        """On CUDA take over the marks that the device has come to, and wait for none; from any thread.
+        """On CUDA, read the marks that the device has reached, without waiting; from any thread.
 
         With `keep` their events are not used again: other moments are read against them.
         """
@@ -182,12 +182,12 @@ class StepClock:
 
     @property
     def enqueued(self) -> int | None:
-        """How many moments the host has come to, where the device comes to them later; None where it is the host's."""
+        """How many moments the host has enqueued, if the device reaches them later; None on the CPU."""
         return self._at if self._cuda else None
 
     def lags(self) -> list[tuple[int, str, float]]:
-        """On CUDA (step, metric, seconds) of how long after the host had enqueued a mark the device came to it, the
-        longest of each step; after `finish`."""
+        """Return, on CUDA after `finish`, (step, metric, seconds) of the longest time in each step from when the host
+        enqueued a mark until the device reached it."""
         if not self._cuda:
             return []
         whole = slice(0, self.steps * self.width)
@@ -195,18 +195,18 @@ class StepClock:
         return [(step, "device_lag_s", float(seconds)) for step, seconds in enumerate(late)]
 
     def begins(self) -> list[float]:
-        """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
+        """Return, after `finish`, the starts of all steps and the end of the last one, in seconds."""
         marks = self._marks[: self._at].reshape(-1, self.width)
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
 
     def came_to(self, mark: int) -> list[float]:
-        """When each step so far came to that one of its marks, in seconds, NaN where it has none; after `finish`."""
+        """Return, after `finish`, the second of this mark in each step; NaN if a step has none."""
         moments: list[float] = self._marks[: self._at].reshape(-1, self.width)[:, mark].tolist()
         return moments
 
 
 class AroundClock:
-    """Marks what `clock` marks, `width` marks a step, for instruments that act when a mark was made."""
+    """Wraps a clock with `width` marks a step, for instruments that act after each mark."""
 
     def __init__(self, clock: StepMarker, width: int = MARKS) -> None:
         self._clock, self._width, self._at = clock, width, 0
@@ -228,15 +228,15 @@ class AroundClock:
 
 
 def _event() -> accelerator.Event:
-    """One that whoever waits for it sleeps until, instead of spinning."""
+    """Make an event with a time. Waiting for it sleeps instead of spinning."""
     event: accelerator.Event = accelerator.api().Event(enable_timing=True, blocking=True)
     return event
 
 
 def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray[np.float64]:
-    """A rank's marks, shape (steps, width), in seconds; NaN where the rank never came. All NaN when it never began.
+    """Read a rank's marks, shape (steps, width), in seconds; NaN for marks that the rank did not reach.
 
-    Where the rank itself found out how many steps it takes, `steps` is None: as many as it had made room for.
+    If the rank itself found out the number of steps, `steps` is None: then it is the number that it made room for.
     """
     size = path.stat().st_size if path.exists() else 0
     if steps is None:
@@ -247,13 +247,12 @@ def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray
 
 
 def write_counts(folder: Path, rank: int, counts: Counts) -> None:
-    """Leave in a launch's folder how many steps its ranks agreed to take, whatever becomes of the rank."""
+    """Write the numbers of steps that ranks agreed on to the launch's folder, where they survive the rank."""
     hand_over_file(folder / f"counts{rank}", f"{counts.warmup} {counts.measured}")
 
 
 def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
-    """(warm-up steps, measured ones) that any of these ranks left there; None where none was told to find them out, or
-    came so far."""
+    """Return (warm-up steps, measured steps) that any of these ranks wrote; None if none did."""
     told = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)
     if told is None:
         return None
@@ -274,8 +273,8 @@ class Anchor(NamedTuple):
 
 
 class Moments:
-    """Takes moments of what runs on `device`, and says when they were. On CUDA it waits for the device now, and again
-    when it is told to `close`."""
+    """Takes moments of work on `device`, and converts them to seconds. On CUDA, its creation and `close` wait for the
+    device."""
 
     def __init__(self, device: torch.device) -> None:
         self.now = clock_of(device)
@@ -310,14 +309,14 @@ class Moments:
             accelerator.synchronize(self._device)
 
     def know(self, event: accelerator.Event, device_s: float) -> None:
-        """`event`, later than all that are known, was at `device_s`; moments after it are read against it from now."""
+        """Add an event, later than all known ones, that was at `device_s`. Later moments are read against it."""
         self._known.append(event)
         self._known_s.append(device_s)
 
     def close(self) -> None:
-        """Wait for the device, and compare the clocks again: from now every moment is placed between two anchors.
+        """Wait for the device, and compare the clocks again. Then every moment is placed between two anchors.
 
-        Where they differ by less than the anchors' own errors the drift is not known, and none is assumed.
+        If the clocks differ by less than the anchors' errors, the drift is unknown, and none is assumed.
         """
         if self._first is None:
             return
@@ -337,7 +336,7 @@ class Moments:
         return self._clock
 
     def on_host(self, device_s: float) -> float:
-        """The clock's reading when the device's clock had counted `device_s` since the first anchor."""
+        """Return the host's time when the device's clock had counted `device_s` since the first anchor."""
         return self.begin_s + device_s * self._rate
 
     def put_on_host(self, marks: npt.NDArray[np.float64]) -> None:
@@ -347,17 +346,17 @@ class Moments:
         marks += self.begin_s
 
     def seconds(self, moment: Moment) -> float:
-        """The clock's reading at `moment`. On CUDA only after the device was waited for."""
+        """Return the host's time at `moment`, in seconds. On CUDA, wait for the device first."""
         if isinstance(moment, float):
             return moment
-        # Where it lies is told well enough by the first of all, how far from one near it only by that one. The last but
-        # one before it, so that the grid of the first reading cannot make it one that comes after.
+        # The first event is exact enough to find a nearby one, against which the moment is read. It is the last but one
+        # before the moment, so that the grid of the first reading cannot choose one after it.
         near = max(0, bisect_right(self._known_s, elapsed_s(self._known[0], moment)) - 2)
         return self.on_host(self._known_s[near] + elapsed_s(self._known[near], moment))
 
 
 def anchor(device: torch.device) -> Anchor:
-    """Let `device`, which is idle, record an event between two readings of the host's clock: the narrowest of
+    """Record an event on an idle `device` between two readings of the host's clock. Return the narrowest of
     ANCHOR_TRIES pairs."""
     stream = accelerator.current_stream(device)
 
@@ -374,7 +373,7 @@ def anchor(device: torch.device) -> Anchor:
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:
-    """The step that `second` lies in; None outside of all. `begins` are the steps' beginnings, in order, and the last's
-    end."""
+    """Return the step that contains `second`; None if there is none. `begins` are the starts of the steps in order, and
+    the end of the last one."""
     step = bisect_right(begins, second, hi=len(begins) - 1) - 1
     return step if step >= 0 and second <= begins[-1] else None

@@ -1,4 +1,4 @@
-"""What figures and tables of a report show of each configuration and of each launch."""
+"""Tables of configurations and launches for the figures and tables of a report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     work = [of_work[case] for case in cases["case_id"]]
     found = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
-        # As they are, not rounded: they name the case, also in the command that runs it again.
+        # Not rounded, because they identify the case, also in the command that repeats it.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **behind(cases, answers, slower_unranked(seen, answers)),
         **marks(cases, answers),
@@ -102,7 +102,7 @@ def page_launches(seen: SessionData) -> pd.DataFrame:
     )
 
 
-# Columns of different tables that would have the same name, or none that tells what they are.
+# Columns that need another name, because theirs is ambiguous or not descriptive.
 _RENAMED = {
     "step_s": "instrumented_s", "data_s": "instrumented_data_s", "measured": "state_bytes",
     "theory": "state_theory_bytes", "formula": "state_formula", "exact": "state_exact",
@@ -137,9 +137,9 @@ _OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
 def behind(cases: pd.DataFrame, answers: Sequence[Ranking], unranked: Mapping[str, float]) -> pd.DataFrame:
     """Return columns next to `cases`.
 
-    `plus_minus_s` is the 95 % half-width of a step time. `slower` is the ratio to the best of its workload in common
+    `plus_minus_s` is the 95% half-width of a step time. `slower` is the ratio to the best of its workload in common
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
-    for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
+    for a case that is not ranked. An eliminated case has its repetition, counted from 1, and the bound.
     """
     rows: dict[str, dict[str, Any]] = {case: {} for case in cases["case_id"]}
     for answer in answers:

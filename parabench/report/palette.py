@@ -62,7 +62,7 @@ def algorithm_style(algorithm: str) -> Style:
     return Style(colour_of(ALGORITHM, algorithm), _DASH.get(algorithm, "solid"), _symbol(ALGORITHM, algorithm))
 
 
-# As far as they are told apart on light and dark alike.
+# Colors that are distinguishable on light and dark backgrounds.
 _SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 
 

@@ -20,7 +20,7 @@ from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
-from parabench.plan.resolve import is_count, resolve_device
+from parabench.plan.resolve import device_of, is_count
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.records import Record
 from parabench.session.stopping import AdaptiveStopping
@@ -233,6 +233,8 @@ def plan_training(
             "--self-check measures a case twice in a launch that cases share, and here none do; drop --launches, or "
             "give --rounds with it"
         )
+    own = [device for sweep in suite.sweeps for device in sweep.axes.get("device", ("auto",))]
+    devices = overrides.get("device") or own
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
     # Without a CUDA device there is nothing to remember, and no step is taken for it.
     settled = (
@@ -252,16 +254,10 @@ def plan_training(
         question=suite.question,
         file=suite.path,
         findings=(
-            *measured_on_cpu(devices_of(suite, overrides), plan, machine),
+            *measured_on_cpu(devices, plan, machine),
             *([finding] if protocol.memory_snapshot and not on_cuda else ()),
         ),
     )
-
-
-def devices_of(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """Return the devices that a suite's cases name: of `overrides`, or else its own; "auto" if they name none."""
-    named = overrides.get("device")
-    return list(named or (device for sweep in suite.sweeps for device in sweep.axes.get("device", ("auto",))))
 
 
 def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Machine) -> tuple[Finding, ...]:
@@ -288,7 +284,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     for size in asked or ():
         if not is_count(size):
             raise UsageError(f"world_size is {size!r}; it must be a whole number of 1 or more")
-    device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
+    device = device_of({"device": (overrides.get("device") or ("auto",))[0]}, machine)
     here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
     sweeps = tuple(
         Sweep({"nodes": (fewest_nodes(size, here),), **each.axes, "world_size": (size,)})
@@ -313,7 +309,7 @@ def fewest_nodes(ranks: int, most: int) -> int:
 
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
     """Which of a suite's machines this one is, for the devices that were asked for."""
-    devices = {resolve_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
+    devices = {device_of({"device": each}, machine) for each in overrides.get("device", ("auto",))}
     if accelerator.TYPE not in devices:
         return CPU
     return GPUS if machine.ranks(accelerator.TYPE) * machine.nodes > 1 else ONE_GPU

@@ -1,4 +1,4 @@
-"""A session in a store, new or resumed, and the folder that it lies in: one run at a time holds it."""
+"""Start or resume a session in a results database, and lock its folder for one run at a time."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class FolderInUse(UsageError):
     """Another run holds the output folder."""
 
 
-# Of an ab.
+# The variants of an `ab`.
 SIDES = {"a", "b"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState(Generic[C, P]):
-    """A session in the store, new or resumed, and what it already has."""
+    """A new or resumed session in the database, and its finished launches."""
 
     session_id: int
     plan: Plan[C, P]
@@ -48,8 +48,10 @@ class SessionState(Generic[C, P]):
 
 @contextmanager
 def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
-    """The store of `folder`, held for this run, for two at once would disturb one another's times and store. Both are
-    made where they are not there, unless it `resumes` what they hold. Raises UsageError."""
+    """Open the database of `folder` and lock the folder, because two runs at once would disturb each other.
+
+    Both are created if they do not exist, unless the run `resumes` a session. Raises UsageError.
+    """
     if resumes:
         check_resumable(folder)
     check_own_folder()
@@ -72,8 +74,10 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
 
 
 def left_of(request: Request) -> Sequence[Request]:
-    """The sessions that are still to be run: where they are resumed, from the one that is the store's last. Where all
-    are finished nothing is planned anew, so no options are needed: the stored plan is followed. Raises UsageError."""
+    """Return the sessions to run. With --resume, they start at the last session in the database.
+
+    If all are finished, the stored plan is used, so that a resumed run needs no options. Raises UsageError.
+    """
     parts = request.parts()
     if len(parts) == 1 or not request.resume:
         return parts
@@ -93,7 +97,7 @@ def left_of(request: Request) -> Sequence[Request]:
 
 
 def check_resumable(folder: Path, what: str = "session") -> Path:
-    """The store of `folder`. Raises UsageError where there is none whose `what` could be resumed."""
+    """Return the path of the database in `folder`. Raises UsageError if there is none."""
     path = folder / STORE_NAME
     if not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no {what} to resume; run without --resume")
@@ -101,7 +105,7 @@ def check_resumable(folder: Path, what: str = "session") -> Path:
 
 
 def check_writable(folder: Path, what: str = "output folder", option: str = "--out") -> None:
-    """Make `folder` and prove that a file can be written there, else UsageError that names the option."""
+    """Create `folder` and write a file there. Raises UsageError, with the option, if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -112,7 +116,7 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
 
 
 def check_traces(folder: Path, protocol: AnyProtocol) -> None:
-    """Raise UsageError when launches are to leave traces in `folder`/traces and could not."""
+    """Raise UsageError if launches write traces and `folder`/traces cannot be written."""
     if isinstance(protocol, Protocol) and protocol.traced:
         check_writable(folder / TRACES, "folder for traces")
 
@@ -127,8 +131,13 @@ def begin_session(
     nodes: Sequence[Mapping[str, Any]] = (),
     about: Mapping[str, Any] | None = None,
 ) -> SessionState[C, P]:
-    """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of all where
-    it is on several; node 0's is completed with this machine's, which is `about` where several processes tell of it."""
+    """Record a new session.
+
+    Args:
+        interleaved: as for `Store.begin_session`.
+        nodes: the environment of each node, if there are several. This machine's is added to that of node 0.
+        about: the environment of this machine, if several processes have already collected it.
+    """
     here = environment(machine) if about is None else dict(about)
     if nodes:
         here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
@@ -194,7 +203,7 @@ def resume(
 
 
 def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None:
-    """Raise UsageError when a session is resumed by another label than it has."""
+    """Raise UsageError if a session is resumed with another label."""
     if label is not None and label != row.label:
         there = "no label" if row.label is None else f"the label {row.label!r}"
         raise UsageError(
@@ -204,7 +213,7 @@ def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None
 
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
-    """Raise UsageError where a plan that is resumed needs more or larger nodes than this command was given."""
+    """Raise UsageError if a resumed plan needs more or larger nodes than the command has."""
     nodes = max((case.nodes for case in plan.cases), default=1)
     ranks = max((-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes), default=1)
     given = machine.ranks_per_node or 0
@@ -217,7 +226,7 @@ def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
 
 
 def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, instead: str) -> SessionState[Any, Any]:
-    """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
+    """Return the stored state of a session. Raises UsageError, with the command `instead`, if `plan` differs."""
     stored = Plan.from_dict(row.plan)
     if plan is not None and not plan.asks_as(stored):
         raise UsageError(
@@ -233,13 +242,13 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
 
 
 def resume_command(store: Path, kind: str = "training", *options: str) -> str:
-    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
+    """Return the command that resumes the last session of `store`, which has this kind."""
     command = "collectives" if kind == "collectives" else "run"
     return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
 
 
 def _as_begun(store: Store, row: PlannedSession) -> str:
-    """The command that continues a session; of a suite that takes several, with those that follow."""
+    """Return the command that resumes a session, and the later sessions of its suite."""
     kind = row.plan.get("kind", "training")
     if kind == "compute" or (kind == "collectives" and row.argv[1:2] == ["run"]):
         return shlex.join([*row.argv, "--resume", "--out", str(store.path.parent)])
@@ -247,7 +256,7 @@ def _as_begun(store: Store, row: PlannedSession) -> str:
 
 
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
-    """Both sides of the ab of which `row` is one. Raises UsageError where it was stopped before both had begun."""
+    """Return both variants of the `ab` of `row`. Raises UsageError if it stopped before both had started."""
     sides = store.sides(row.interleaved["run"])
     if set(sides) != SIDES:
         raise UsageError(
@@ -258,12 +267,11 @@ def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
 
 
 def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
-    """What the sides of an ab were, a and b. Not in all words: the store has no path but its last name, and `...` for a
-    value that may be a secret."""
+    """Return the settings of variants a and b. The database has only the last name of a path, and `...` for secrets."""
     return [sides[name].interleaved.get("setting", "...") for name in sorted(sides)]
 
 
 def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:
-    """The command that continues the last ab of `store`, of sides with these settings; with `options`."""
+    """Return the command that resumes the last `ab` of `store`, whose variants have these settings."""
     both = chain.from_iterable(zip(("--a", "--b"), settings, strict=True))
     return shlex.join(["parabench", "ab", "--resume", *both, *options, "--out", str(store.parent)])

@@ -110,6 +110,8 @@ class Runner(Generic[C, P]):
 
     # The first block whose cases share launches.
     first_shared: ClassVar[int] = FIRST_BLOCK
+    # The earlier launches that predict a shared one.
+    shared_kind: ClassVar[str] = SHARED
 
     plan: Plan[C, P]
     launch: Executor = _nobody
@@ -282,19 +284,16 @@ class Runner(Generic[C, P]):
         """
         if self.plan.protocol.deadline_s is not None:
             return self.plan.protocol.deadline_s * len(cases)
-        walls = [self._known_s(case, SHARED if len(cases) > 1 else ALONE) for case in cases]
-        known_s = sum(filter(None, walls)) + self._turns_s(cases, protocol)
+        kind = self.shared_kind if len(cases) > 1 else ALONE
+        walls = [self._wall_s.get((case.id, kind)) for case in cases]
+        known_s = sum(filter(None, walls))
+        if isinstance(protocol, TurnsProtocol):
+            known_s += sum(
+                protocol.steps_of(at) * (self.step_times.get(case.id) or 0.0) for at, case in enumerate(cases)
+            )
         new = [case for case, wall_s in zip(cases, walls, strict=True) if wall_s is None]
         first_s = self._first_deadline_s(new, protocol) if new else 0.0
         return first_s + (max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0)
-
-    def _known_s(self, case: C, kind: str) -> float | None:
-        """Return what an earlier launch of the case took, or its part of a shared launch, in seconds."""
-        return self._wall_s.get((case.id, kind))
-
-    def _turns_s(self, cases: Sequence[C], protocol: Any) -> float:
-        """Return what the interleaved steps take on top, in seconds."""
-        return 0.0
 
     def _first_deadline_s(self, new: Sequence[C], protocol: Any) -> float:
         """Return the part of a deadline for cases that were not launched yet, in seconds."""
@@ -331,6 +330,8 @@ class TrainingRunner(Runner[Case, Protocol]):
     run."""
 
     first_shared = FIRST_BLOCK + 1
+    # A shared launch builds each case as a separate launch does.
+    shared_kind = ALONE
 
     _failed_references: dict[str, int] = field(default_factory=dict)
 
@@ -428,15 +429,6 @@ class TrainingRunner(Runner[Case, Protocol]):
                 self.references[single.id] = reference_of(launch)
             else:
                 self._failed_references[single.id] = tries + 1
-
-    def _known_s(self, case: Case, kind: str) -> float | None:
-        # In a shared launch, each case is built as in its own launch.
-        return super()._known_s(case, ALONE)
-
-    def _turns_s(self, cases: Sequence[Case], protocol: Any) -> float:
-        if not isinstance(protocol, TurnsProtocol):
-            return 0.0
-        return sum(protocol.steps_of(at) * (self.step_times.get(case.id) or 0.0) for at, case in enumerate(cases))
 
     def _first_deadline_s(self, new: Sequence[Case], protocol: Any) -> float:
         allowance = sum(map(self._allowance_s, new))

@@ -90,7 +90,7 @@ class AdaptiveStopping:
         from parabench.analysis.ranking.stopping import block_seconds, candidates
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 
-        left, tell = candidates(launches, patient=self.budget_s is not None), f"{100 * SHARP_ENOUGH:g} %"
+        left, tell = candidates(launches, patient=self.budget_s is not None), f"{100 * SHARP_ENOUGH:g}%"
         if not left.cases:
             for heading in left.too_noisy:
                 of = f"{heading}: " if heading else ""

@@ -54,15 +54,18 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
 
 
 class Loop:
-    """Marks the steps of one rank on `clock`. A step ends where a batch is asked for after the optimizer has stepped:
-    with gradient accumulation it is of several batches.
+    """Mark the steps of one rank on `clock`. A step ends when a batch is requested after the optimizer has stepped, so
+    with gradient accumulation it has several batches.
 
-    A step is none that was begun when its loop was left, and goes on in the next one: it holds what was done between.
+    A step that continues in another loop over batches is discarded, because it includes the time between the loops.
 
-    `begin_step(step)` is called between two steps, again for a step that is begun again, and gives the marker for the
-    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch,
-    `first_forward` amid the first step's forward calls, and `first_gradients` when they are there. `failed` receives
-    the first error of a callback; the steps that were marked before it stay.
+    Args:
+        begin_step: Called between two steps, and again if a step starts again. Returns the marker for the step, or
+            `None` to mark no further steps.
+        first_batch: Called with the first batch.
+        first_forward: Called during the forward calls of the first step.
+        first_gradients: Called when the first step has its gradients.
+        failed: Receives the first error of a callback. The steps before it are kept.
     """
 
     def __init__(
@@ -103,17 +106,17 @@ class Loop:
 
     @property
     def batches_of_step(self) -> int:
-        """How many batches most steps have: with accumulation the last of an epoch may have fewer, and one that a loss
-        scaler had the optimizer leave out is part of the next."""
+        """The number of batches of most steps. With accumulation, the last step of an epoch may have fewer, and a step
+        that a loss scaler skips is part of the next one."""
         return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
 
     def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
-        """Of those of `steps` that had several batches, how long they waited for those after the first, in seconds."""
+        """Return the seconds that `steps` with several batches waited for batches after the first, by step."""
         return {at: self._later_waits[at] for at in steps if at < len(self._later_waits) and self._later_waits[at]}
 
     @contextlib.contextmanager
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """While the block runs the model and its optimizer tell."""
+        """Observe the model and its optimizer while the block runs."""
         hooks = (
             optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -360,7 +361,8 @@ class Observer:
         if not wanted or step == self._begun:  # a step that begins twice was none at first
             self._instruments_off(step)
         if wanted and self._on is None:
-            self.guard.call(INSTRUMENTED, self._instruments_on)
+            self._on = self.guard.call(INSTRUMENTED, self._instruments)
+            self._used += [self._on] if self._on is not None else []
         self._begun = step
         if self._on is None:
             self._plain_until = min(self.schedule.plain_until(step), step - step % ROOM + ROOM)
@@ -385,12 +387,18 @@ class Observer:
         self.guard.failed(STEP_MARKS, why)
         self._instruments_off(self.steps)
 
-    def _instruments_on(self) -> None:
-        self._on = Instruments(self._probed(), self._keep_peaks, self._instruments_failed)
-        self._used.append(self._on)
-
-    def _instruments_failed(self, why: Exception) -> None:
-        self.guard.failed(INSTRUMENTED, why)
+    def _instruments(self) -> Instruments:
+        rank, size = self.group.rank, self.group.size
+        probed = ProbedRank(
+            case=self.case(),
+            protocol=Protocol(),
+            info=RankInfo(rank, size, self.device),
+            parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
+            optimizer=self.optimizer,
+            clock=self._clock,
+            take_step=_not_ours,
+        )
+        return Instruments(probed, self._keep_peaks, partial(self.guard.failed, INSTRUMENTED))
 
     def _instruments_off(self, step: int) -> None:
         if self._on is not None:
@@ -416,19 +424,6 @@ class Observer:
     def _first_gradients(self) -> None:
         gradients = (each.grad for each in self.module.parameters() if each.grad is not None)
         self._gradient_bytes = self.guard.call(MEMORY, lambda: held_bytes(gradients)) or 0
-
-    def _probed(self) -> ProbedRank:
-        """Return this rank as probes take it."""
-        rank, size = self.group.rank, self.group.size
-        return ProbedRank(
-            case=self.case(),
-            protocol=Protocol(),
-            info=RankInfo(rank, size, self.device),
-            parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
-            optimizer=self.optimizer,
-            clock=self._clock,
-            take_step=_not_ours,
-        )
 
 
 def _not_ours() -> None:

@@ -50,24 +50,20 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
         kind = case.op, case.world_size, case.dtype, case.redop
         for size, in_place in case.turns():
             alike.setdefault((kind, size, in_place), []).append(place)
-    return [
-        _stage(protocol, size, in_place, tuple(places), number)
-        for number, ((_, size, in_place), places) in enumerate(alike.items())
-    ]
-
-
-def _stage(protocol: CollectiveProtocol, size: int, in_place: bool, places: tuple[int, ...], number: int) -> Stage:
-    """Make the stage with that `number`, which seeds the orders of its rounds. Each repetition has its cases in another
-    order, so these orders differ too."""
     # If calls are back to back, the second reading of warm-up runs on into the first turn.
     warmup, run_in = (protocol.warmup, 0) if protocol.mode == LATENCY else (1, 1)
-    dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
-    turns = [
-        Turn(places[at], readings + (run_in if first == 0 else 0))
-        for first, (order, readings) in enumerate(zip(orders(len(places), len(dealt), number), dealt, strict=True))
-        for at in order
-    ]
-    return Stage(size, in_place, places, warmup, tuple(turns))
+    found = []
+    for number, ((_, size, in_place), places) in enumerate(alike.items()):
+        dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
+        # The number of the stage seeds the orders. Each repetition has its cases in another order, so these differ too.
+        rounds = zip(orders(len(places), len(dealt), number), dealt, strict=True)
+        turns = [
+            Turn(places[at], readings + (run_in if first == 0 else 0))
+            for first, (order, readings) in enumerate(rounds)
+            for at in order
+        ]
+        found.append(Stage(size, in_place, tuple(places), warmup, tuple(turns)))
+    return found
 
 
 def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:

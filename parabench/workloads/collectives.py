@@ -7,6 +7,7 @@ smaller one is in the first of them, and the others wait.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -125,15 +126,12 @@ def _samples(
 
 def _wrong(ranks: Sequence[CaseReport]) -> Failure | None:
     """Return the first rank that found wrong elements, and how many there are in all; None if all are right."""
-    total: dict[tuple[int, bool], int] = {}
-    first = None
-    for rank, each in enumerate(ranks):
-        for size, in_place, count in each.wrong:
-            if count:
-                first = rank if first is None else first
-                total[size, in_place] = total.get((size, in_place), 0) + count
-    if not total:
+    first = next((rank for rank, each in enumerate(ranks) if any(count for *_, count in each.wrong)), None)
+    if first is None:
         return None
+    total: Counter[tuple[int, bool]] = Counter()
+    for size, in_place, count in (check for each in ranks for check in each.wrong if check[2]):
+        total[size, in_place] += count
     counts = "; ".join(
         f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(total.items())
     )

@@ -219,13 +219,13 @@ class HostWire(Wire):
 
     def _round_trips(self, partner: int) -> tuple[list[float], int]:
         counted = self._protocol.round_trips
-        return [self._round_trip(partner) for _ in range(self._protocol.warmup + counted)], counted
-
-    def _round_trip(self, partner: int) -> float:
-        begin = perf_counter()
-        self._say(partner, 1)
-        self._hear(partner)
-        return perf_counter() - begin
+        took = []
+        for _ in range(self._protocol.warmup + counted):
+            begin = perf_counter()
+            self._say(partner, 1)
+            self._hear(partner)
+            took.append(perf_counter() - begin)
+        return took, counted
 
     def _transfer(self, partner: int, size: int) -> float:
         payload = self._bytes(size)

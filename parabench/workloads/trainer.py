@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
@@ -214,11 +214,16 @@ def build(case: Case, rank_info: RankInfo, material: Material | None = None) -> 
             )
         optimizer = LossScale(optimizer, rank_info.device)
         scale = partial(getattr, optimizer, "scale")
-    norm = parallel.gradient_norm or partial(norm_of_gradients, parameters, parallel.full_tensor)
+    gather = None if parallel.full_tensor is base.full_tensor else parallel.full_tensor
+
+    def norm() -> float:
+        """Return the L2 norm of all gradients; the strategy gathers those that only it can read."""
+        found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
+        return norm_of(gather(each, gradient) if gather else gradient for each, gradient in found)
 
     def gradient_norm() -> float | None:
         """Return the norm of the gradients, without the factor of a scaled loss. A collective call."""
-        found = norm()
+        found = (parallel.gradient_norm or norm)()
         return found if found is None or scale is None else found / scale()
 
     most = model.clip_norm
@@ -260,12 +265,3 @@ def no_formula(model: Model) -> dict[str, str]:
     if not all(each.requires_grad for each in model.module.parameters()):
         return {"no_formula": "the model has frozen parameters"}
     return {}
-
-
-def norm_of_gradients(
-    parameters: Mapping[str, nn.Parameter], full_tensor: Callable[[nn.Parameter, Tensor], Tensor]
-) -> float:
-    """Return the L2 norm of all gradients; the strategy gathers those that only it can read. A collective call."""
-    own = full_tensor is not base.full_tensor
-    found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
-    return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)

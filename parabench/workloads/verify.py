@@ -35,7 +35,7 @@ EARLY = 5
 
 # Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
 # difference grows with the steps. These are ten times what was measured, or more (docs/explanation/verification.md); a
-# lost or doubled contribution moves the norm by 5 % or more, at the first step.
+# lost or doubled contribution moves the norm by 5% or more, at the first step.
 _MEASURED = {
     "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
     "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
@@ -43,7 +43,7 @@ _MEASURED = {
 
 
 def _derived(precision: str) -> Tolerance:
-    """bfloat16's, in proportion to the unit roundoff, as rounding differences are."""
+    """Return the tolerance of bf16-mixed in proportion to the unit roundoff, as rounding differences are."""
     known = _MEASURED["bf16-mixed"]
     share = PRECISIONS[precision].roundoff / PRECISIONS["bf16-mixed"].roundoff
     return Tolerance(known.loss * share, known.later_loss * share, known.grad_norm * share)
@@ -147,10 +147,17 @@ def _same_training(launch: Launch, reference: Reference | None) -> str | None:
     equal. With verification `first_loss`, only the first loss is compared."""
     if _case(launch).verification == FIRST_LOSS:
         return _same_start(launch, reference) or _replicas(launch)
-    message = _one_devices(launch, reference) if reference is not None else None
-    if reference is not None and message is not None:
-        return message + _cause(launch, reference)
-    return message or _replicas(launch)
+    if reference is None:
+        return _replicas(launch)
+    tolerance = _tolerance(launch)
+    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
+    compared = _compared(launch, losses, reference)
+    message = (
+        _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
+        or _difference("loss", compared, reference.loss, tolerance.of_loss)
+        or _unknown({step: loss for step, loss in losses.items() if step not in compared})
+    )  # fmt: skip
+    return _replicas(launch) if message is None else message + _cause(launch, reference)
 
 
 def _cause(launch: Launch, reference: Reference) -> str:
@@ -174,17 +181,6 @@ def _cause(launch: Launch, reference: Reference) -> str:
 def _suspects(launch: Launch) -> Sequence[str]:
     found: Sequence[str] = launch.facts.get("verification", {}).get("suspects", ())
     return found
-
-
-def _one_devices(launch: Launch, reference: Reference) -> str | None:
-    tolerance = _tolerance(launch)
-    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
-    compared = _compared(launch, losses, reference)
-    return (
-        _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
-        or _difference("loss", compared, reference.loss, tolerance.of_loss)
-        or _unknown({step: loss for step, loss in losses.items() if step not in compared})
-    )  # fmt: skip
 
 
 def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
@@ -220,13 +216,11 @@ def _same_start(launch: Launch, reference: Reference | None) -> str | None:
     """Require that the first loss is one device's, because every rank starts with its parameters, and all are
     finite."""
     losses = _mean_over_ranks(launch, "loss")
+    message = None
     if reference is not None:
         first = {step: value for step, value in losses.items() if step == 0}
-        tolerance = _tolerance(launch)
-        message = _difference("loss", first, {0: reference.loss.get(0)}, tolerance.of_loss)
-        if message is not None:
-            return message
-    return _unknown(losses)
+        message = _difference("loss", first, {0: reference.loss.get(0)}, _tolerance(launch).of_loss)
+    return message or _unknown(losses)
 
 
 def _unknown(losses: Values) -> str | None:

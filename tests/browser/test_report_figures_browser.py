@@ -88,9 +88,9 @@ def test_bars_of_an_instrumented_step_lie_one_after_the_other_and_what_is_hidden
         assert (bars[name]["base"][0], bars[name]["x"][0]) == (begin, length), name
     assert (bars["compute"]["x"][1], bars["exposed communication"]["base"][1]) == (7500, 8500)
     assert len({bar["marker"]["color"] for bar in bars.values()}) == 4
-    assert panel["data"][-1]["text"] == [" 15 %", " 14 %"]
+    assert panel["data"][-1]["text"] == [" 15%", " 14%"]
     assert bars["data"]["hovertext"][0].startswith(
-        "data: 1,000 ms, 10 % of the step<br><b>fsdp native, 2 ranks</b><br>5,000 ms per step"
+        "data: 1,000 ms, 10% of the step<br><b>fsdp native, 2 ranks</b><br>5,000 ms per step"
     )
 
 

@@ -6,7 +6,7 @@ import { aCase, aLaunch, givePage } from "./page.js";
 
 const column = (name, format, ...beside) => ({ name, head: name, format, beside });
 const CASES = [
-  aCase({ case_id: "a", step_time_s: 0.05, plus_minus_s: 0.0004, ratio: 1.25, low: 1.2, high: 1.3, bad: true, change: "+25 %" }),
+  aCase({ case_id: "a", step_time_s: 0.05, plus_minus_s: 0.0004, ratio: 1.25, low: 1.2, high: 1.3, bad: true, change: "+25%" }),
   aCase({ case_id: "b", step_time_s: null, ratio: null, how: "oom", bad: false, change: "" }),
 ];
 givePage({
@@ -50,7 +50,7 @@ const cells = (table, of, i) => columnsOf(table, of).map(({ cell }) => shown(cel
 
 test("a cell is made by its column's format, with what stands beside it", () => {
   assert.deepEqual(cells("cases", cases, 0).slice(1), [
-    "ok: status bad", "50.0", "0.4", "1 of 1", "+25 %: status bad", "1.20 1.20 to 1.30: advice", "1, 1", "1.0 %",
+    "ok: status bad", "50.0", "0.4", "1 of 1", "+25%: status bad", "1.20 1.20 to 1.30: advice", "1, 1", "1.0%",
   ]);
 });
 
@@ -61,7 +61,7 @@ test("sizes of collectives are those of the selected cases, and wrong elements a
 });
 
 test("what is unknown is a dash, and in the place of a side's number stands how its case ended", () => {
-  assert.deepEqual(cells("cases", cases, 1).slice(2), ["–", "–", "1 of 1", "–", "–", "1, 1", "1.0 %"]);
+  assert.deepEqual(cells("cases", cases, 1).slice(2), ["–", "–", "1 of 1", "–", "–", "1, 1", "1.0%"]);
   assert.deepEqual([0, 1].map((i) => cells("sides", cases, i)[0]), ["50.0", "oom: status bad"]);
 });
 

@@ -7,7 +7,7 @@ import { givePage } from "./page.js";
 givePage({});
 const COLOURS = { "--ink": "#111", "--line": "#ccc", "--wash": "#eee" };
 globalThis.getComputedStyle = () => ({ fontFamily: "serif", getPropertyValue: (name) => ` ${COLOURS[name]} ` });
-const { laidOut, nameLines, themed } = await import("../../reports/script/charts/layout.js");
+const { laidOut, legendLines, nameLines, themed, withShortNames } = await import("../../reports/script/charts/layout.js");
 
 test("a layout has the page's colours, and what it says of itself stays", () => {
   const layout = themed(laidOut("step time (ms)", "", {
@@ -33,4 +33,16 @@ test("a name is cut into lines that a phone has room for, and its ranks come las
   const { yaxis, xaxis } = themed({ yaxis: { ticktext: [name] }, xaxis: { ticktext: [name] } });
   assert.deepEqual(yaxis.ticktext, [lines.join("<br>")]);
   assert.deepEqual(xaxis.ticktext, [name]);
+});
+
+test("on a phone a legend of many names has two columns of short names", () => {
+  globalThis.innerWidth = 360;
+  const few = Array.from({ length: 6 }, (_, i) => ({ name: `two_level(ring,tree) 25 MiB ${i}` }));
+  const hidden = { name: "hidden", showlegend: false };
+  assert.deepEqual([legendLines([...few, hidden]), themed({}, [...few, hidden]).legend.entrywidth], [6, undefined]);
+  const many = [...few, { name: "ring" }];
+  assert.deepEqual([legendLines(many), themed({}, many).legend.entrywidth], [4, 0.48]);
+  assert.ok(withShortNames(many).every(({ name }) => name.length <= 22));
+  globalThis.innerWidth = 1100;
+  assert.deepEqual([legendLines(many), themed({}, many).legend.entrywidth, withShortNames(many)], [7, undefined, many]);
 });

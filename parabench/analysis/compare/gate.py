@@ -1,4 +1,4 @@
-"""The gate: did it get slower? Two sides, configuration by configuration."""
+"""The gate: compare each configuration of two variants and detect slowdowns."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def sentences(of: Comparison) -> list[str]:
 
 
 def _outcomes(of: Comparison) -> str:
-    """Return '2 cases slower (ddp ring +10 %; fsdp +8.1 %), 3 same'."""
+    """Return '2 cases slower (ddp ring +10%; fsdp +8.1%), 3 same'."""
     found: list[str] = []
     for outcome in sorted(Outcome, key=lambda each: each is Outcome.SAME):
         rows = [row for row in of.rows if row.outcome is outcome]
@@ -175,8 +175,8 @@ def _outcomes(of: Comparison) -> str:
 
 
 def tolerated(of: Comparison) -> str:
-    """Return the tolerance as it was given: '2 %'."""
-    return f"{100 * of.tolerance:.6g} %"
+    """Return the tolerance as it was given: '2%'."""
+    return f"{100 * of.tolerance:.6g}%"
 
 
 def _bounds(of: Comparison) -> Iterator[str]:
@@ -225,7 +225,7 @@ def _basis(of: Comparison) -> Iterator[str]:
         yield f"The bounds contain the variation between {sessions}: {typical} (standard deviation, typical case)."
     if between.allowed:
         which = "" if between.allowed == len(of.judged) else f" in {format.count(between.allowed, 'case')}"
-        share = f"{100 * between.allowance:.6g} % or more{which} (standard deviation, --between-sessions)"
+        share = f"{100 * between.allowance:.6g}% or more{which} (standard deviation, --between-sessions)"
         there = f"the store of base has {sessions} of its suite and environment"
         yield f"Sessions are assumed to differ by {share}: {there}, and {FEWEST_SESSIONS} are needed to measure it."
 
@@ -250,20 +250,20 @@ def lines(of: Comparison) -> list[str]:
 
 
 def line(row: CaseResult) -> str:
-    """Return a configuration in one line: 'slower: LABEL: 41.2 ms -> 45.0 ms, +9.2 % (95 %: ...); upper bound ...'."""
+    """Return a configuration in one line: 'slower: LABEL: 41.2 ms -> 45.0 ms, +9.2% (95%: ...); upper bound ...'."""
     if row.ratio is None:
         return f"{row.outcome}: {row.label}: {row.note}"
     change = f"{format.milliseconds(row.base_step_time_s)} -> {format.milliseconds(row.candidate_step_time_s)}"
     change += f", {format.signed(row.ratio - 1)}"
     if row.low is not None:
-        change += f" (95 %: {interval(row)})"
+        change += f" (95%: {interval(row)})"
     if row.upper is not None:
         change += f"; upper bound {format.signed(row.upper - 1)}"
     return f"{row.outcome}: {row.label}: {change}{'; ' + row.note if row.note else ''}"
 
 
 def interval(row: CaseResult) -> str:
-    """Return the 95% interval of a change: '+8.1 % to +10 %'; empty if it is unknown."""
+    """Return the 95% interval of a change: '+8.1% to +10%'; empty if it is unknown."""
     if row.low is None or row.high is None:
         return ""
     return f"{format.signed(row.low - 1)} to {format.signed(row.high - 1)}"

@@ -123,7 +123,7 @@ def lines(of: Machines) -> list[str]:
 
 def table(of: Machines) -> list[list[str]]:
     """Return the head, then the cells of each configuration with a ratio, candidate / base."""
-    ratios = chain.from_iterable((title, "95 %") for title in TITLES.values())
+    ratios = chain.from_iterable((title, "95%") for title in TITLES.values())
     rows = [["Case", *(f"{name}, ms" for name in of.names), *ratios]]
     for row in of.rows:
         step = row.step_time[0]

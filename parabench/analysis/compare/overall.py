@@ -221,8 +221,8 @@ def _verdict(of: Overall) -> str:
 
 
 def over(mean: Mean) -> str:
-    """Return 'geometric mean of 3 cases; 95 %: 0.40 to 0.42'."""
-    ends = "no interval" if mean.low is None else f"95 %: {interval(mean)}"
+    """Return 'geometric mean of 3 cases; 95%: 0.40 to 0.42'."""
+    ends = "no interval" if mean.low is None else f"95%: {interval(mean)}"
     return f"geometric mean of {format.count(mean.cases, 'case')}; {ends}"
 
 

@@ -22,7 +22,7 @@ from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01
 # After how many pairs of launches a proposal may be accepted, and which share of what it may spend goes into each look:
-# most into the one at which a gain of 2 % shows on a quiet machine.
+# most into the one at which a gain of 2% shows on a quiet machine.
 SPENT = {4: 0.1, 8: 0.6, 12: 0.15, 18: 0.1, 27: 0.05}
 MOST_PAIRS = max(SPENT)
 # Before, nothing tells how launches differ.

@@ -313,7 +313,7 @@ TABLES = {
 
 
 def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
-    """Return the answer of `predict`, which is `told` in these sentences."""
+    """Return the answer of `predict`, with the sentences `told`."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
         fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}

@@ -45,7 +45,7 @@ class Objective:
         return 1 / cost if self.inverse else cost
 
     def worse(self, fraction: float | None) -> str:
-        """Return 'is 9 % slower', 'needs 9 % more memory'."""
+        """Return 'is 9% slower', 'needs 9% more memory'."""
         return self.more.format(words.percent(fraction))
 
 

@@ -65,7 +65,7 @@ def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
 
 def race_note(looks: Sequence[Look]) -> list[str]:
     """Return when configurations were eliminated, and by which bound: 'Left the race: 11 configurations by block 3,
-    24 % or more behind.'"""
+    24% or more behind.'"""
     left = list(exits(looks).values())
     if not left:
         return []

@@ -34,7 +34,7 @@ from parabench.store.store import STORE_NAME
 MOST_NAMES = 3
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
 NARROWING_MIN = 30
-# The candidates of a ranking by their place, and other configurations that it names.
+# Fields of a ranking: candidates by place, and single configurations.
 PLACES = ("best", "tied", "slower", "not_compared")
 _CASES = ("best", "winner", "default", "same_training")
 # The tables of the answer. A text is the difference of a workload from the others.
@@ -52,7 +52,7 @@ TABLES = {
 
 
 def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = ()) -> Answer:
-    """Return the answer of `best`: the tables of all workloads below each other, stored and `computed` warnings."""
+    """Return the answer of `best`: the joined tables of all workloads, and the stored and `computed` warnings."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in rankings:
         of = {"workload": each.heading}
@@ -84,7 +84,7 @@ def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
             parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
     parts.append(of_turns(seen, small=False))
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
+    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
         parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
         decided = any(answer.decided for answer in answers)
@@ -313,7 +313,7 @@ def _more_blocks(answer: Ranking) -> str:
     """Return how many more blocks would resolve the set; empty if it is sharp enough."""
     if answer.more_blocks is None:
         return ""
-    resolving = f"Resolving {100 * SHARP_ENOUGH:g} %"
+    resolving = f"Resolving {100 * SHARP_ENOUGH:g}%"
     if answer.blocks + answer.more_blocks > MOST_BLOCKS:
         return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy."
     takes = ""
@@ -359,5 +359,5 @@ def _no_comm_baseline(answer: Ranking) -> str:
         return f"{step}; no launch or repetition that counts connects it with the fastest."
     between = ""
     if of.low is not None and of.high is not None:
-        between = f" (95 %: {format.percent(max(0.0, of.low))} to {format.percent(max(0.0, of.high))})"
+        between = f" (95%: {format.percent(max(0.0, of.low))} to {format.percent(max(0.0, of.high))})"
     return f"{step}, {format.percent(max(0.0, of.share))} less than the fastest's{between}."

@@ -24,7 +24,7 @@ _Z = np.linspace(-8.5, 8.5, 171)
 _DENSITY = np.exp(-_Z * _Z / 2) / math.sqrt(2 * math.pi) * (_Z[1] - _Z[0])
 # The range of standard normal deviates is always below the first, and its distribution is a polynomial of this degree.
 _WIDEST, _DEGREE = 17.0, 256
-# Smaller coefficients are rounding.
+# Smaller coefficients are rounding errors.
 _ROUNDING = 1e-13
 # The largest step between logarithms of the estimated over the true standard deviation.
 _FINEST = 0.02
@@ -102,7 +102,7 @@ def _largest(comparisons: int, correlation: float) -> Numbers:
 
 
 def _trimmed(coefficients: Numbers) -> Numbers:
-    """Return Chebyshev's coefficients without those at the end that are rounding: most, if there are few deviates."""
+    """Return Chebyshev coefficients without the trailing rounding errors."""
     trimmed: Numbers = np.asarray(chebtrim(coefficients, _ROUNDING), dtype=float)
     return trimmed
 

@@ -19,7 +19,7 @@ from parabench.analysis.step.breakdown import with_numbers
 from parabench.store.record import Finding, Phase
 
 SPANS = ("forward", "backward", "communication")
-# Two clocks that see the same step agree within a few percent: at 2 ranks on shared CPUs three spans in four by 5 %.
+# Two clocks that see the same step agree within a few percent: at 2 ranks on shared CPUs three spans in four by 5%.
 DISAGREES = 0.20
 # What lies between the two instruments' moments: hooks, and copying small buckets back, mostly 0.1 to 0.7 ms on a CPU.
 DISAGREES_S = 1e-3

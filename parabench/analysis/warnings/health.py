@@ -13,7 +13,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 
-# A dedicated GPU's clocks stay within about 1-2 % under a steady load.
+# A dedicated GPU's clocks stay within about 1-2% under a steady load.
 CLOCK_RANGE = 0.05
 THIRDS = 3
 # At its power limit now and then is what a device does under load; for longer, the limit decides how fast it is.

@@ -20,13 +20,13 @@ from parabench.machine import accelerator
 from parabench.store.record import Finding, Status
 from parabench.strategies import STRATEGIES, Rule
 
-# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
-# 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
+# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5% and the median's
+# 9.7%, and a third of a launch has few steps, so 10% is what undisturbed launches do not reach. A dedicated
 # GPU is quieter.
 DRIFTS = {"cpu": 0.10, accelerator.TYPE: 0.05}
 # By how much launches of one case differed there, in their number; it was not measured for a dedicated GPU.
 AA_SPREAD = {"cpu": 0.025}
-# Twice that; a dedicated GPU's clocks stay within about 1-2 %.
+# Twice that; a dedicated GPU's clocks stay within about 1-2%.
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
@@ -49,7 +49,7 @@ LOCAL_FORWARD = tuple(
     name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Rule.REFERENCE
 )
 # By how much a node's ranks compute longer than those of the others. Twice what medians of equal launches differ by on
-# shared CPUs (9.7 %); clocks of dedicated GPUs stay within 1-2 %, and 5 % is what a straggler has to cost, too.
+# shared CPUs (9.7%); clocks of dedicated GPUs stay within 1-2%, and 5% is what a straggler has to cost, too.
 SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
 # In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
 # half of them, but not by as much.

@@ -74,7 +74,7 @@ def _slower(row: Mapping[Any, Any]) -> str:
     if row["slower"]:
         text = f"{format.percent(abs(row['slower']))} {'slower' if row['slower'] > 0 else 'faster'} than the best"
     if format.known(row["slower_low"]):
-        text += f" (95 %: {format.percent(row['slower_low'])} to {format.percent(row['slower_high'])})"
+        text += f" (95%: {format.percent(row['slower_low'])} to {format.percent(row['slower_high'])})"
     return text
 
 

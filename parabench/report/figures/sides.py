@@ -157,7 +157,7 @@ def _ratio_points(of: Several, at: int, drawn: list[tuple[int, str, str, Result]
 
 
 def _in_words(each: Result) -> str:
-    ends = f"95 %: {interval(each)}" if each.low is not None else "no interval: it needs two launches per side"
+    ends = f"95%: {interval(each)}" if each.low is not None else "no interval: it needs two launches per side"
     return f"{format.times(each.ratio or 1)} times ({ends})"
 
 

@@ -102,7 +102,7 @@ def usage(seen: SessionData) -> list[Panel]:
 def _usage(own: pd.DataFrame) -> Panel:
     texts = [
         f"{format.flop_rate(flops)}<br>"
-        + (f"MFU {format.digits(mfu * 100, 2)} %" if format.known(mfu) else f"MFU unknown: {plain(reason or '')}")
+        + (f"MFU {format.digits(mfu * 100, 2)}%" if format.known(mfu) else f"MFU unknown: {plain(reason or '')}")
         for flops, mfu, reason in zip(own["flops_per_s"], own["mfu"], own["mfu_reason"], strict=True)
     ]
     if own["mfu"].notna().any():

@@ -1,4 +1,4 @@
-"""Sections of the answer: the ranking, the race, the trade between step time and peak memory, and what a step costs
+"""Sections of the answer: the ranking, racing, the trade-off between step time and peak memory, and what a step costs
 along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ _BLUE = "#0072B2"
 # Names in the text of a point of a race.
 _MOST_NAMES = 4
 # Text under the figures of bucket sizes.
-_CAPS = "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest."
+_CAPS = "A list such as 1+4 has the cap of each bucket; the last cap applies to all further buckets."
 
 
 def ranking_section(seen: SessionData) -> Section:
     """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
     answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
     caption = (
-        "How much slower than the best each selected case is, with 95 % intervals; left is better. Filled marks are "
+        "How much slower than the best each selected case is, with 95% intervals; left is better. Filled marks are "
         "not statistically distinguishable from the best."
     )
     reading = [
         "The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once (Hsu's "
-        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They leave out changes "
-        "that affect all cases of a block or a shared launch. Step times, with the spread of launches, are in the "
+        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They exclude changes "
+        "that affect all configurations of a repetition or a shared launch. Step times, with the spread of "
+        "launches, are in the "
         "table of all cases.",
         *filter(None, map(not_compared, answers)),
     ]
     if any(answer.race for answer in answers):
         reading.append(
-            "A case that left the race was slower than the best by at least the bound beside its name; the fastest "
-            "leaves wrongly in at most one race of twenty."
+            "An eliminated configuration was slower than the best by at least the bound next to its name. The fastest "
+            "configuration is eliminated by mistake in at most 1 of 20 runs."
         )
     if not answers:
         caption = (
             "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
             "distinguishable from the fastest."
         )
-        reading = ["The line spans the fastest to the slowest launch of a case. The axis does not start at zero."]
+        reading = [
+            "The line spans the fastest to the slowest launch of a configuration. The axis does not start at zero."
+        ]
     return Section(
         "ranking",
         "Ranking",
@@ -71,7 +74,7 @@ def _relative(answer: Ranking) -> Table:
         (
             Column("Case", "label"),
             Column("Behind the best", "slower", "percent"),
-            Column("95 %", _interval, WORDED),
+            Column("95%", _interval, WORDED),
             *([Column("Left the race", lambda each: left.get(each.case_id), WORDED)] if left else []),
             Column("Launches", "launches", "count"),
         ),
@@ -96,7 +99,7 @@ def race_section(seen: SessionData) -> Section | None:
         "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
         "the cases still in the race. Dotted lines: cases left; on top: how many race on.",
         panels=panels,
-        reading=f"Half-widths are simultaneous, at 95 %. The race ends when a difference of {100 * SHARP_ENOUGH:g} % "
+        reading=f"Half-widths are simultaneous, at 95%. The race ends when a difference of {100 * SHARP_ENOUGH:g}% "
         "would show, when one case is left, or when the time is over. When and by which bound each case left is in the "
         "table of the ranking.",
     )
@@ -125,12 +128,12 @@ def _race_panel(answer: Ranking) -> Panel | None:
         "line": {"color": _BLUE},
         "marker": {"color": _BLUE, "size": 8},
         "text": [_hover(look, labels) for look in sharp],
-        "hovertemplate": "±%{y:.3~g} % %{text}<extra></extra>",
+        "hovertemplate": "±%{y:.3~g}% %{text}<extra></extra>",
     }
     goal = {
         "type": "scatter",
         "mode": "lines",
-        "name": f"{enough:g} %: sharp enough",
+        "name": f"{enough:g}%: sharp enough",
         "x": [0, end],
         "y": [enough, enough],
         "line": {"color": GREY, "dash": "dash", "width": 1.5},
@@ -174,13 +177,14 @@ def front_section(seen: SessionData) -> Section | None:
         "front",
         "Step time against peak memory",
         "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
-        "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
+        "The selected configurations have no trade-off: none has both a step time and a peak memory, or one "
+        "configuration is best "
         "in both.",
         tuple(map(_front, answers)),
         panels=front(seen),
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
-        "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
-        "launches; memory is that of the largest rank. The axes do not start at zero.",
+        "significantly worse in the other. Filters do not change this. Points are means over "
+        "launches; memory is from the rank with the highest peak. The axes do not start at zero.",
     )
 
 
@@ -214,7 +218,8 @@ by_bucket_section = _figures(
     "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
     "workload.",
     "No strategy has more than one bucket size at one world size.",
-    "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
+    "Bars span the fastest to the slowest launch. The shaded range covers the bucket sizes with a filled mark; "
+    "“default” "
     f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
 )
 heat_section = _figures(
@@ -224,14 +229,15 @@ heat_section = _figures(
     "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
     "configuration of the same workload.",
     "No strategy has two algorithms and two bucket sizes at one world size.",
-    "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
+    "The lightest cells are at least 25% slower than the fastest one. Empty cells were not measured, or are not "
     f"selected. {_CAPS}",
 )
 algorithms_section = _figures(
     "algorithms",
     algorithms,
     "Step time vs native all-reduce",
-    "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
+    "Step time of an algorithm divided by the step time of native, at the same strategy, ranks and bucket size. "
+    "Left of the line is "
     "faster than native.",
     "No algorithm was measured along with native at the same strategy, world size and bucket size.",
     "Bars span the fastest to the slowest launch of an algorithm, over the mean step time of native; native's own bar "

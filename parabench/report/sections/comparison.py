@@ -1,4 +1,4 @@
-"""The sections of pages of several sides: who is fastest, what differs, and where the numbers are from."""
+"""Sections of pages with several variants: the fastest one, the differences, and the sources of the numbers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _scaling(of: Several) -> Section:
     return Section(
         "scaling",
         "Scaling",
-        "Throughput and efficiency against the world size: a colour per side, a dash per strategy.",
+        "Throughput and efficiency against the world size: a color per variant, a dash per strategy.",
         "No side has a strategy that was measured at two world sizes.",
         panels=sides_curves.scaling(of),
         reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
         "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
-        "where that was not measured, to the curve's smallest world size.",
+        "if that was not measured, to the curve's smallest world size.",
     )
 
 
@@ -85,12 +85,12 @@ def _ratios(of: Several, works: Sequence[Overall]) -> Section:
     return Section(
         "ratios",
         f"Every case relative to {first}",
-        f"Left of the line is faster than {first}. Bars are 95 % intervals.",
+        f"Left of the line is faster than {first}. Bars are 95% intervals.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         panels=sides.ratios(of, works, "step_time"),
-        reading="They include the variation between sessions where the sides were not interleaved. A filled mark is "
-        "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled where "
-        "its interval, with blocks of launches as units, excludes 1. The axis is logarithmic.",
+        reading="They include the variation between sessions if the variants were not interleaved. A filled mark is "
+        "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled if "
+        "its interval, with repetitions as units, excludes 1. The axis is logarithmic.",
     )
 
 
@@ -150,7 +150,7 @@ def given_section(of: Several, works: Sequence[Overall], at: str, name: str, tit
     return Section(
         at,
         title,
-        f"Right of the line is better than {works[0].names[0]}. The geometric mean is filled where its interval "
+        f"Right of the line is better than {works[0].names[0]}. The geometric mean is filled if its interval "
         "excludes 1.",
         "No case has this number on two sides, so there is nothing to draw.",
         lead=lead,

@@ -82,7 +82,7 @@ def _section(history: History, lead: str) -> Section:
     return Section(
         "history",
         "Over time",
-        "A mark is a session's step time with its 95 % interval; a line is a level, a diamond a change point.",
+        "A mark is a session's step time with its 95% interval; a line is a level, a diamond a change point.",
         "No launch succeeded, so there is nothing to draw.",
         (_changes(history),),
         panels=_panels(history)[:MOST_PANELS],
@@ -240,7 +240,7 @@ def _changes(history: History) -> Table:
         Column("What changed then", lambda row: _changed(row["shift"].changed, MOST_CHANGES) or NOTHING),
         Column("Since", "session.day", WORDED),
         Column("Change", "shift.change", "signed"),
-        Column("95 %", lambda row: f"{format.signed(row['shift'].low)} to {format.signed(row['shift'].high)}", WORDED),
+        Column("95%", lambda row: f"{format.signed(row['shift'].low)} to {format.signed(row['shift'].high)}", WORDED),
         Column("ms", lambda row: f"{_ms(row['shift'].before_s)} → {_ms(row['shift'].after_s)}", WORDED),
     )
     return table_of("Change points", columns, rows, closed=False)

@@ -169,7 +169,7 @@ def _operation(call: dict[Any, Any]) -> str:
 
 
 def parts_section(seen: SessionData) -> Section:
-    """Return the section of the parts of the timed steps."""
+    """Return the section of the parts of the measured steps."""
     rows = measured(seen.cases).dropna(subset=list(STEP_PARTS), how="all")
     how = "medians over the steps of the slowest rank, then over launches; the ranking may use another statistic"
     if set(rows["statistic"]) == {MEAN}:
@@ -177,7 +177,7 @@ def parts_section(seen: SessionData) -> Section:
     return Section(
         "parts",
         "Step breakdown",
-        "Parts of the timed steps. Backward includes the communication that it waits for.",
+        "Parts of the measured steps. Backward includes the communication that it waits for.",
         nothing_to_draw(seen) or "The parts of a step were not recorded.",
         panels=step_parts(seen),
         reading=f"Values are {how}. With micro-batches or accumulation, forward and backward are one part."

@@ -1,4 +1,4 @@
-"""How far launches agree: their variation, their drift, drift over the session, and which of them are excluded."""
+"""Agreement of launches: variation, drift within launches and over the session, and excluded launches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHY_NO_COUNT = {
 
 
 def spread_section(seen: SessionData) -> Section:
-    """How far the launches of a case are from one another."""
+    """Return the section of the variation between launches of a case."""
     shaded = (
         f"Shaded is ±{format.percent(AA_SPREAD['cpu'])}, the variation of the {STATISTIC['cpu']} of a case's launches "
         f"on a shared CPU. A case whose launches differ by more than {format.percent(NOISY['cpu'])} has a warning."
@@ -34,8 +34,8 @@ def spread_section(seen: SessionData) -> Section:
     return Section(
         "spread",
         "Launch-to-launch variation",
-        "Each launch relative to the step time of its case. The narrower, the smaller the differences that can be "
-        "resolved.",
+        "Each launch relative to the step time of its configuration. The narrower the range, the smaller the "
+        "differences that can be detected.",
         "No case has two valid launches, so their variation is unknown.",
         panels=spread(seen),
         reading=shaded if (seen.counted["device"] == "cpu").any() else "",
@@ -43,7 +43,7 @@ def spread_section(seen: SessionData) -> Section:
 
 
 def drift_section(seen: SessionData) -> Section:
-    """Whether steps became slower within a launch."""
+    """Return the section of drift within launches."""
     devices = [device for device in DRIFTS if (seen.counted["device"] == device).any()] or list(DRIFTS)
     limits = [f"±{format.percent(DRIFTS[each])}" + f" on {each}" * (len(devices) > 1) for each in devices]
     return Section(
@@ -57,11 +57,11 @@ def drift_section(seen: SessionData) -> Section:
 
 
 def order_section(seen: SessionData) -> Section:
-    """Whether the machine drifted from launch to launch."""
+    """Return the section of drift over the session."""
     return Section(
         "order",
         "Drift over the session",
-        "The same launches in the order in which they ran. The lines are the medians of the blocks.",
+        "The same launches in the order in which they ran. The lines are the medians of the repetitions.",
         "No case has two valid launches, so drift over the session is unknown.",
         panels=order(seen),
         reading="A trend, or a jump from block to block, is due to the machine (clocks, temperature, other load), "

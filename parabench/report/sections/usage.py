@@ -153,4 +153,4 @@ def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> Iterat
 
 def _share(mfu: float) -> str:
     """Return two digits, because small models use a thousandth of a large device, which is not 0."""
-    return f"{format.digits(mfu * 100, 2)} %" if format.known(mfu) else DASH
+    return f"{format.digits(mfu * 100, 2)}%" if format.known(mfu) else DASH

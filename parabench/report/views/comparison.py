@@ -72,7 +72,7 @@ def _answer(each: Overall) -> dict[str, object]:
         if mean.ratio is None:
             numbers.append((name, format.UNKNOWN, "", mean.reason))
         else:
-            ends = f"95 %: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
+            ends = f"95%: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
             numbers.append((name, format.times(mean.ratio), "times", ends))
     return {"heading": each.heading, "sentences": sentences(each), "numbers": numbers, "of": each}
 

@@ -50,10 +50,10 @@ def _changes(of: Comparison) -> Section:
     return Section(
         "changes",
         "Change of each case",
-        "Candidate over base, with 95 % intervals; right of the line is slower. The shaded band is the tolerance.",
+        "Candidate over base, with 95% intervals; right of the line is slower. The shaded band is the tolerance.",
         "No case has a step time on both sides, so there is nothing to draw.",
         panels=change_panels(of),
-        reading="A grey tick is the one-sided 95 % upper bound: slowdowns beyond it are ruled out. A tick right of the "
+        reading="A grey tick is the one-sided 95% upper bound: slowdowns beyond it are ruled out. A tick right of the "
         "band means that a slowdown of the tolerance is not ruled out. The figure shows the first "
         f"{MOST_DOTS} cases, and the table has all numbers.",
     )
@@ -70,7 +70,7 @@ COLUMNS = (
     Column("Base ms", "base_step_time_s", "ms"),
     Column("Candidate ms", "candidate_step_time_s", "ms"),
     Column("Change", "ratio", WORDED, beside=("change",)),
-    Column("95 % interval", "low", WORDED, beside=("interval",)),
+    Column("95% interval", "low", WORDED, beside=("interval",)),
     Column("Upper bound", "upper", WORDED, beside=("above", "open")),
     Column("Launches", "n_base", "pair", beside=("n_candidate",)),
 )
@@ -115,7 +115,7 @@ def change_panels(of: Comparison) -> list[Panel]:
         return []
     changes = 100 * (rows[["ratio", "low", "high", "upper"]].astype(float) - 1)
     rows["hover"] = [
-        f"{plain(label)}: {change} (95 %: {interval or format.UNKNOWN})"
+        f"{plain(label)}: {change} (95%: {interval or format.UNKNOWN})"
         for label, change, interval in zip(rows["label"], rows["change"], rows["interval"], strict=True)
     ]
     traces = []
@@ -132,7 +132,7 @@ def change_panels(of: Comparison) -> list[Panel]:
             traces.append(marks(own["ratio"], own.index.tolist(), str(outcome), hovers, marker, error_x=bars))
     bounds = changes["upper"].dropna()
     tick = {"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}}
-    ruled_out = [f"slowdowns above {above} are ruled out (95 %)" for above in rows["above"][bounds.index]]
+    ruled_out = [f"slowdowns above {above} are ruled out (95%)" for above in rows["above"][bounds.index]]
     traces.append(marks(bounds, bounds.index.tolist(), "upper bound", ruled_out, tick))
     share = 100 * of.tolerance
     over_all = {"y0": 0, "y1": 1, "yref": "paper"}

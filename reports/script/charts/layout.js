@@ -4,16 +4,26 @@ import { shortened } from "../core/format.js";
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
 
+// On a phone, a legend of many names has two columns of small names: one column would be as tall as the figure.
+export const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
+const MOST_NAMES = 6;
+const COLUMNS = { entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } };
+const inLegend = (traces) => traces.filter(({ showlegend }) => showlegend !== false).length;
+const hasColumns = (traces) => onPhone() && inLegend(traces) > MOST_NAMES;
+export const legendLines = (traces) => Math.ceil(inLegend(traces) / (hasColumns(traces) ? 2 : 1));
+export const withShortNames = (traces) => (hasColumns(traces)
+  ? traces.map((trace) => ({ ...trace, name: shortened(trace.name ?? "", 22) })) : traces);
+
 // The look of every figure, made here or in Python: where legend and margins are; text and grid in the page's colours, so
 // that one figure reads in light, dark and print.
-export const themed = (layout) => {
+export const themed = (layout, traces = []) => {
   const [ink, line, wash] = [colour("--ink"), colour("--line"), colour("--wash")];
   const font = { family: getComputedStyle(document.body).fontFamily, color: ink };
   const dressed = {
     margin: { l: 8, r: 20, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
     ...layout, dragmode: false, font: { size: 13, ...layout.font, ...font },
     hoverlabel: { bgcolor: wash, bordercolor: line, font: { ...font }, align: "left" },
-    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", ...layout.legend },
+    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", ...layout.legend, ...(hasColumns(traces) ? COLUMNS : {}) },
   };
   for (const key of Object.keys(layout).filter(isAxis)) {
     dressed[key] = {

@@ -4,7 +4,7 @@ import { figures } from "../core/data.js";
 import { element } from "../core/element.js";
 import { count } from "../core/format.js";
 import { isSelected, onChange, openCase } from "../core/state.js";
-import { themed } from "./layout.js";
+import { themed, withShortNames } from "./layout.js";
 import { caseAt, hasCases, ofSelected, shows } from "./selection.js";
 
 const MOST_PANELS = 8;
@@ -18,12 +18,12 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
     const heading = plot.parentElement?.querySelector(":scope > figcaption");
     if (heading) {
       heading.dataset.title ??= heading.textContent;
-      const text = [heading.dataset.title, note].filter(Boolean).join(" · ");
-      heading.textContent = text.charAt(0).toUpperCase() + text.slice(1);
+      const { title } = heading.dataset;
+      heading.textContent = title ? [title, note].filter(Boolean).join(" · ") : (note ?? "").replace(/^t/, "T");
       heading.hidden = !heading.textContent;
     }
     const size = { width: plot.clientWidth, height: plot.clientHeight };
-    await Plotly.react(plot, traces, { ...themed(layout), ...size }, config);
+    await Plotly.react(plot, withShortNames(traces), { ...themed(layout, traces), ...size }, config);
     if (!plot.dataset.listens) {
       plot.dataset.listens = "yes";
       plot.on("plotly_click", ({ points }) => {

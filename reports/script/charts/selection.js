@@ -3,7 +3,7 @@
 import { rowOf } from "../core/data.js";
 import { count, fixed } from "../core/format.js";
 import { isSelected, state } from "../core/state.js";
-import { nameLines } from "./layout.js";
+import { legendLines, nameLines, onPhone } from "./layout.js";
 
 export const shows = (ids) => !ids || !state.filters.size || (ids !== "all" && ids.split("|").some(isSelected));
 export const hasCases = ({ data }) => data.some(({ meta, customdata }) => meta || customdata?.some(Boolean));
@@ -39,7 +39,6 @@ const named = (traces, all) => {
 // A figure with a row for each name: the rows of the selected cases move together, and at most `most` are shown, those
 // with the lowest `order`. A row with an order below 0 is no case, and always shown. `head` are the pixels of axis and legend, `least` the lines of text that a row has room for.
 const LEAST_HEIGHT = 60;  // for one row; with less, plotly makes no room for its axis
-const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
 const inRows = (traces, layout, { most, which, head, least, order }) => {
   const rowAt = (trace, i) => Math.round(trace.y[i]);
   const there = [...new Set(traces.flatMap((trace) => trace.y.map((_, i) => rowAt(trace, i))))].sort((a, b) => a - b);
@@ -52,7 +51,7 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
   }));
   const names = shown.map((row) => layout.yaxis.ticktext[row]);
   const lines = Math.max(document.documentElement.dataset.print ? 1 : least, ...names.map((name) => nameLines(name).length));
-  const legend = onPhone() && layout.showlegend !== false ? kept.filter(({ showlegend }) => showlegend !== false).length - 1 : 0;
+  const legend = onPhone() && layout.showlegend !== false ? legendLines(kept) - 1 : 0;
   return {
     traces: kept,
     layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },

@@ -23,10 +23,10 @@ const beside = (margin, of) => {
 };
 const percent = (fraction, plus) => {
   const [size, sign] = [Math.abs(fraction) * 100, fraction < 0 ? "−" : plus];
-  if (size > 0 && size < 0.01) return "<0.01 %";
-  if (size > 1000) return `${fraction < 0 ? "<" : ">"}${sign}1,000 %`;
-  if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)} %`;
-  return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)} %`;
+  if (size > 0 && size < 0.01) return "<0.01%";
+  if (size > 1000) return `${fraction < 0 ? "<" : ">"}${sign}1,000%`;
+  if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)}%`;
+  return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)}%`;
 };
 
 const orDash = (say) => (value, ...more) => (known(value) ? say(value, ...more) : "–");

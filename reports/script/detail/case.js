@@ -44,7 +44,7 @@ const numbersOf = (row) => {
 // What the numbers above are.
 const howMade = (row) => {
   const spread = known(cases.spread[row]) ? `the slowest launch is ${say.percent(cases.spread[row])} over the fastest` : "the spread is unknown: one launch";
-  const margin = known(cases.plus_minus_s[row]) ? "± is the half-width of a 95 % interval (Student's t), from what case and block "
+  const margin = known(cases.plus_minus_s[row]) ? "± is the half-width of a 95% interval (Student's t), from what case and block "
     + "leave unexplained in its launches, weighed together with that of all cases of its work" : "± is unknown";
   return `Both times are one number a launch, then the mean over launches on the log scale; ${margin}; ${spread}. `
     + "Memory is the largest of all launches.";

@@ -31,7 +31,7 @@ const sidesTable = (row) => {
 
 export const sidesDetail = (row, { tables }) => [
   part("On each side", sidesTable(row), element(
-    "p", { class: "caption" }, `“Times” is the step beside that of ${sides[0]}, with the 95 % interval of this case alone. `
+    "p", { class: "caption" }, `“Times” is the step beside that of ${sides[0]}, with the 95% interval of this case alone. `
       + "Each launch, its parts and its timeline stand in the side’s own report.",
   )),
   tables,

@@ -115,7 +115,7 @@ def test_noise_answers_for_a_baseline(lab: Lab) -> None:
     said = parabench(*words, "base.db")
     assert said.exit_code == 3, said.output
     assert said.output.splitlines()[-1].startswith("Against the baseline nightly a gate passes with a tolerance of 2")
-    assert "is measured in 0 of 1 case, from 1 session (needed: 4); otherwise 5.0 % is assumed." in said.output
+    assert "is measured in 0 of 1 case, from 1 session (needed: 4); otherwise 5.0% is assumed." in said.output
     told = json.loads(parabench(*words, "base.db", "--json", "-").stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
     (row,) = told["tables"]["baseline"]
@@ -132,7 +132,7 @@ def test_noise_fills_the_workflow_again(lab: Lab) -> None:
     options = f"--launches {gate.gate_launches} --rounds {asked.answer.rounds}"
     said = parabench("noise", "--from", lab.folder / "out", "--workflow", "new.yml")
     assert said.exit_code == 0, said.output
-    assert said.output.splitlines()[-1] == f"new.yml: a tolerance of 2.0 %, {options}"
+    assert said.output.splitlines()[-1] == f"new.yml: a tolerance of 2.0%, {options}"
     found = yaml.load(Path("new.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]["gate"]["steps"][1]["with"]
     assert (found["suite"], found["tolerance"], found["options"]) == ("quick", "2%", options)
     before = Path("new.yml").read_text()

@@ -45,10 +45,10 @@ def series(lab: Lab) -> Series:
 def test_what_gains_is_kept_and_what_does_not_is_discarded(lab: Lab) -> None:
     lab.step_s["b"] = 0.009
     assert propose(lab, "FAST=1") == 0, lab.output
-    assert "Proposal 1: accepted: it saves 10 % of a step, at least " in lab.output
+    assert "Proposal 1: accepted: it saves 10% of a step, at least " in lab.output
     lab.step_s["b"] = 0.010
     assert propose(lab) == 1, lab.output
-    assert "Proposal 2: rejected: a gain of 1.0 % of a step is ruled out." in lab.output
+    assert "Proposal 2: rejected: a gain of 1.0% of a step is ruled out." in lab.output
     assert "Series: 2 proposals, 1 accepted; " in lab.output
     lab.step_s["b"] = 0.0103
     assert propose(lab, "SLOW=1") == 1
@@ -64,7 +64,7 @@ def test_what_gains_is_kept_and_what_does_not_is_discarded(lab: Lab) -> None:
 def test_series_rejects_a_gain_below_least(lab: Lab) -> None:
     lab.step_s["b"] = 0.00995
     assert propose(lab) == 1, lab.output
-    assert "a gain of 1.0 % of a step is ruled out" in lab.output
+    assert "a gain of 1.0% of a step is ruled out" in lab.output
     assert propose(lab, least=0.01) == 1
     with pytest.raises(UsageError, match=r"--least is 0.002, and the series in .* has 0.01"):
         propose(lab, least=0.002)

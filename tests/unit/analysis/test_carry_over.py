@@ -93,7 +93,7 @@ def test_sentence_bounds_interference_when_none_is_found():
     seen = session(np.random.default_rng(8), [NAMES] * 8)
     assert re.fullmatch(
         r"No interference between interleaved configurations was found in 8 shared launches: a turn depends on the "
-        r"configuration before it by less than [\d.]+ % \(95 %\)\.",
+        r"configuration before it by less than [\d.]+% \(95%\)\.",
         sentence(seen, {}),
     )
     # A case that was eliminated early is in few launches.

@@ -27,7 +27,7 @@ def test_local_only_is_the_headroom_and_never_the_winner(tmp_path):
     assert answer.no_comm_baseline.bound
     assert sentence(answer).startswith("Fastest: ddp native, 2 ranks: 40.0 ms per step")
     assert (
-        "Without communication (local_only) a step takes 30.0 ms, 25 % less than the fastest's (95 %: 25 % to 25 %)."
+        "Without communication (local_only) a step takes 30.0 ms, 25% less than the fastest's (95%: 25% to 25%)."
     ) in sentence(answer)
     assert answer.no_comm_baseline.step_time_s == pytest.approx(0.030)
 
@@ -41,7 +41,7 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
     assert headroom.low < headroom.share < headroom.high
     assert headroom.high - headroom.low > 0.01
     assert not answer.decided  # one configuration is left, and the headroom is said all the same
-    assert ", 25 % less than the fastest's" in sentence(answer)
+    assert ", 25% less than the fastest's" in sentence(answer)
 
 
 def stale(launches):

@@ -17,7 +17,7 @@ def test_times_are_said_as_one_waits_for_them(seconds, said):
 
 @pytest.mark.parametrize(
     ("half_width", "said"),
-    [(0.0, "no spread"), (0.00004, "less than ±0.01 %"), (0.013, "±1.3 %"), (11.0, "more than ±1,000 %")],
+    [(0.0, "no spread"), (0.00004, "less than ±0.01%"), (0.013, "±1.3%"), (11.0, "more than ±1,000%")],
 )
 def test_a_half_width_beyond_figures_is_said_in_words(half_width, said):
     assert format.within(half_width) == said

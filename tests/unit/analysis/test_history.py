@@ -33,7 +33,7 @@ A, B = fake.case(), fake.case(algorithm="ring")
 
 
 def nightly(path: Path, steps: list[dict[Any, float]], *, month: int = 3, environments: Any = None, **more: Any):
-    """A session a day; each is {case: step_s}, of three launches that differ by 0.2 %."""
+    """A session a day; each is {case: step_s}, of three launches that differ by 0.2%."""
     for day, truth in enumerate(steps):
         launches = [
             fake.launch(case, step_s * (1 + 0.002 * (block - 1)), block=block, steps=4)
@@ -59,7 +59,7 @@ def wobble(day: int) -> float:
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory):
-    """Twelve nights; A is 8 % slower from the ninth on, with another torch; B never changes, and has an outlier."""
+    """Twelve nights; A is 8% slower from the ninth on, with another torch; B never changes, and has an outlier."""
 
     def environment(day: int) -> dict[str, Any]:
         changed = copy.deepcopy(fake.ENVIRONMENT)
@@ -133,7 +133,7 @@ def test_change_has_date_size_and_what_changed(stepped):
         "torch changed from 2.13.0 to 2.13.1; commit changed from 700000000000 to 800000000000"
     )
     assert f"{changed.state}: {A.label}: " in history_text.line(changed, outcome.visits)
-    assert "since 2026-03-09 (nightly-8; 95 %: +" in history_text.line(changed, outcome.visits)
+    assert "since 2026-03-09 (nightly-8; 95%: +" in history_text.line(changed, outcome.visits)
     assert steady.shifts == ()
     assert [point.visit for point in steady.points if point.outlier] == [4]
     assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]

@@ -36,6 +36,6 @@ def floor(path, slower, launches=20):
 def test_noise_floor_has_the_difference_of_copies(tmp_path, slower, shown):
     (line,) = floor(tmp_path, slower)
     words = "Two copies of ddp native 1 MiB, 2 ranks differed by "
-    pattern = rf"{words}({shown}) % \(95 %: ±(0\.\d+) %\) in 20 shared launches\."
+    pattern = rf"{words}({shown})% \(95%: ±(0\.\d+)%\) in 20 shared launches\."
     difference, half_width = map(float, re.fullmatch(pattern, line).groups())
     assert abs(difference - 100 * np.expm1(slower)) < 2 * half_width < 2

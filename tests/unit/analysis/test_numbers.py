@@ -122,7 +122,7 @@ def test_every_doubt_is_found_and_names_its_case(tmp_path):
     assert found["drift"].case_id == drifting.id
     assert "in 3 of 3 launches the last third of the steps was slower" in found["drift"].message
     assert found["noisy"].case_id == noisy.id
-    assert "40 %" in found["noisy"].message
+    assert "40%" in found["noisy"].message
     assert found["slow_rank"].case_id == lame.id
     assert found["fails_sometimes"].case_id == flaky.id
     assert "16 computing threads on 8 cores" in found["oversubscribed"].message

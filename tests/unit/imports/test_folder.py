@@ -48,7 +48,7 @@ def test_the_page_tells_what_is_known(folder: Path, tmp_path: Path) -> None:
     for said in (
         "run7, 2 ranks",
         "A step took 0.100 ms on its slowest rank, the median of 2 steps of 2 ranks",
-        "Exposed communication is 20 % of each rank's step.",
+        "Exposed communication is 20% of each rank's step.",
         "By the flight recorders of 2 ranks all entered and finished the same collectives",
         "NCCL's Inspector timed 1 operation",
         "1 other file in the folder",

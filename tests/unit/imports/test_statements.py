@@ -178,7 +178,7 @@ ROWS = [
             "one___rank0_memory_snapshot__pickle": SNAPSHOT,
             "two___rank0_memory_snapshot__pickle": SNAPSHOT,
         },
-        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+        ("2 steps of 2 ranks", "Exposed communication is 20%"),
         ("warning", "snapshot", "results_3"),
     ),
     # Groups whose ranks are unknown.
@@ -186,7 +186,7 @@ ROWS = [
     Row(
         "no_arguments",
         {f"rank{n}__json": named_kernels("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", n) for n in (0, 1)},
-        ("Exposed communication is 20 %", "4 calls without a size: the trace has none"),
+        ("Exposed communication is 20%", "4 calls without a size: the trace has none"),
         ("record_shapes", "names the collective"),
     ),
     # Clocks.
@@ -215,7 +215,7 @@ ROWS = [
         Row(
             name,
             {"rank0__json": text, "rank1__json": of_gpu(1)},
-            ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+            ("2 steps of 2 ranks", "Exposed communication is 20%"),
             ("warning",),
         )
         for name, text in {
@@ -249,7 +249,7 @@ ROWS = [
     Row(  # facebookresearch/HolisticTraceAnalysis 162
         "synchronization_is_no_computing",
         {f"rank{n}__json": SYNCED[n] for n in (0, 1)},
-        ("Exposed communication is 20 %",),
+        ("Exposed communication is 20%",),
     ),
     Row(  # the same, on hosts whose clocks differ
         "straggler_on_another_host",
@@ -259,7 +259,7 @@ ROWS = [
     Row(
         "list_of_events",
         {f"rank{n}__json": json.dumps(of_gpu(n)["traceEvents"]) for n in (0, 1)},
-        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+        ("2 steps of 2 ranks", "Exposed communication is 20%"),
     ),
     Row(
         "archive_and_own_trace",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,15 @@ def test_a_fork_server_that_has_ended_has_said_why() -> None:
     log.write_text("UserWarning: of another matter\n")
     with pytest.raises(processes.ServerKilled, match="was killed"), processes._starting():
         raise ConnectionResetError
+
+
+def test_start_fails_if_the_fork_server_is_killed_as_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    start = "from parabench.launch import processes; processes.PRELOAD = 'killed'\n"
+    start += "try:\n    processes.start_server()\nexcept processes.ServerKilled:\n    raise SystemExit(2)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", start], env=environment, cwd=tmp_path, timeout=GUARD_S)
+    assert done.returncode == 2
 
 
 def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

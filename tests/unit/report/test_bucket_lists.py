@@ -81,7 +81,7 @@ def test_the_page_has_it_and_its_case_runs_again(store, seen, tmp_path):
     assert '"1+4+25"' in told
     page = tmp_path / "page.html"
     assert parabench("report", f"{store}@one", "-o", page).exit_code == 0
-    assert "A list, as 1+4, caps each bucket" in page.read_text()
+    assert "A list such as 1+4 has the cap of each bucket" in page.read_text()
     case = next(case for case in CASES if case.bucket_mib == LONG)
     assert "--set bucket_mib=1+2+3+4+5+6+7+8+9 " in rerun_of(seen.session)(case)
 

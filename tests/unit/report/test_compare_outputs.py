@@ -140,7 +140,7 @@ def test_an_inconclusive_gate_is_told_and_fails_no_test(gates):
     assert {p.get("name"): p.get("value") for p in suite.iter("property")}["verdict"] == "inconclusive"
     assert suite.find("system-out").text.startswith("Inconclusive: ")
     assert not suite.findall("testcase/failure")
-    assert "inconclusive: slowdowns above 2 % are not ruled out" in suite.find("testcase/system-out").text
+    assert "inconclusive: slowdowns above 2% are not ruled out" in suite.find("testcase/system-out").text
 
 
 def test_junit_replaces_what_xml_cannot_say(gates):

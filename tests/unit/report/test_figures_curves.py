@@ -128,7 +128,7 @@ def test_scaling_has_the_longest_curve_of_each_strategy(known):
     assert traces(efficiency)["ddp 25 MiB"].y == pytest.approx((100, 100, 100 * 0.08 / (4 * 0.022)))
     assert traces(throughput)["ideal"].meta == "all"
     assert traces(throughput)["ideal"].y == pytest.approx([512 / 0.08 * ranks for ranks in (1, 2, 4)])
-    assert re.search(r"<br>12,800 tokens/s, efficiency 100 %$", traces(efficiency)["ddp 25 MiB"].hovertext[1])
+    assert re.search(r"<br>12,800 tokens/s, efficiency 100%$", traces(efficiency)["ddp 25 MiB"].hovertext[1])
 
 
 def test_scaling_shows_the_single_device_with_each_curve(known):

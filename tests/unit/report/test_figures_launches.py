@@ -38,7 +38,7 @@ def test_spread_has_every_launch_that_has_another(known):
     assert spread(known)[0].title == "4 launches of 2 cases"
     assert (sum(bins.y), bins.meta) == (4, "all")
     assert bins.x == pytest.approx((-2, -1, 1, 2), abs=bins.width)
-    assert bins.hovertext[0].startswith("1 launch −2.1 % to −1.9 %")
+    assert bins.hovertext[0].startswith("1 launch −2.1% to −1.9%")
     assert [(shape.x0, shape.x1) for shape in bars.layout.shapes] == [(-2.5, 2.5)]
 
 
@@ -49,7 +49,7 @@ def test_spread_has_the_cases_that_differ_most_on_top(known):
     ddp, fsdp = figure.data
     assert (ddp.x, ddp.y, ddp.customdata) == (pytest.approx((LOW_DDP, 1)), (1, 1), (DDP.id,) * 2)
     assert (fsdp.x, fsdp.y, fsdp.customdata) == (pytest.approx((LOW_FSDP, 2)), (0, 0), (FSDP.id,) * 2)
-    assert ddp.hovertext[0].endswith("<br>block 0: 990 ms per step<br>−1.0 % from its case's step time")
+    assert ddp.hovertext[0].endswith("<br>block 0: 990 ms per step<br>−1.0% from its case's step time")
     assert panel.figure["layout"]["meta"]["rows"]["which"] == "that differ most"
 
 

@@ -46,7 +46,7 @@ def test_ratios_are_ordered_with_the_mean_last(tmp_path):
     # By change: 0.4 of log 1.5, then of log 0.7, then the smallest; the mean is always shown.
     assert panel.figure["layout"]["meta"]["rows"]["order"] == [1, 2, 0, -1]
     assert all(end > 0 for name in ("array", "arrayminus") for end in trace["error_x"][name])
-    assert trace["hovertext"][0].startswith(f"<b>{faster.label}</b><br>other: 0.70 times (95 %: ")
+    assert trace["hovertext"][0].startswith(f"<b>{faster.label}</b><br>other: 0.70 times (95%: ")
 
 
 def test_ratios_of_one_launch_have_no_interval(tmp_path):
@@ -118,7 +118,7 @@ def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
     assert (drawn["old, ddp"]["line"]["dash"], drawn["old, fsdp"]["line"]["dash"]) == ("solid", "dash")
     ideal, first, *_ = efficiency.figure["data"]
     assert (ideal["name"], ideal["meta"], first["y"]) == ("ideal", "all", pytest.approx([100, 100, 100]))
-    assert first["hovertext"][0] == "<b>old</b><br>ddp, native, bucket default<br>2 ranks: 100 %"
+    assert first["hovertext"][0] == "<b>old</b><br>ddp, native, bucket default<br>2 ranks: 100%"
 
 
 def test_round_numbers_have_one_digit():

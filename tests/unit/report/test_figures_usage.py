@@ -31,9 +31,9 @@ def test_shares_follow_one_another_and_overlapped_ends_at_exposed(tmp_path):
         ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
         ("overlapped (inside compute)", 5000, 3000),
     ]  # fmt: skip
-    assert bars["compute"].hovertext[0].startswith("compute: 7,000 ms, 70 % of the step<br><b>fsdp native, 2 ranks</b>")
+    assert bars["compute"].hovertext[0].startswith("compute: 7,000 ms, 70% of the step<br><b>fsdp native, 2 ranks</b>")
     ends = drawn(panel).data[-1]
-    assert (list(ends.x), list(ends.text)) == ([10_000] * 2, [" 15 %"] * 2)
+    assert (list(ends.x), list(ends.text)) == ([10_000] * 2, [" 15%"] * 2)
     cases = known.cases["case_id"].tolist()
     assert {trace.customdata for trace in drawn(panel).data} == {tuple(cases)}
 
@@ -48,7 +48,7 @@ def test_overlapped_is_a_lower_bound_when_an_end_is_unknown(tmp_path):
         fake.instrumented(launch, 25, rank, waits=[(6.0, 7.0)], calls=calls)
     (panel,) = shares(seen(tmp_path, launch))
     overlapped = traces(panel)["overlapped (inside compute)"]
-    assert overlapped.hovertext[0].startswith("overlapped: ≥ 1,000 ms, 10 % of the step<br>")
+    assert overlapped.hovertext[0].startswith("overlapped: ≥ 1,000 ms, 10% of the step<br>")
 
 
 def test_step_parts_are_stacked_with_their_shares(tmp_path):
@@ -60,7 +60,7 @@ def test_step_parts_are_stacked_with_their_shares(tmp_path):
         ("data", (250, 500)), ("forward", (1500, None)), ("backward", (2750, None)),
         ("forward and backward", (None, 8500)), ("optimizer", (500, 1000)),
     ]  # fmt: skip
-    assert bars["backward"].hovertext[0].startswith("backward: 2,750 ms, 55 % of its parts<br><b>ddp")
+    assert bars["backward"].hovertext[0].startswith("backward: 2,750 ms, 55% of its parts<br><b>ddp")
     assert drawn(panel).layout.yaxis.ticktext == ("ddp native, 2 ranks", "pp 1f1b microbatches 4, 2 ranks")
 
 
@@ -84,7 +84,7 @@ def test_usage_is_mfu_when_a_peak_is_known(tmp_path):
     (bar,) = drawn(panel).data
     assert drawn(panel).layout.xaxis.title.text == "model FLOPs utilization (%)"
     assert bar.x == pytest.approx((100 * 2.5e12 / (2 * 989.5e12),))
-    assert bar.hovertext[0].startswith("2.50 TFLOP/s<br>MFU 0.13 %<br>")
+    assert bar.hovertext[0].startswith("2.50 TFLOP/s<br>MFU 0.13%<br>")
 
 
 def test_energy_is_per_step_and_per_token(tmp_path):

@@ -81,8 +81,8 @@ def test_the_busiest_host_stands_for_a_case(tmp_path):
     (row,) = host_table(known).to_dict("records")
     assert (row["other_share"], row["node"]) == (pytest.approx(0.2), 1)
     host = host_section(known)
-    assert host.tables[0].rows[0][1:3] == ("20 %", "node 1")
-    assert "Other processes used up to 20 % of node 1's CPU time" in host.lead
+    assert host.tables[0].rows[0][1:3] == ("20%", "node 1")
+    assert "Other processes used up to 20% of node 1's CPU time" in host.lead
 
 
 def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
@@ -154,8 +154,8 @@ def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
     assert finding.message.startswith(
         "Node 1: in 6 of 6 launches that span nodes its ranks computed their forward pass "
     )
-    # Rank 0 is 1 % slower than the other rank of its node: of both the median.
-    assert "49 % slower than those of the other nodes (the median; more than 20 % in each)" in finding.message
+    # Rank 0 is 1% slower than the other rank of its node: of both the median.
+    assert "49% slower than those of the other nodes (the median; more than 20% in each)" in finding.message
     assert finding.case_id is None
 
 

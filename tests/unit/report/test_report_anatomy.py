@@ -73,7 +73,7 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
     assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
     said = ddp.text("anatomy")
     assert (
-        "fsdp native, 2 ranks: 15 % of a step (1,500 ms) is exposed communication; 67 % "
+        "fsdp native, 2 ranks: 15% of a step (1,500 ms) is exposed communication; 67% "
         "of the communication is overlapped with compute." in said
     )
     assert "Most exposed" not in said
@@ -81,7 +81,7 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
     assert "come from the timed steps" in said
     assert "oversubscribed and host_busy" in said
     assert list(ddp.rows("anatomy")[0]) == [
-        "fsdp native, 2 ranks", "15 %", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
+        "fsdp native, 2 ranks", "15%", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
     ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
     assert "how much more is overlapped with compute is unknown" in found.text("anatomy")
     assert "≥ 0" in found.rows("anatomy")[0]
     both = shown(tmp_path / "both", other)
-    assert "at least 50 % of the communication is overlapped" in both.text("anatomy")
+    assert "at least 50% of the communication is overlapped" in both.text("anatomy")
     assert "≥ 1,000" in both.rows("anatomy")[0]
     ticks = found.traces("timeline")["end unknown"]
     assert (ticks["x"], ticks["mode"]) == ([4000, 4000], "markers")
@@ -112,7 +112,7 @@ def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
     found = shown(tmp_path, unseen, apart)
     assert [row[:3] for row in found.rows("anatomy")] == [
         ("layer_split, 2 ranks", "unknown", "–"),
-        ("local_only, 2 ranks (baseline, not ranked)", "0.0 %", "0"),
+        ("local_only, 2 ranks (baseline, not ranked)", "0.0%", "0"),
     ]
     assert found.columns["exposed_share"].isna().tolist() == [True, False]
     assert found.columns["exposed_s"].fillna(-1).tolist() == [-1, 0]
@@ -174,7 +174,7 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     assert table.loc["broadcast"]["why"].tolist() == ["not measured"]
     assert table["alone"].isna().tolist() == [False, False, False, True, True]
     found = Shown(results)
-    assert "In training, collectives reach 67 % of their microbenchmark bus bandwidth" in found.text("bandwidth")
+    assert "In training, collectives reach 67% of their microbenchmark bus bandwidth" in found.text("bandwidth")
     drawn = found.traces("bandwidth")
     assert drawn["native, alone"]["x"] == [MIB, 4 * MIB]
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)

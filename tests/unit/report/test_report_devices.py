@@ -45,8 +45,8 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     (host,) = found["host"].tables
     assert memory.tables == ()
     assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
-    assert [row[1] for row in host.rows] == ["2.0 %", "2.0 %"]
-    assert [row[2] for row in host.rows] == ["1.0 %", "1.0 %"]  # 0.015 s of 1.5 s
+    assert [row[1] for row in host.rows] == ["2.0%", "2.0%"]
+    assert [row[2] for row in host.rows] == ["1.0%", "1.0%"]  # 0.015 s of 1.5 s
 
 
 def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp_path):

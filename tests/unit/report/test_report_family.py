@@ -61,7 +61,7 @@ def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
 def test_the_bubble_of_each_pipeline_beside_its_theory(family):
     text = Page(family).text
     assert "Pipeline bubbles: theory and measured" in text
-    assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20 % 30 %" in text
+    assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20% 30%" in text
 
 
 def test_the_training_state_has_its_theory(family):

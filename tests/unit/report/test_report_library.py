@@ -68,12 +68,12 @@ def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path)
     one = fake.case()
     shown = section(tmp_path, *(logged(fake.launch(one, block=i), at) for i, at in enumerate((1.5, 1.8, 9.0))))
     assert tables(shown)["DDP's logger and these instruments, in ms"].rows == [
-        (one.label, "forward", "1,800", "2,000", "−10 %", "3"),
-        (one.label, "backward", "3,000", "3,000", "0.0 %", "3"),
-        (one.label, "communication", "4,000", "4,000", "0.0 %", "3"),
+        (one.label, "forward", "1,800", "2,000", "−10%", "3"),
+        (one.label, "backward", "3,000", "3,000", "0.0%", "3"),
+        (one.label, "communication", "4,000", "4,000", "0.0%", "3"),
     ]
     assert shown is not None
-    assert "differ by at most 10 % (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
+    assert "differ by at most 10% (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
 
 
 # -- memory by part ----------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_the_allocators_parts_say_how_much_of_what_was_held_no_tensor_filled(tmp
         read(one, {f"backward_{name}": value for name, value in part.items()}, rank=rank)
     shown = section(tmp_path, one)
     (row,) = tables(shown)["Torch's allocator in each part of a step, in MiB"].rows
-    assert row[1:] == ("backward", "400", "500", "20 %", "90.0", "–")
+    assert row[1:] == ("backward", "400", "500", "20%", "90.0", "–")
     assert "Resident set after each part of a step, in MiB" not in tables(shown)
 
 

@@ -17,7 +17,7 @@ from parabench.report.build import render
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK
 
-# As fast as the fixture makes them, which has the last 10 % slower than the first.
+# As fast as the fixture makes them, which has the last 10% slower than the first.
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0, 8.0, 25.0)]
 RACED = {"cases": [each.to_dict() for each in CASES], "protocol": {"launches": None, "rounds": 4}}
 
@@ -50,14 +50,14 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     (answer,) = seen.once(spots)
     ranking = made(seen, sections.ranking_section)["ranking"]
     (table,) = ranking.tables
-    assert table.head == ("Case", "Behind the best", "95 %", "Left the race", "Launches")
-    assert table.rows[0][:3] == ("ddp native 1 MiB, 2 ranks", "0.0 %", "–")
+    assert table.head == ("Case", "Behind the best", "95%", "Left the race", "Launches")
+    assert table.rows[0][:3] == ("ddp native 1 MiB, 2 ranks", "0.0%", "–")
     assert table.cases == tuple(each.case_id for each in answer.candidates)
     last = answer.candidates[-1]
     assert last.case_id == CASES[-1].id
     assert 0 < last.slower_low < last.slower < last.slower_high
     _, exit_ = exits(answer.race)[last.case_id]
-    assert table.rows[-1][3].endswith(f", ≥ {100 * exit_.at_least:.1f} %")
+    assert table.rows[-1][3].endswith(f", ≥ {100 * exit_.at_least:.1f}%")
     page = data(render(results))
     at = page["cases"]["case_id"].index(last.case_id)
     assert page["cases"]["slower_low"][at] == pytest.approx(last.slower_low, rel=1e-3)
@@ -81,7 +81,7 @@ def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
     assert counts[-1] == str(len(answer.race[-1].racing))
     assert len(panel.figure["layout"]["shapes"]) == sum(bool(look.left) for look in answer.race)
     (said,) = (text for text in width.text if "ddp native 25 MiB, 2 ranks" in text)
-    assert " % or more behind" in said
+    assert "% or more behind" in said
 
 
 def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results, seen):

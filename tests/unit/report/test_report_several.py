@@ -59,8 +59,8 @@ def test_two_sides_of_a_known_truth(stores):
     assert one.means[0].low < 0.8 < one.means[0].high
     assert (one.best, one.tied, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
     assert re.fullmatch(
-        r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95 %: "
-        r".*\)\. Not interleaved: the intervals contain a standard deviation between sessions of 5\.0 % \(assumed\)\. "
+        r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95%: "
+        r".*\)\. Not interleaved: the intervals contain a standard deviation between sessions of 5\.0% \(assumed\)\. "
         r"Case by case against old: new faster in 6\.",
         text,
     )
@@ -69,12 +69,12 @@ def test_two_sides_of_a_known_truth(stores):
 
 
 def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
-    """Launches that agree within 0.5 %, a session 4 % slower: what the gate calls unclear in every case."""
+    """Launches that agree within 0.5%, a session 4% slower: what the gate calls unclear in every case."""
     _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
     assert set(one.changes[0]) == {Outcome.UNCLEAR}
     assert one.tied == (1,)
     assert "old and later are not statistically distinguishable overall" in text
-    # By hand: launches next to no noise, an allowance of 5 % in each session, the normal quantile.
+    # By hand: launches next to no noise, an allowance of 5% in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
     (mean,) = told(*own)[1].means
@@ -83,7 +83,7 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
-    """What blocks share is a hundred times the noise: only pairs of launches can see 4 %."""
+    """What blocks share is a hundred times the noise: only pairs of launches can see 4%."""
     paths = []
     for name, factor in (("a", 1.0), ("b", 1.04)):
         launches = fake.sweep(

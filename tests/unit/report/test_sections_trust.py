@@ -54,12 +54,12 @@ def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
 
 def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
     gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
-    assert "±5.0 %" in gpu["drift"].caption
-    assert "±10 %" not in gpu["drift"].caption
-    assert "±2.5 %" not in gpu["spread"].reading  # nothing is known of what launches of the same differ by there
+    assert "±5.0%" in gpu["drift"].caption
+    assert "±10%" not in gpu["drift"].caption
+    assert "±2.5%" not in gpu["spread"].reading  # nothing is known of what launches of the same differ by there
     cpu = sections(fake.rich(tmp_path / "cpu.db"))
-    assert "±10 %" in cpu["drift"].caption
-    assert "±2.5 %" in cpu["spread"].reading
+    assert "±10%" in cpu["drift"].caption
+    assert "±2.5%" in cpu["spread"].reading
 
 
 def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are(tmp_path):
@@ -73,7 +73,7 @@ def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are
     told = sorted(zip(found["case"], found["code"], found["message"], strict=True))
     assert told == [
         (rows[cases[1].id], "odd", "Something."),
-        (rows[cases[0].id], "noisy", "launches differ by 25 % (40.0 ms to 50.0 ms)."),
+        (rows[cases[0].id], "noisy", "launches differ by 25% (40.0 ms to 50.0 ms)."),
     ]
 
 

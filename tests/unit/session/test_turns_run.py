@@ -40,7 +40,7 @@ def run(tmp_path):
 
 
 def noisy(number):
-    """Launches that differ by 30 %."""
+    """Launches that differ by 30%."""
     return 1 + 0.3 * (number % 4) / 3
 
 
@@ -104,7 +104,7 @@ def test_self_check_shows_the_noise_floor(run, tmp_path):
     code, said = run(fake, self_check=True)
     assert code == 0
     assert "Fastest: ddp native 4 MiB, 2 ranks" in said
-    assert "Two copies of ddp native 1 MiB, 2 ranks differed by 0.0 % (95 %: no spread) in 3 shared launches." in said
+    assert "Two copies of ddp native 1 MiB, 2 ranks differed by 0.0% (95%: no spread) in 3 shared launches." in said
     twins = [spec.cases[-1].bucket_mib for spec in fake.specs[5:]]
     assert twins == [1, 1, 1]
     seen = session_data(load(tmp_path / "out" / "results.db"))

@@ -159,7 +159,7 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
     code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
     assert code == 0
     assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so
-    assert "more than 100 blocks would be needed to resolve 2 %, so no more are run: too noisy" in said
+    assert "more than 100 blocks would be needed to resolve 2%, so no more are run: too noisy" in said
     results = stored(tmp_path)
     assert plan_of(results).blocks == FEWEST_BLOCKS
     launches = numbers(results, select_session(results))
@@ -173,7 +173,7 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
         grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
     assert grown is not None
     assert lines == [
-        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to resolve 2 %"
+        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to resolve 2%"
     ]
 
 

@@ -203,7 +203,7 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     wall_s = (clock.now_s - 1.0 - 2 * 0.002 - 0.1) / 100  # without warm-up, and what comes after the last step
     text = "\n".join(training.said)
     assert f"{1e3 * wall_s:.2f} ms per step, {8 / wall_s:,.0f} samples/s." in text
-    assert "on rank 0 (mean of 100 steps after the first 2): backward 23 %, after the optimizer 77 %." in text
+    assert "on rank 0 (mean of 100 steps after the first 2): backward 23%, after the optimizer 77%." in text
     assert "Undisturbed step (10th percentile): 2.00 ms." in text
     assert "one takes 20.0 ms longer after the optimizer" in text
     data = session_data(load(tmp_path / "results.db"), 1)

@@ -90,7 +90,7 @@ def test_crossover_lies_between_two_sure_sizes(tmp_path):
     ("names", "blocks"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
 )
 def test_false_crossovers_are_rare(names, blocks):
-    """Over all sizes of a ladder together: 5 % at each would be 26 % over these six, 21 of 80."""
+    """Over all sizes of a ladder together: 5% at each would be 26% over these six, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
     columns = dict.fromkeys(CALL_COLUMNS) | {"op": "all_reduce", "world_size": 2, "nodes": 1, "device": "cpu"}
     columns |= {"backend": "gloo", "threads": 1, "dtype": "float32", "redop": "sum", "status": "ok", "counted": True}

@@ -55,7 +55,7 @@ def test_an_injected_slowdown_is_flagged_alone(tmp_path):
     assert row.low < row.ratio < row.high
     assert sentence(found).startswith(
         f"Regression: 1 case slower (ddp native 4 MiB, 2 ranks {format.signed(row.ratio - 1)}), 2 same. "
-        "Slowdowns above 2 % are ruled out in 2 of 3 cases judged (95 %; the largest upper bound is "
+        "Slowdowns above 2% are ruled out in 2 of 3 cases judged (95%; the largest upper bound is "
     )
     assert "6 launches per side, not interleaved." in sentence(found)
     assert outcomes(compare(slow, base))[CASES[1].id] == Outcome.FASTER
@@ -76,8 +76,8 @@ def test_outcome_depends_on_tolerance_and_noise(tmp_path):
 
 @pytest.mark.parametrize(("slower", "verdict"), [(1.015, Verdict.NO_REGRESSION), (1.0198, Verdict.INCONCLUSIVE)])
 def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, verdict):
-    """+1.5 % measured so well that 0.6 % would have been found: it passes a tolerance of 2 %, and says what is ruled
-    out. +1.98 % measured as well does not pass it."""
+    """+1.5% measured so well that 0.6% would have been found: it passes a tolerance of 2%, and says what is ruled
+    out. +1.98% measured as well does not pass it."""
     base = fake.sweep(CASES[:1], truth, noise=0.002, blocks=20, seed=1)
     new = fake.sweep(CASES[:1], lambda c: slower * truth(c), noise=0.002, blocks=20, seed=2)
     found = compare(*pair(tmp_path, base, new))
@@ -89,7 +89,7 @@ def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, verdict
 
 
 def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):
-    """By hand: log-ratios 0, 0.01 and 0.02; the 95 % quantile of t with 2 degrees of freedom is 2.920."""
+    """By hand: log-ratios 0, 0.01 and 0.02; the 95% quantile of t with 2 degrees of freedom is 2.920."""
     (test,) = judge({"a": (np.zeros(3), np.array([0.0, 0.01, 0.02]))}, paired=True).values()
     assert test.upper == pytest.approx(0.01 + 2.91999 * 0.01 / np.sqrt(3), abs=1e-6)
     assert test.p_slower == pytest.approx(0.1127, abs=1e-4)  # t = sqrt(3)
@@ -103,11 +103,11 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     assert found.upper == widest.upper > 1.02
     assert sentence(found).startswith(
         f"Inconclusive: 3 cases unclear ({'; '.join(row.label for row in found.rows)}). "
-        "Slowdowns above 2 % are ruled out in 0 of 3 cases judged (95 %; the largest upper bound is "
+        "Slowdowns above 2% are ruled out in 0 of 3 cases judged (95%; the largest upper bound is "
         f"{format.signed(widest.upper - 1)}, {widest.label})."
     )
     needed = max(row.launches_needed for row in found.rows)
-    assert f"Equal sides would pass with about {needed} launches per side (90 %)." in sentence(found)
+    assert f"Equal sides would pass with about {needed} launches per side (90%)." in sentence(found)
     assert compare(base, same, tolerance=0.4).verdict is Verdict.NO_REGRESSION
     enough = [
         side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, blocks=2 * needed, seed=seed))
@@ -116,7 +116,7 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     passed = compare(*enough)
     assert passed.verdict is Verdict.NO_REGRESSION
     assert sentence(passed).startswith(
-        "No regression: 3 cases same. Slowdowns above 2 % are ruled out in 3 of 3 cases judged (95 %; the largest "
+        "No regression: 3 cases same. Slowdowns above 2% are ruled out in 3 of 3 cases judged (95%; the largest "
     )
 
 
@@ -197,12 +197,12 @@ def sessions_of(tmp_path, name, levels, noise=0.001, first=0, environment=None, 
     return side_of(last)
 
 
-# Sessions that differ by 1.1 % (standard deviation), and no more than 3 % from each other.
+# Sessions that differ by 1.1% (standard deviation), and no more than 3% from each other.
 DAYS = (1.0, 1.02, 0.99, 1.01, 1.0, 1.01)
 
 
 def test_variance_between_sessions_prevents_false_alarms(tmp_path):
-    """Launches that agree within 0.1 %, another session 3 % slower: Welch's test alone calls that a regression."""
+    """Launches that agree within 0.1%, another session 3% slower: Welch's test alone calls that a regression."""
     new = sessions_of(tmp_path, "new", [1.03], first=50)
     for name, days, alarm in (("few", DAYS[-3:], False), ("six", DAYS, False), ("steady", [1.0] * 6, True)):
         base = sessions_of(tmp_path, name, days)
@@ -215,7 +215,7 @@ def test_variance_between_sessions_prevents_false_alarms(tmp_path):
         assert found.between_sessions.sessions == len(days)
         text = sentence(found)
         if name == "few":
-            assert "Sessions are assumed to differ by 5 % or more (standard deviation, --between-sessions): the" in text
+            assert "Sessions are assumed to differ by 5% or more (standard deviation, --between-sessions): the" in text
             assert {row.session_sd for row in found.rows} == {0.05}
         else:
             assert "The bounds contain the variation between 6 sessions: " in text
@@ -289,7 +289,7 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
     assert sentence(found).startswith(
         f"Inconclusive: 2 cases {outcome} (ddp native 4 MiB, 2 ranks; ddp native 25 MiB, 2 ranks), 1 same. "
     )
-    assert "Slowdowns above 2 % are ruled out in 1 of 1 case judged (95 %; the largest upper" in sentence(found)
+    assert "Slowdowns above 2% are ruled out in 1 of 1 case judged (95%; the largest upper" in sentence(found)
     assert "Measure the cases that were not judged, or take a base without them." in sentence(found)
     assert [each.code for each in found.findings] == [*(["unfinished"] if not finished else []), "unpaired"]
     if outcome is Outcome.NOT_OK:

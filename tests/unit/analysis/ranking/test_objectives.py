@@ -77,10 +77,10 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     assert answer.basis == "peak resident memory of the largest rank"
     said = sentence(answer)
     assert said.startswith(f"Lowest peak memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB (±")
-    assert "Not statistically distinguishable from it (95 %, 3 blocks, ±" in said
+    assert "Not statistically distinguishable from it (95%, 3 blocks, ±" in said
     assert (
         f"PyTorch's default (ddp native, default bucket, same world size) needs {answer.default.slower:.0%}".replace(
-            "%", " % more memory"
+            "%", "% more memory"
         )
         in said
     )
@@ -110,7 +110,7 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
     assert sentence(answer).startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
-    assert "ddp native, 1 rank needs 20 % more energy (95 %, 3 blocks)." in sentence(answer)
+    assert "ddp native, 1 rank needs 20% more energy (95%, 3 blocks)." in sentence(answer)
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
 
@@ -158,7 +158,7 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     lines = parabench("best", tmp_path / "r.db").output.splitlines()
     at = lines.index("Pareto-optimal in step time and peak memory:")
     assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["ddp", "zero1", "fsdp"]
-    assert lines[at + 4].endswith("60.0 ms      150 MiB    50 %         50 %")
+    assert lines[at + 4].endswith("60.0 ms      150 MiB     50%          50%")
 
 
 # -- words and JSON ----------------------------------------------------------------------------------------------

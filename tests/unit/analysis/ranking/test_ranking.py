@@ -34,7 +34,7 @@ def test_a_clear_winner_is_alone(tmp_path):
     assert answer.default.slower == pytest.approx(1 / 3, rel=0.05)
     said = sentence(answer)
     assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
-    slower = f"{answer.default.slower:.0%}".replace("%", " %")
+    slower = f"{answer.default.slower:.0%}"
     assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
     assert "not statistically distinguishable" not in said
 
@@ -45,12 +45,12 @@ def test_flat_curve_has_no_winner_and_names_more_blocks(tmp_path):
     assert len(answer.tied) == 4
     assert answer.half_width > 0.02
     assert answer.more_blocks > 3
-    within = f"±{100 * answer.half_width:.0f} %"
+    within = f"±{100 * answer.half_width:.0f}%"
     named = "No clear winner among 5 configurations "
-    too_few = f"{named}(95 %, 3 blocks, {within})"
+    too_few = f"{named}(95%, 3 blocks, {within})"
     assert sentence(answer).startswith(too_few)
     assert "no difference" not in sentence(answer)
-    assert f"Resolving 2 % needs about {answer.more_blocks} more blocks." in sentence(answer)
+    assert f"Resolving 2% needs about {answer.more_blocks} more blocks." in sentence(answer)
 
 
 def test_blocks_for_is_the_fewest_that_resolve_a_difference():
@@ -121,9 +121,9 @@ def test_adjacent_sizes_are_named_as_a_range(tmp_path):
     said = sentence(answer)
     number = f"{answer.best.step_time_s * 1e3:.1f} ms per step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
-    within = f"±{100 * answer.half_width:.1f} %"
-    more = f"Resolving 2 % needs about {answer.more_blocks} more block"
-    assert f"from it (95 %, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
+    within = f"±{100 * answer.half_width:.1f}%"
+    more = f"Resolving 2% needs about {answer.more_blocks} more block"
+    assert f"from it (95%, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
@@ -141,7 +141,7 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
     assert sentence(answer).startswith(
-        f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95 %, 3 "
+        f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95%, 3 "
     )
     (workload,) = tables_of(results, [answer])["workloads"]
     assert workload["winner"] == (answer.best.case_id if named else None)
@@ -190,8 +190,8 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
     (note,) = notes(answer)
     assert note == (
         "ddp native, 2 ranks: the bucket size makes no significant difference from 0.25 to 25 MiB and at PyTorch's "
-        f"default (3 blocks, ±{100 * curve.half_width:.1f} %; no size is more than "
-        f"{100 * curve.at_most:.1f} % behind)."
+        f"default (3 blocks, ±{100 * curve.half_width:.1f}%; no size is more than "
+        f"{100 * curve.at_most:.1f}% behind)."
     )
 
 

@@ -44,7 +44,7 @@ def held(launches, truth, sessions):
 
 
 def fewest(sessions):
-    """A chance of 95 % gives fewer in one of a thousand tries."""
+    """A chance of 95% gives fewer in one of a thousand tries."""
     return int(stats.binom.ppf(0.001, sessions, 0.95))
 
 

@@ -17,7 +17,7 @@ from parabench.analysis.compare.gate import Verdict, compare
 from parabench.analysis.compare.sides import side_of
 
 
-# A share of 1 % or 5 % is exceeded by chance in so many of as many gates with a probability below 0.1 %.
+# A share of 1% or 5% is exceeded by chance in so many of as many gates with a probability below 0.1%.
 def few(p: float, gates: int) -> float:
     return float(stats.binom.isf(0.001, gates, p)) / gates
 
@@ -29,12 +29,12 @@ def test_false_alarms_are_one_percent_at_most():
 
 @pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 3), (PURE, 5), (PURE, 2), (UNLIKE, 2)])
 def test_a_gate_of_one_case_raises_no_more(noise, blocks):
-    """Where variances leaned on other cases, or on a prior, one case alone raised 2.6 % with 2 launches."""
+    """Where variances leaned on other cases, or on a prior, one case alone raised 2.6% with 2 launches."""
     assert false_alarms(noise, blocks, cases=1, gates=2000) <= few(0.01, 2000)
 
 
 def test_the_noisiest_of_two_cases_raises_no_more():
-    """Where its variance leaned on the other's, it raised 3.9 % with 2 launches."""
+    """Where its variance leaned on the other's, it raised 3.9% with 2 launches."""
     random = np.random.default_rng(0)
     alarms = 0
     for _ in range(2000):
@@ -46,7 +46,7 @@ def test_the_noisiest_of_two_cases_raises_no_more():
 @pytest.mark.parametrize("stored", [1, 4, 6])
 @pytest.mark.parametrize("cases", [1, CASES])
 def test_sessions_that_differ_raise_no_more(stored, cases):
-    """By 2 %, in all cases at once: with the allowance, and where the base's store tells how sessions differ."""
+    """By 2%, in all cases at once: with the allowance, and where the base's store tells how sessions differ."""
     days = replace(QUIET, session=0.02)
     count = 1000 if cases == 1 else 150
     assert false_alarms(days, 5, paired=False, sessions=stored, cases=cases, gates=count) <= few(0.01, count)
@@ -54,7 +54,7 @@ def test_sessions_that_differ_raise_no_more(stored, cases):
 
 @pytest.mark.parametrize("blocks", [5, 10])
 def test_sessions_that_drift_raise_no_more(blocks):
-    """By 3 % from block to block: the mean of such a session is no surer than its launches."""
+    """By 3% from block to block: the mean of such a session is no surer than its launches."""
     assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
@@ -64,7 +64,7 @@ def test_slowdown_of_the_tolerance_passes_in_5_percent(noise, blocks):
 
 
 def test_the_bound_is_not_too_wide_either():
-    """One case and nothing but noise: the test is exact, so 5 % pass, and not 1 %."""
+    """One case and nothing but noise: the test is exact, so 5% pass, and not 1%."""
     assert wrong_passes(PURE, 40, cases=1, gates=1000) > 0.03
 
 
@@ -84,7 +84,7 @@ def test_equal_sides_pass_with_the_launches_asked_for():
 def test_tied_set_holds_every_case_that_is_as_fast():
     for noise in (SHARED, PURE):
         assert sweet_spots(noise, 5, gap=0.005, sessions=60)[0] >= 0.95
-        assert sweet_spots(noise, 5, gap=0.0, sessions=200, seed=1)[1] >= 0.94  # 95 %, known within ±0.7 %
+        assert sweet_spots(noise, 5, gap=0.0, sessions=200, seed=1)[1] >= 0.94  # 95%, known within ±0.7%
 
 
 def test_launching_until_decided_ends_with_the_true_best():
@@ -95,7 +95,7 @@ def test_launching_until_decided_ends_with_the_true_best():
 
 @pytest.mark.parametrize("repeated", [1, 10])
 def test_the_unit_is_the_launch_through_the_whole_tool(tmp_path, repeated):
-    """Launches of one machine that differ by 10 % among themselves, each with steps that agree: counted as steps the
+    """Launches of one machine that differ by 10% among themselves, each with steps that agree: counted as steps the
     difference between two sides would be beyond doubt, and ten times the steps make the gate no surer."""
     cases = [fake.case(bucket_mib=size) for size in (1.0, 4.0)]
     sides = []
@@ -111,5 +111,5 @@ def test_the_unit_is_the_launch_through_the_whole_tool(tmp_path, repeated):
     found = compare(*sides, allowance=0.0)
     assert [row.outcome for row in found.rows] == [Outcome.UNCLEAR] * 2
     assert [len(row.base_launches) for row in found.rows] == [4, 4]
-    # Launches vary by 10 %: whatever the number of steps, no gate of 4 rules out less than that.
+    # Launches vary by 10%: whatever the number of steps, no gate of 4 rules out less than that.
     assert 1.1 < found.upper < 3

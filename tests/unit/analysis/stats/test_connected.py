@@ -111,7 +111,7 @@ def test_answer_explains_that_ranks_differ_from_means():
     assert answer.best.case_id == fast.id
     assert answer.best.step_time_s == pytest.approx((0.010 * 0.010 * 0.040) ** (1 / 3))
     assert (
-        f"In common launches and repetitions {slow.label} is 10 % slower than {fast.label}, although its mean is "
+        f"In common launches and repetitions {slow.label} is 10% slower than {fast.label}, although its mean is "
         "better (11.0 ms per step against 15.9 ms per step). The two means are not of the same repetitions."
         in sentence(answer)
     )

@@ -122,7 +122,7 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
     assert [finding.code for finding in doubts(seen)] == ["instruments_slow"] * doubted
     if doubted:
         (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
-        assert "ddp native, 2 ranks: the instrumented steps took 11 % longer" in finding.message
+        assert "ddp native, 2 ranks: the instrumented steps took 11% longer" in finding.message
         assert "approximate" in finding.message
 
 
@@ -253,7 +253,7 @@ def test_straggler_is_named_with_the_time_others_wait(seen_of):
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
     (finding,) = (each for each in session_warnings(seen) if each.code == "straggler")
     assert "rank 1 was the last to enter the collectives" in finding.message
-    assert "1,500 ms per step for it (15 %)" in finding.message
+    assert "1,500 ms per step for it (15%)" in finding.message
 
 
 @pytest.mark.parametrize("strategy", ["layer_split", "pp"])

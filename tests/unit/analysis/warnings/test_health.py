@@ -59,14 +59,14 @@ def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
         launch(clock_event_reasons=lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)),
     )
     assert finding.message.endswith(
-        "device 0 throttled its clocks in 24 % of the readings during the timed steps: heat, by software in 24 %, "
-        "power brake in 4.8 %."
+        "device 0 throttled its clocks in 24% of the readings during the timed steps: heat, by software in 24%, "
+        "power brake in 4.8%."
     )
 
 
 def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
     finding = one(tmp_path, "power_capped", launch(clock_event_reasons=4.0))
-    assert "at its power limit in 100 % of the readings" in finding.message
+    assert "at its power limit in 100% of the readings" in finding.message
     brief = launch(1, clock_event_reasons=lambda t: 4.0 * (t == 2.0))
     assert found(tmp_path, brief) == []
 
@@ -85,7 +85,7 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
     )
     assert finding.message.endswith(
         "device 0 ran at 1,500 MHz in one third of a launch's timed steps and at 1,980 MHz in another "
-        "(means, 24 % apart)."
+        "(means, 24% apart)."
     )
 
 
@@ -111,7 +111,7 @@ def test_a_busy_host_during_the_timed_steps(tmp_path):
         read(fake.launch(cpu, block=1), host=host_samples(others=lambda t: 0.9 - busy(t) * 2.2)),
         read(fake.launch(cpu, block=2), host=host_samples(others=0.09)),
     )
-    assert "in 1 of 3 launches other processes used up to 40 % of the host's CPU time" in finding.message
+    assert "in 1 of 3 launches other processes used up to 40% of the host's CPU time" in finding.message
     unknown = [HostSample(None, 0.1, "other_cpu_share", None, "not counted")]
     finding = one(tmp_path, "device_unreadable", read(fake.launch(cpu), host=unknown))
     assert "other_cpu_share could not be read" in finding.message
