@@ -12,6 +12,7 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB
+from parabench.store.results import records
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def table_of(
 
     Rows with a `case_id` are shown if their case is selected. Only the first MOST_ROWS are listed, with a note.
     """
-    every = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    every = records(rows, rows.columns.tolist()) if isinstance(rows, pd.DataFrame) else list(rows)
     shown = every[:MOST_ROWS]
     if len(shown) < len(every):
         note = f"{note} Listed are {MOST_ROWS} of {len(every):,} rows; the store has all.".strip()

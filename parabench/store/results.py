@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,8 @@ _GROWING = ("session", "launch", "finding")
 
 def records(table: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows as dictionaries of these columns, with Python's own types. Unknown numbers are NaN."""
-    return cast("list[dict[str, Any]]", table[list(names)].to_dict("records"))
+    columns = [table[name].tolist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _table(name: str) -> cached_property[pd.DataFrame]:

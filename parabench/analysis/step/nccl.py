@@ -51,6 +51,8 @@ def choices(seen: SessionData) -> pd.DataFrame:
         for choice in told["choices"]
     ]
     table = pd.DataFrame(rows, columns=COLUMNS)
+    if not rows:
+        return table
     summed = table.groupby(COLUMNS[:-1], dropna=False, sort=False).agg(calls=("calls", "sum")).reset_index()
     return summed.sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
 
@@ -88,6 +90,8 @@ def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.Dat
         for op in told["ops"]
     ]
     table = pd.DataFrame(rows, columns=[*INSPECTED, "calls", *MEASURED])
+    if not rows:
+        return table
     table = table.astype(dict.fromkeys(MEASURED, float))
     groups = table.groupby(INSPECTED, sort=False)[["calls", *MEASURED]]
     return groups.median().reset_index().sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
