@@ -42,8 +42,8 @@ def program() -> None:
         cli = sys.modules.get("parabench.cli")  # None if a package is missing
         if cli is not None and sys.argv[1:2] and sys.argv[1] in cli.ANSWERING:
             with suppress(OSError):
-                sys.stdout.flush()
-                sys.stderr.flush()
+                for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it was closed (`>&-`)
+                    stream.flush()
                 os._exit(ended.code if isinstance(ended.code, int) else 0)
         raise
 
