@@ -96,6 +96,8 @@ class LoadedSession:
         if objective not in OBJECTIVES:
             raise unknown("objective", objective, OBJECTIVES)
         if self._data.session.kind == "collectives":
+            if by or objective != "step_time_s":
+                raise UsageError(f"{self._data.session.name} measured collectives, which have no objective and no axes")
             from parabench.analysis.collectives import bus, crossover
 
             return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
@@ -147,7 +149,7 @@ def compare(
     tolerance: float = 0.02,
     alpha: float = 0.01,
     between_sessions: float = 0.05,
-    changed: Sequence[str] = (),
+    changed: str | Sequence[str] = (),
 ) -> Answer:
     """Compare the step times of two sessions, as `parabench compare` does.
 
@@ -168,9 +170,20 @@ def compare(
     """
     from parabench.analysis.compare import gate
 
+    for name, value, least, most in (
+        ("tolerance", tolerance, 0.0, 1.0),
+        ("alpha", alpha, 1e-4, 0.5),
+        ("between_sessions", between_sessions, 0.0, 1.0),
+    ):
+        if not isinstance(value, (int, float)) or not least <= value <= most:
+            raise UsageError(f"{name} is {value!r}; give a number from {least:g} to {most:g}, such as 0.02")
     sides = [each if isinstance(each, LoadedSession) else load(each) for each in (base, candidate)]
     first, other = (side._as(role) for side, role in zip(sides, ("base", "candidate"), strict=True))
-    return gate.answer(gate.compare(first, other, tolerance, alpha, tuple(changed), between_sessions))
+    return gate.answer(
+        gate.compare(
+            first, other, tolerance, alpha, (changed,) if isinstance(changed, str) else tuple(changed), between_sessions
+        )
+    )
 
 
 def _figure(panel: Panel, heading: str) -> Figure:
@@ -184,5 +197,8 @@ def _figure(panel: Panel, heading: str) -> Figure:
     own = panel.figure["layout"]
     axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
     title = {"text": plain(heading), "yref": "container", "automargin": True}
-    head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": panel.height + _TITLE_PX}
+    height = panel.height + _TITLE_PX
+    if rows := own.get("meta", {}).get("rows"):  # the page shows the first of them only
+        height += (12 + 16 * rows["least"]) * max(0, len(own["yaxis"]["ticktext"]) - rows["most"])
+    head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": height}
     return Figure({"data": panel.figure["data"], "layout": _LAYOUT | own | axes | head})

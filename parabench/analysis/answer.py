@@ -28,7 +28,7 @@ Records = Mapping[str, Sequence[Mapping[str, Any]]]
 _MOST_ROWS = 20
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Answer:
     """The answer to a question about results. `print` shows its sentences; Jupyter also shows warnings and tables.
 

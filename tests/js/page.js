@@ -8,7 +8,7 @@ const columns = (rows) => {
 const STEP_TIME = 0.05;
 // A case as Python embeds it: DDP on 2 ranks, one launch.
 export const aCase = (more) => ({
-  case_id: Object.values(more).join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
+  case_id: Object.values(more).filter((each) => each !== "").join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
   algorithm: "native", world_size: 2, bucket_mib: null, step_time_s: STEP_TIME, low_s: more.step_time_s ?? STEP_TIME,
   high_s: more.step_time_s ?? STEP_TIME, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
   slower: null, slower_low: null, slower_high: null, left_after_block: null, left_at_least: null,

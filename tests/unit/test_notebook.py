@@ -148,6 +148,25 @@ def test_compare_takes_sessions_and_sources(path: Path, session: LoadedSession) 
         parabench.compare(session, f"{path}@before")
 
 
+@pytest.mark.parametrize("options", [{"tolerance": float("nan")}, {"tolerance": "2%"}, {"alpha": 2}])
+def test_compare_refuses_numbers_out_of_range(path: Path, session: LoadedSession, options: dict[str, object]) -> None:
+    (name,) = options
+    with pytest.raises(UsageError, match=f"^{name} is "):
+        parabench.compare(session, f"{path}@after", **options)  # type: ignore[arg-type]
+
+
+def test_best_of_collectives_has_no_objective_and_no_axes(collectives: LoadedSession) -> None:
+    for options in ({"objective": "memory"}, {"by": "strategy"}):
+        with pytest.raises(UsageError, match="have no objective and no axes"):
+            collectives.best(**options)
+
+
+def test_figure_has_room_for_every_row(tmp_path: Path) -> None:
+    cases = [fake.case(bucket_mib=float(size)) for size in range(1, 41)]
+    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda _: 0.04))
+    assert parabench.load(tmp_path).figure("ranking").layout.height > 40 * 25
+
+
 def test_compare_has_the_defaults_of_the_command() -> None:
     defaults = {name: each.default for name, each in inspect.signature(parabench.compare).parameters.items()}
     assert [defaults[name] for name in ("tolerance", "alpha", "between_sessions")] == [TOLERANCE, ALPHA, ALLOWANCE]

@@ -79,8 +79,9 @@ export const closeCase = () => {
   history.replaceState(null, "", address());
 };
 const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
-// An id that no case has, as an old address may, opens nothing.
-export const openCase = (id) => { if (rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
+// An id that no case has, as an old address may, opens nothing; nor does one on a page without details.
+export const hasDetails = Boolean(cases.rerun || data.sides);
+export const openCase = (id) => { if (hasDetails && rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 
 export const startState = () => {
   readAddress();

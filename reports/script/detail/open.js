@@ -1,9 +1,9 @@
 // The details of a case, over the page: opened by a click on it, or by an address that names it.
 import { drawOne } from "../charts/plots.js";
 import { statusTag, tagsOf } from "../core/cases.js";
-import { cases, data, figures, groupBy, rowOf } from "../core/data.js";
+import { cases, figures, groupBy, rowOf } from "../core/data.js";
 import { element, part } from "../core/element.js";
-import { closeCase, onChange, state } from "../core/state.js";
+import { closeCase, hasDetails, onChange, state } from "../core/state.js";
 import { caseDetail } from "./case.js";
 import { sidesDetail } from "./sides.js";
 
@@ -64,7 +64,7 @@ const fill = async (dialog, row) => {
 };
 
 export const startDetails = () => {
-  if (!cases.rerun && !data.sides) return;
+  if (!hasDetails) return;
   const dialog = element("dialog", { class: "detail", "aria-labelledby": "detail-title" });
   const show = () => {
     const row = rowOf.get(state.case);
