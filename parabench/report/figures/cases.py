@@ -13,25 +13,22 @@ from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
     ALL,
     ERROR_BARS,
+    GREY,
+    LEGEND_NAME,
     Panel,
     by_work,
+    cut,
     in_rows,
     launch_bars,
     lay_out,
     listed,
     measured,
-    plain,
     points,
-    short,
     titled,
+    vertical,
 )
 from parabench.report.palette import strategy_style
 from parabench.store.record import MIB
-
-# Characters of a name in a legend.
-LEGEND_NAME = 24
-_ZERO = {"type": "line", "layer": "below", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
-_GREY = "#888888"
 
 
 def ranking(seen: SessionData) -> list[Panel]:
@@ -61,12 +58,11 @@ def _ranking(own: pd.DataFrame) -> Panel:
         else:
             x, bars, more = listed(group["step_time_s"], 1e3), launch_bars(group), {}
         bars["color"] = style.color
-        text = plain(short(str(name), LEGEND_NAME))
+        text = cut(str(name), LEGEND_NAME)
         traces.append(points(group, x, group["row"], style, text, error_x=bars, showlegend=False, **more))
     title = "slower than the best (%)" if compared else "step time (ms)"
-    shapes = [_ZERO | {"line": {"color": _GREY, "width": 1}}] if compared else []
-    figure, height = in_rows(names, title, traces, head=60, shapes=shapes)
-    return Panel(titled(own), figure, height, wide=True)
+    shapes = [vertical(0, width=1)] if compared else []
+    return in_rows(titled(own), names, title, traces, head=60, shapes=shapes)
 
 
 def _slower(row: Mapping[Any, Any]) -> str:
@@ -90,14 +86,14 @@ def _front(own: pd.DataFrame) -> Panel:
     line = {
         "type": "scatter", "mode": "lines", "name": "beaten by none", "meta": ALL, "hoverinfo": "skip",
         "x": listed(best["step_time_s"], 1e3), "y": listed(best["mean_peak_bytes"], 1 / MIB),
-        "line": {"color": _GREY, "width": 1.5, "shape": "hv"},
+        "line": {"color": GREY, "width": 1.5, "shape": "hv"},
     }  # fmt: skip
     traces = [line]
     for name, group in own.groupby("strategy", sort=False):
-        also = [f"{format.mebibytes(peak)} on the fullest rank" for peak in group["mean_peak_bytes"]]
+        also = [f"{format.mebibytes(peak)} on the rank with the highest peak" for peak in group["mean_peak_bytes"]]
         x, y = listed(group["step_time_s"], 1e3), listed(group["mean_peak_bytes"], 1 / MIB)
         # Filled here if no other configuration is better in both.
-        filled, text = group.assign(ranking=group["front"]), plain(short(str(name), LEGEND_NAME))
+        filled, text = group.assign(ranking=group["front"]), cut(str(name), LEGEND_NAME)
         traces.append(points(filled, x, y, strategy_style(str(name)), text, legendgroup=str(name), also=also))
     figure = lay_out(traces, "step time (ms)", "peak memory of a rank (MiB)")
     return Panel(titled(own), figure, 360 + 16 * own["strategy"].nunique())

@@ -13,6 +13,7 @@ from parabench.analysis.collectives.cost_model import Fit
 from parabench.plan.collective_case import size_text
 from parabench.report.figures.figures import (
     ERROR_BARS,
+    FROM_ZERO,
     Panel,
     Trace,
     lay_out,
@@ -33,7 +34,7 @@ def bus(cases: pd.DataFrame, sizes: pd.DataFrame) -> list[Panel]:
     panels = []
     for title, lines in _panels(cases, sizes):
         traces = [_bandwidth(name, style, rows) for name, style, rows in lines]
-        panels.append(_panel(title, traces, "bus bandwidth (GB/s)", {"rangemode": "tozero"}))
+        panels.append(_panel(title, traces, "bus bandwidth (GB/s)", FROM_ZERO))
     return panels
 
 

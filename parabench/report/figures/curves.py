@@ -20,18 +20,19 @@ from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
     ALL,
     BAND,
+    FROM_ZERO,
     GREY,
     Panel,
     Trace,
+    cut,
     in_rows,
     launch_bars,
     lay_out,
     listed,
     measured,
-    plain,
     points,
-    short,
     titled,
+    vertical,
 )
 from parabench.report.palette import (
     PART,
@@ -140,7 +141,7 @@ def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
         parts = [part for part in ((own[of & single], "lines+markers"), (own[of & ~single], "markers")) if len(part[0])]
         for at, (part, mode) in enumerate(parts):
             look = {"mode": mode, "line": style.line, "error_y": launch_bars(part), "showlegend": at == 0}
-            name, x = plain(short(algorithm, _NAME)), part["place"] + aside
+            name, x = cut(algorithm, _NAME), part["place"] + aside
             y = listed(part["step_time_s"], 1e3)
             traces.append(points(part, x, y, style, name, legendgroup=algorithm, **look))
     ticks = {"tickvals": [places[mib] for mib in sizes], "ticktext": [_said(mib) for mib in sizes]}
@@ -185,7 +186,7 @@ def _heat(own: pd.DataFrame) -> Panel:
         "hovertemplate": "%{hovertext}<extra></extra>", "marker": {"color": colors, "line": edge},
     }  # fmt: skip
     columns = {"tickvals": [*range(len(sizes))], "ticktext": [_said(mib) for mib in sizes], "showgrid": False}
-    rows = {"tickvals": [*range(len(names))], "ticktext": [plain(short(name, 20)) for name in names], "showgrid": False}
+    rows = {"tickvals": [*range(len(names))], "ticktext": [cut(name, 20) for name in names], "showgrid": False}
     rows |= {"range": [len(names) - 0.5, -0.5]}
     figure = lay_out([cells], "bucket size (MiB)", "", barmode="overlay", xaxis=columns, yaxis=rows)
     return Panel(f"{_title(own)} (ms)", figure, 80 + 44 * len(names))
@@ -229,16 +230,13 @@ def _algorithms(title: str, lines: list[pd.DataFrame]) -> Panel:
         also = ["" if name == "native" else f"{format.digits(ratio)} times native's step" for ratio in group["ratio"]]
         y = group["row"] + (i - (len(names) - 1) / 2) * min(0.14, 0.7 / len(names))
         bars = launch_bars(group, group["ratio"] / group["step_time_s"]) | {"color": style.color}
-        text = plain(short(name, _NAME))
+        text = cut(name, _NAME)
         traces.append(points(group, group["ratio"], y, style, text, legendgroup=name, also=also, error_x=bars))
-    line = {"color": algorithm_style("native").color, "width": 1.5, "dash": "dot"}
-    one = {"type": "line", "layer": "below", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    one = vertical(1, color=algorithm_style("native").color, dash="dot")
     texts = [_line(line["world"].iloc[0], line["bucket_mib"].iloc[0], several) for line in lines]
     least = max(1, math.ceil((9 * len(names) - 12) / 16))
-    figure, height = in_rows(
-        texts, "over native (ratio)", traces, head=120, least=least, which="first", most=len(lines), shapes=[one]
-    )
-    return Panel(title, figure, height)
+    look: dict[str, Any] = {"wide": False, "which": "first", "most": len(lines), "shapes": [one]}
+    return in_rows(title, texts, "over native (ratio)", traces, head=120, least=least, **look)
 
 
 def _line(world: str, mib: Size, several: bool) -> str:
@@ -324,7 +322,7 @@ def _scaling(
     panels = []
     for what, axis, values, ideal, yaxis in (
         ("throughput", f"throughput ({unit}/s)", rates, rate, {"type": "log"} if wide else {"range": [0, top]}),
-        ("efficiency", "efficiency (%)", shares, None, {"rangemode": "tozero"}),
+        ("efficiency", "efficiency (%)", shares, None, FROM_ZERO),
     ):
         line = [100 if ideal is None else ideal * size for size in shown]
         traces: list[Trace] = [
@@ -358,7 +356,7 @@ def _curve(own: Curve, values: list[float], style: Style, cases: pd.DataFrame, u
     # A point of the common base is shown with the others of the curve.
     strategies, ids = at["strategy"].to_list(), at["case_id"].to_list()
     others = [case for case, strategy in zip(ids, strategies, strict=True) if strategy == first["strategy"]]
-    name = plain(short(" ".join(filter(None, words)), _NAME))
+    name = cut(" ".join(filter(None, words)), _NAME)
     x = at["world_size"]
     trace = points(at, x, values, style, name, mode="lines+markers", line=style.line, also=also)
     trace["customdata"] = [case if case in others else "|".join(others) for case in ids]

@@ -92,11 +92,20 @@ def _hovers(texts: list[Any]) -> Trace:
 ALL = "all"
 # Rows of a figure that are shown at once.
 MOST_ROWS = 16
+# Characters of a name in a legend.
+LEGEND_NAME = 24
 ERROR_BARS = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4}
 # Values within it are alike.
 BAND = {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(107, 127, 147, 0.18)"}
+FROM_ZERO = {"rangemode": "tozero"}
 # A legend that names parts in the order in which they are drawn.
 PARTS_LEGEND = {"traceorder": "normal"}
+
+
+def vertical(x: float, **line: Any) -> dict[str, Any]:
+    """Return a vertical line over the whole height, behind the marks."""
+    style = {"color": GREY, "width": 1.5} | line
+    return {"type": "line", "layer": "below", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": style}
 
 
 def points(cases: pd.DataFrame, x: Any, y: Any, style: Style, name: str, **more: Any) -> Trace:
@@ -129,6 +138,7 @@ def launch_bars(cases: pd.DataFrame, scale: Any = 1e3) -> dict[str, Any]:
 
 
 def in_rows(
+    title: str,
     names: Iterable[str],
     x: str,
     traces: list[Trace],
@@ -138,17 +148,19 @@ def in_rows(
     which: str = "fastest",
     most: int = MOST_ROWS,
     order: list[int] | None = None,
+    wide: bool = True,
     **more: Any,
-) -> tuple[Figure, int]:
-    """Return a figure with a row for each name, and its height.
+) -> Panel:
+    """Return a figure with a row for each name; `x` is the title of the axis, `more` are layout settings.
 
-    The page shows the `most` rows of the selected configurations that come first, or that have the lowest `order`, and
-    says so by the word `which`. `head` are the pixels of axis and legend, and `least` the lines of text in a row.
+    The page shows the `most` rows of the selected configurations that come first, or that have the lowest `order`.
+    `which` describes them: "the 16 fastest of 20 cases". `head` is the height of axis and legend in pixels, and `least`
+    the number of text lines in a row.
     """
     axis = name_bars(names)
     rows = {"most": most, "which": which, "head": head, "least": least} | ({"order": order} if order else {})
     figure = lay_out(traces, x, "", yaxis=axis, meta={"rows": rows}, **more)
-    return figure, head + max(60, (12 + 16 * least) * min(most, len(axis["ticktext"])))
+    return Panel(title, figure, head + max(60, (12 + 16 * least) * min(most, len(axis["ticktext"]))), wide)
 
 
 def by_work(cases: pd.DataFrame) -> Iterable[pd.DataFrame]:
@@ -181,6 +193,11 @@ def short(text: str, most: int) -> str:
     """`text`, cut to `most` characters in its middle: the names of a user's own are often of one module, and differ at
     their ends."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-((most - 1) // 2) :]}"
+
+
+def cut(name: str, most: int) -> str:
+    """Return the name of a trace, cut to `most` characters."""
+    return plain(short(name, most))
 
 
 def plain(text: str) -> str:

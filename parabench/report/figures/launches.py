@@ -52,13 +52,11 @@ def spread(seen: SessionData) -> list[Panel]:
     histogram = lay_out([bins], title, "launches", **look)
     traces = _marks(own, lambda launch: (100 * launch["from_case"], rows[launch["case_id"]]), _percent_from)
     look = {"showlegend": False, "xaxis": _ZERO_LINE, "shapes": band}
-    figure, height = in_rows(
-        [launch["shown"] for launch in widest], title, traces, head=60, which="that differ most", **look
-    )
+    names = [launch["shown"] for launch in widest]
     count = f"{format.count(len(own), 'launch')} of {format.count(len(widest), 'case')}"
     return [
         Panel(count, histogram, 260, wide=True),
-        Panel("Case by case", figure, height, wide=True),
+        in_rows("Case by case", names, title, traces, head=60, which="that differ most", **look),
     ]
 
 

@@ -9,21 +9,22 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases
-from parabench.report.figures.cases import LEGEND_NAME
 from parabench.report.figures.figures import (
+    FROM_ZERO,
     GREY,
+    LEGEND_NAME,
     PARTS_LEGEND,
     Panel,
     Trace,
     by_work,
     case_bars,
+    cut,
     in_rows,
     lay_out,
     listed,
     marks,
     measured,
     plain,
-    short,
     titled,
 )
 from parabench.report.palette import PEAK, STATE, strategy_style
@@ -31,7 +32,6 @@ from parabench.store.record import MIB
 
 # Dark with a light edge, so that it is visible on bars and pages of any color.
 _THEORY = {"symbol": "diamond-tall", "size": 15, "color": "#111111", "line": {"width": 1.5, "color": "#ffffff"}}
-_FROM_ZERO = {"rangemode": "tozero"}
 
 
 def peak_memory(seen: SessionData) -> list[Panel]:
@@ -47,10 +47,9 @@ def _peaks(own: pd.DataFrame) -> Panel:
     traces = [_bars(own, column, name, PEAK[column][0]) for column, name in names.items()]
     traces += _theory(own, "training state, theory")
     title = "peak memory (MiB)" if len(names) > 1 else f"peak {next(iter(names.values()))} of a rank (MiB)"
-    look: dict[str, Any] = {"barmode": "group", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": _FROM_ZERO}
+    look: dict[str, Any] = {"barmode": "group", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
     look["showlegend"] = len(traces) > 1
-    figure, height = in_rows(own["shown"], title, traces, head=110, least=1 + len(names), **look)
-    return Panel(titled(own), figure, height, wide=True)
+    return in_rows(titled(own), own["shown"], title, traces, head=110, least=1 + len(names), **look)
 
 
 def _bars(own: pd.DataFrame, column: str, name: str, color: str) -> Trace:
@@ -116,21 +115,19 @@ def _against_world_size(once: pd.DataFrame, title: str) -> Panel:
         traces.append(legend)
     sizes = sorted(map(int, once["world_size"].unique()))
     axis = {"type": "log", "tickvals": sizes, "ticktext": [*map(str, sizes)]}
-    figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis=_FROM_ZERO)
+    figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis=FROM_ZERO)
     return Panel(title, figure, 340 + 20 * (once["strategy"].nunique() + 1))
 
 
 def _at_sizes(own: pd.DataFrame, marker: dict[str, Any], column: str = "state_bytes", **more: Any) -> Trace:
     strategy, y = str(own["strategy"].iloc[0]), listed(own[column], 1 / MIB)
     more = {"showlegend": False, "legendgroup": strategy, "customdata": own["case_id"].to_list()} | more
-    return marks(own["world_size"], y, plain(short(strategy, LEGEND_NAME)), _state_texts(own), marker, **more)
+    return marks(own["world_size"], y, cut(strategy, LEGEND_NAME), _state_texts(own), marker, **more)
 
 
 def _made_of(own: pd.DataFrame, title: str) -> Panel:
     traces = [_bars(own, column, name, color) for column, (color, name) in STATE.items()]
-    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": _FROM_ZERO}
+    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
     traces += _theory(own, "theory")
-    figure, height = in_rows(
-        own["shown"], "training state (MiB)", traces, head=140, least=2, which="that hold least", **look
-    )
-    return Panel(title, figure, height)
+    look |= {"wide": False, "which": "that hold least"}
+    return in_rows(title, own["shown"], "training state (MiB)", traces, head=140, least=2, **look)

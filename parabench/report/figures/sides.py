@@ -18,14 +18,16 @@ from parabench.plan.case import Case
 from parabench.report.figures.figures import (
     ALL,
     ERROR_BARS,
+    FROM_ZERO,
     Panel,
     Trace,
+    cut,
     in_rows,
     marked,
     marks,
     plain,
     round_numbers,
-    short,
+    vertical,
 )
 from parabench.report.palette import side_style
 from parabench.store.record import MIB
@@ -33,11 +35,10 @@ from parabench.store.record import MIB
 # Rows of a figure that are shown at once.
 MOST_DOTS = 30
 # Characters of a side's name in a legend.
-LEGEND_NAME = 32
+SIDE_NAME = 32
 # The axis reaches at most this many times as far as its points: an interval of two launches would flatten the rest.
 _REACH = 2.5
 _NUMBERS = ["step_time_s", "low_s", "high_s", "peak_memory_bytes", "n_ok", "n_launches"]
-_ONE = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": "#7F7F7F", "width": 1.5}}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def side_points(of: Several, at: int, x: Any, y: Any, hovers: Iterable[str], ids
     style = side_style(at)
     marker = {"color": style.color, "size": 9, "symbol": style.symbol, "opacity": 1} | more.pop("marker", {})
     own = {"customdata": ids, "legendgroup": str(at), "showlegend": True} | more
-    return marks(x, y, plain(short(of.names[at], LEGEND_NAME)), [*hovers], marker, **own)
+    return marks(x, y, cut(of.names[at], SIDE_NAME), [*hovers], marker, **own)
 
 
 # -- ratios to the first side -----------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def ratios(of: Several, works: Sequence[Overall], name: str) -> list[Panel]:
         found = [(one, _results(one.row, name)) for one in cases]
         if own := [(one, results) for one, results in found if results]:
             means = work.means if name == "step_time" else work.gives[name]
-            panels.append(_ratios(of, work.heading, f"{_AXES[name]}, {plain(short(of.names[0], 16))} = 1", own, means))
+            panels.append(_ratios(of, work.heading, f"{_AXES[name]}, {cut(of.names[0], 16)} = 1", own, means))
     return panels
 
 
@@ -122,7 +123,8 @@ def _ratios(
             aside = (at - len(of.names) / 2) * min(0.22, 0.7 / len(others))
             traces.append(_ratio_points(of, at, drawn, aside))
     every = [each for _, _, results in rows for each in results.values()]
-    figure, height = in_rows(
+    return in_rows(
+        title,
         [label for label, _, _ in rows],
         axis,
         traces,
@@ -132,9 +134,8 @@ def _ratios(
         most=MOST_DOTS,
         order=order,
         xaxis=_ratio_axis(every),
-        shapes=[_ONE],
+        shapes=[vertical(1)],
     )
-    return Panel(title, figure, height, wide=True)
 
 
 def _ratio_points(of: Several, at: int, drawn: list[tuple[int, str, str, Result]], aside: float) -> Trace:
@@ -219,13 +220,5 @@ def _memory(of: Several, title: str, cases: list[SideCase]) -> Panel:
         x, y = [peak / MIB for *_, peak in own], [y for y, *_ in own]
         traces.append(side_points(of, at, x, y, hovers, [one.id for _, one, _ in own]))
     names = [marked(one.row.label, one.case.strategy) for one in cases]
-    figure, height = in_rows(
-        names,
-        "peak memory (MiB)",
-        traces,
-        head=80,
-        which="that differ most",
-        most=MOST_DOTS,
-        xaxis={"rangemode": "tozero"},
-    )
-    return Panel(title, figure, height, wide=True)
+    look: dict[str, Any] = {"which": "that differ most", "most": MOST_DOTS, "xaxis": FROM_ZERO}
+    return in_rows(title, names, "peak memory (MiB)", traces, head=80, **look)

@@ -14,7 +14,7 @@ from parabench.analysis.compare.several import MACHINES_OWN, SHARED_WORK, Severa
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.plan.case import Case
 from parabench.plan.fields import list_text, number
-from parabench.report.figures.figures import ALL, ERROR_BARS, Panel, Trace, lay_out, listed, plain
+from parabench.report.figures.figures import ALL, ERROR_BARS, FROM_ZERO, GREY, Panel, Trace, lay_out, listed, plain
 from parabench.report.figures.sides import SideCase, cases_by_work, side_points
 from parabench.report.palette import side_style
 
@@ -103,7 +103,7 @@ def _bucket(bucket_mib: str | float | None) -> str:
 Point = Mapping[Any, Any]
 _IDEAL = {
     "type": "scatter", "mode": "lines", "name": "ideal", "meta": ALL, "hoverinfo": "skip",
-    "line": {"color": "#999999", "dash": "dot", "width": 1.5},
+    "line": {"color": GREY, "dash": "dot", "width": 1.5},
 }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _scaling(of: Several, title: str, points: list[Point]) -> list[Panel]:
         "world size (ranks)",
         f"throughput ({unit}/s)",
         xaxis=x,
-        yaxis={"type": "log"} if wide else {"rangemode": "tozero"},
+        yaxis={"type": "log"} if wide else FROM_ZERO,
     )
     ideal = _IDEAL | {"x": [sizes[0], sizes[-1]], "y": [100, 100]}
     efficiency = lay_out(
@@ -163,7 +163,7 @@ def _scaling(of: Several, title: str, points: list[Point]) -> list[Panel]:
         "world size (ranks)",
         "efficiency (%)",
         xaxis=x,
-        yaxis={"rangemode": "tozero"},
+        yaxis=FROM_ZERO,
     )
     height = 340 + 10 * len(best)
     return [Panel(f"{title}: throughput", throughput, height), Panel(f"{title}: efficiency", efficiency, height)]

@@ -10,6 +10,7 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
+    FROM_ZERO,
     PARTS_LEGEND,
     Panel,
     by_work,
@@ -42,8 +43,7 @@ def _step_parts(own: pd.DataFrame) -> Panel:
         color, name = PART[str(part)]
         traces.append(case_bars(own, 1e3 * seconds, name, color, _shares(name, seconds, whole, "its parts")))
     look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND}
-    figure, height = in_rows(own["shown"], "median time of a step (ms)", traces, head=110, least=2, **look)
-    return Panel(titled(own), figure, height, wide=True)
+    return in_rows(titled(own), own["shown"], "median time of a step (ms)", traces, head=110, least=2, **look)
 
 
 def _shares(name: str, seconds: pd.Series, whole: pd.Series, of: str) -> list[str]:
@@ -87,10 +87,9 @@ def _step_shares(own: pd.DataFrame) -> Panel:
         "text": [f" {format.percent(share)}" for share in own["exposed_share"]], "textposition": "middle right",
         "customdata": own["case_id"].to_list(), "showlegend": False, "hoverinfo": "skip",
     }  # fmt: skip
-    look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN}
-    look["xaxis"] = {"rangemode": "tozero"}
-    figure, height = in_rows(own["shown"], "an instrumented step (ms)", [*traces, exposed], head=120, least=2, **look)
-    return Panel(titled(own), figure, height, wide=True)
+    look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
+    traces.append(exposed)
+    return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **look)
 
 
 def usage(seen: SessionData) -> list[Panel]:
@@ -127,5 +126,4 @@ def _energy(own: pd.DataFrame) -> Panel:
 
 def _one_bar(own: pd.DataFrame, x: pd.Series, color: str, texts: list[str], title: str) -> Panel:
     bar = case_bars(own, x, "", color, texts)
-    figure, height = in_rows(own["shown"], title, [bar], head=90, least=2, bargap=0.35, showlegend=False)
-    return Panel(titled(own), figure, height, wide=True)
+    return in_rows(titled(own), own["shown"], title, [bar], head=90, least=2, bargap=0.35, showlegend=False)

@@ -20,13 +20,13 @@ from parabench.report.figures.figures import (
     Panel,
     Trace,
     bars,
+    cut,
     lay_out,
     listed,
     marks,
     name_bars,
     name_case,
     plain,
-    short,
 )
 from parabench.report.figures.timeline import READY
 from parabench.report.palette import SHARE, algorithm_style
@@ -193,7 +193,7 @@ def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: Mapping[
             of_algorithm = group[group["algorithm"] == algorithm]
             parts = [algorithm, dtype if group["dtype"].nunique() > 1 else ""]
             parts.append(f"{node} ranks a node" if of_algorithm["node"].nunique() > 1 else "")
-            name = plain(short(", ".join(filter(None, parts)), 34))
+            name = cut(", ".join(filter(None, parts)), 34)
             look = algorithm_style(algorithm)
             group_of = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
             marker = {"size": 8, "symbol": look.symbol, "color": look.color}

@@ -12,7 +12,7 @@ from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
-from parabench.report.figures.figures import Panel, Trace, lay_out, plain
+from parabench.report.figures.figures import FROM_ZERO, Panel, Trace, lay_out, plain
 from parabench.report.palette import strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
@@ -118,9 +118,7 @@ def _panel(curves: dict[str, list[Prediction]]) -> Panel:
     ranks = {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes],
              "range": [math.log10(sizes[0] / 1.2), math.log10(sizes[-1] * 1.2)]}  # fmt: skip
     traces = [trace for name, curve in curves.items() for trace in _traces(name, curve)]
-    figure = lay_out(
-        traces, "ranks", f"{unit}/s of a rank", xaxis=ranks, yaxis={"rangemode": "tozero"}, showlegend=True
-    )
+    figure = lay_out(traces, "ranks", f"{unit}/s of a rank", xaxis=ranks, yaxis=FROM_ZERO, showlegend=True)
     return Panel("", figure, 360 + 20 * len(curves))
 
 
