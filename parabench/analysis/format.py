@@ -70,6 +70,12 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}" if 0.1 <= ratio < 10 else digits(ratio)
 
 
+def times_between(low: float, high: float) -> str:
+    """Return the ends of a ratio's interval: '0.40 to 0.42', with more digits if both would read the same."""
+    ends = [(times(low), times(high)), *((digits(low, n), digits(high, n)) for n in (3, 4))]
+    return " to ".join(next((each for each in ends if each[0] != each[1]), ends[0]))
+
+
 def digits(value: float, significant: int = 3) -> str:
     """`value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
     return f"{value:,.{_decimals(value, significant)}f}"

@@ -18,8 +18,9 @@ from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
 from parabench.private import HIDDEN
+from parabench.report.details import case_details, launch_figures
 from parabench.report.page import render_page
-from parabench.report.page_data import page_data
+from parabench.report.page_data import LAUNCH_COLUMNS, OF_CASE, page_data
 from parabench.report.sections.answer import (
     algorithms_section,
     by_bucket_section,
@@ -162,6 +163,8 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         training_tabs(seen),
         template_folder,
         data=page_data(seen),
+        opened=case_details(seen, tuple(each for each in LAUNCH_COLUMNS if each.value in OF_CASE)),
+        launch_figures=launch_figures(seen),
         answers=answers,
         where=summary.lines(seen),
         of_turns=of_turns(seen),

@@ -14,7 +14,7 @@ import posixpath
 import re
 import shlex
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
 from parabench.errors import UsageError
 from parabench.files import shipped_folder
+from parabench.report.figures.figures import Figure
 from parabench.report.sections.environment import machine_section
-from parabench.report.spec import FORMATS, Column, Section, Tab
+from parabench.report.spec import FORMATS, LABELS, TEXT, WORDS, Column, Section, Tab
 
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -54,7 +55,7 @@ DIGITS = 5
 def render_page(template: str, session: Session, tabs: list[Tab], folder: Path | None = None, **content: Any) -> str:
     """Return the page of a session in `tabs`: `template` filled with the session's facts, and with `content`, which
     may replace facts."""
-    known = {"environment": facts.environment_rows(session), "machine": machine_section(session)}
+    known: dict[str, Any] = {"environment": facts.environment_rows(session), "machine": machine_section(session)}
     return fill(
         template,
         [section for tab in tabs for section in tab.sections],
@@ -67,8 +68,17 @@ def render_page(template: str, session: Session, tabs: list[Tab], folder: Path |
     )
 
 
-def fill(template: str, sections: list[Section], folder: Path | None = None, data: Any = None, **content: Any) -> str:
+def fill(
+    template: str,
+    sections: list[Section],
+    folder: Path | None = None,
+    data: Any = None,
+    launch_figures: Mapping[str, Figure] | None = None,
+    **content: Any,
+) -> str:
     """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script.
+
+    The `launch_figures` are in the details of cases, by the id of each.
 
     Raises UsageError if a file of `folder` cannot be used.
     """
@@ -80,9 +90,12 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
         for panel in section.spare:
             shown = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
             of_case.setdefault(panel.case, []).append(rounded(panel.figure) | shown)
+    more = {"of_case": of_case, "launches": rounded(dict(launch_figures or {}))}
+    more = {name: own for name, own in more.items() if own}
     look = Look(folder)
     scripts = [
-        _script(text) for text in ([look.asset("vendor/plotly-basic.min.js")] if panels else []) + [look.script()]
+        _script(text)
+        for text in ([look.asset("vendor/plotly-basic.min.js")] if panels or launch_figures else []) + [look.script()]
     ]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     return look.render(
@@ -92,7 +105,7 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
         style=Markup("\n".join(look.asset(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")),
         scripts=[Markup(script) for script in scripts],
         data=script_json(data),
-        figures=script_json(panels | ({"of_case": of_case} if of_case else {})),
+        figures=script_json(panels | more),
         sections=sections,
         **content,
     )
@@ -150,13 +163,27 @@ def rounded(value: Any) -> Any:
 
 
 def declared(
-    columns: Iterable[Column], csv: Iterable[str], heads: Callable[[str], str] = str, initial: str = ""
+    columns: Iterable[Column],
+    table: pd.DataFrame,
+    csv: Iterable[str],
+    heads: Callable[[str], str] = str,
+    initial: str = "",
 ) -> dict[str, Any]:
-    """Return a table that the page's script fills: its columns, the [head, column] pairs of its file, and the column by
-    which its rows are sorted at first. `heads` gives a file's head for the name of a column."""
+    """Return a table that the page's script fills from `packed(table)`.
+
+    It has the columns with their cells, the [head, column] pairs of its file, and the column by which its rows are
+    sorted at first. `heads` gives a file's head for the name of a column.
+    """
+    rows: list[dict[Any, Any]] = table.to_dict("records")
     return {
         "columns": [
-            {"name": one.value, "head": one.title, "format": one.format, "beside": one.beside} for one in columns
+            {
+                "name": one.value,
+                "head": one.title,
+                "format": one.format if one.format in LABELS else TEXT if one.format in WORDS else "",
+                "cells": [one.rich(row) for row in rows],
+            }
+            for one in columns
         ],
         "csv": [(heads(name), name) for name in csv],
         "initial": initial,

@@ -8,12 +8,8 @@ import pandas as pd
 
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
-from parabench.analysis.warnings.codes import all_findings
-from parabench.analysis.warnings.launches import session_warnings
-from parabench.metrics import STEP_PARTS
 from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
-from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
 
 # By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are
@@ -32,6 +28,8 @@ _CSV_HEADS = {
     "low_s": "step_fastest_launch_s", "high_s": "step_slowest_launch_s", "p90_s": "step_p90_s",
     "plus_minus_s": "step_time_plus_minus_s", "tokens_per_s": "throughput_per_s",
 }  # fmt: skip
+# Columns of the launches in the details of a case.
+OF_CASE = ("block", "status", "launch_step_s", "p90_s", "drift", "wall_s")
 LAUNCH_COLUMNS = (
     Column("Case", "label", "case"),
     Column("Block", "block", "block"),
@@ -65,18 +63,15 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 def page_data(seen: SessionData) -> dict[str, Any]:
     """Return the data of a training's page as JSON.
 
-    - `cases`: `page_cases` with the command that runs each again, and its bucket sizes.
+    - `cases`: `page_cases` with bucket sizes.
     - `launches`: `page_launches` with the row of the `case`, or None.
-    - `parts`: [column, name] of the parts of a step. `tables`, `filters`, `findings`: see the functions that return
-      them.
+    - `tables` and `filters`: see the functions that return them. `details` is whether cases have details.
     """
     cases, launches = seen.once(page_cases), seen.once(page_launches)
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    again = rerun_of(seen.session)
     sizes = launches[launches["bucket_bytes"] != ""].groupby("case_id")["bucket_bytes"].first()
-    table = cases.drop(columns=["heading", "compared", "front", "hover", "shown"]).assign(
+    table = cases.drop(columns=["work", "unit", "heading", "compared", "front", "hover", "shown"]).assign(
         bucket_bytes=cases["case_id"].map(sizes),
-        rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{unit}/s" for unit in cases["unit"]],
     )
     launches = launches.assign(case=launches["case_id"].map(rows))
@@ -87,32 +82,23 @@ def page_data(seen: SessionData) -> dict[str, Any]:
         "tables": {
             "cases": declared(
                 case_columns_shown(units, margins),
-                [str(name) for name in table if name not in ("work", "rerun", "unit")],
+                table,
+                map(str, table),
                 lambda name: _CSV_HEADS.get(name, name),
                 "step_time_s",
             ),
             "launches": declared(
                 LAUNCH_COLUMNS,
+                launches,
                 [str(name) for name in launches if name != "case"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
         },
         "filters": _filters(cases),
-        "parts": list(STEP_PARTS.items()),
-        "findings": packed(_findings(seen, rows)),
+        "details": True,
     }
 
 
 def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:
     further = {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
     return [(name, title) for name, title in (FILTERS | further).items() if cases[name].nunique(dropna=False) > 1]
-
-
-def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
-    """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
-    own = [
-        (rows[each.case_id], each.code, each.message.removeprefix(f"{seen.labels[each.case_id]}: "), each.advice)
-        for each in all_findings(seen.results, seen.session, seen.once(session_warnings))
-        if each.case_id is not None and each.case_id in rows
-    ]
-    return pd.DataFrame(own, columns=["case", "code", "message", "advice"])

@@ -10,8 +10,9 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
+from parabench.plan.collective_case import size_text
 from parabench.report.figures.figures import Panel, marked
-from parabench.store.record import GB, MIB
+from parabench.store.record import GB, MIB, UNCOUNTED, Status
 from parabench.store.results import records
 
 
@@ -140,8 +141,8 @@ class Column:
     """A column of a table: its head with the unit, its value, and its format.
 
     The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, or
-    WORDED, which may show its first `beside` instead. In a table that the page's script fills, rows are sorted by the
-    value, a cell shows `beside` too, and `reports/script/table/columns.js` has further formats.
+    WORDED, which may show its first `beside` instead. A table that the page's script fills has further formats (RICH),
+    which may depend on the fields `beside` of the row; its rows are sorted by the value.
     """
 
     title: str
@@ -158,6 +159,57 @@ class Column:
         if self.format not in FORMATS:
             return self.unknown if value is None else str(value)
         return FORMATS[self.format](value) if format.known(value) else self.unknown
+
+    def rich(self, row: Mapping[Any, Any]) -> Cell:
+        """Return the cell of a row in a table that the page's script fills."""
+        known = [row[name] for name in (str(self.value), *self.beside)]
+        values: list[Any] = [each if isinstance(each, str) or format.known(each) else None for each in known]
+        value, *beside = values
+        if self.format in RICH:
+            return RICH[self.format](value, *beside)
+        return FORMATS[self.format](value) if self.format in FORMATS else str(value or "")
+
+
+# A cell that the page's script shows: text, or {"text", "sub": a second line, "bad": whether it is marked}.
+Cell = str | dict[str, Any]
+
+
+def _marked(text: str, bad: bool) -> Cell:
+    return {"text": text, "bad": True} if bad else text
+
+
+def _of(low: Any, high: Any, between: str, say: Callable[[float | None], str]) -> str:
+    return DASH if low is None else f"{say(low)}{between}{say(high)}"
+
+
+def _times(ratio: Any, low: Any, high: Any) -> Cell:
+    text = FORMATS["times"](ratio)
+    return text if ratio is None or low is None else {"text": text, "sub": format.times_between(low, high)}
+
+
+# Formats of tables that the page's script fills, as functions of a value, which is None if unknown, and of the values
+# beside it. The script makes cells of "case" and "error".
+RICH: dict[str, Callable[..., Cell]] = {
+    "case": lambda _, note="": note or "",
+    "error": lambda error: error or "",
+    "status": lambda status, bad=None: _marked(status or DASH, status != Status.OK if bad is None else bool(bad)),
+    "outcome": lambda outcome: outcome or DASH,
+    "worded": lambda _, words, bad=False: _marked(words or DASH, bool(bad)),
+    "block": lambda block: UNCOUNTED.get(block, f"{block:.0f}"),
+    "size": lambda count: size_text(int(count)),
+    "wrong": lambda count: _marked(FORMATS["count"](count), (count or 0) > 0),
+    "of": lambda n, every: _of(n, every, " of ", FORMATS["count"]),
+    "pair": lambda n, other: _of(n, other, ", ", FORMATS["count"]),
+    "range_ms": lambda low, high: _of(low, high, " to ", FORMATS["ms"]),
+    "margin_ms": lambda margin, of: DASH if margin is None else format.margin_ms(margin, of),
+    # A case without a step time on a side shows its status.
+    "side_ms": lambda step, status: FORMATS["ms"](step) if step is not None else _marked(status or ABSENT, True),
+    "times": _times,
+}
+# The formats of cells that the page's script makes, and those of columns that are sorted as words.
+LABELS = ("case", "error")
+WORDS = (TEXT, "status", "outcome")
+ABSENT = "not measured"
 
 
 def _at(row: Any, path: str) -> Any:

@@ -3,7 +3,6 @@
 // Rows of a table, rows and sentences where a figure or a few of them say the same, and details of a section: who needs
 // more has the page.
 import { drawWithin, everyPlot, fresh, hideOthers, paint } from "./charts/plots.js";
-import { groupBy } from "./core/data.js";
 import { element } from "./core/element.js";
 import { count } from "./core/format.js";
 import { fillTables, rowsInOrder } from "./table/table.js";
@@ -40,7 +39,7 @@ const printing = () => {
   if (document.documentElement.dataset.print) return;
   document.documentElement.dataset.print = "yes";
   const closed = [...document.querySelectorAll("details:not([open]):not(.filter)")];
-  opened = [...groupBy(closed, (each) => each.parentElement).values()].flatMap((own) => own.slice(0, MOST_ON_PAPER));
+  opened = [...Map.groupBy(closed, (each) => each.parentElement).values()].flatMap((own) => own.slice(0, MOST_ON_PAPER));
   for (const each of opened) each.open = true;
   fillTables(true);
   everyPlot().forEach((plot) => fresh.delete(plot));

@@ -7,12 +7,13 @@ import { givePage } from "./page.js";
 givePage({});
 const COLOURS = { "--ink": "#111", "--line": "#ccc", "--wash": "#eee" };
 globalThis.getComputedStyle = () => ({ fontFamily: "serif", getPropertyValue: (name) => ` ${COLOURS[name]} ` });
-const { laidOut, legendLines, nameLines, themed, withShortNames } = await import("../../reports/script/charts/layout.js");
+const { legendLines, nameLines, themed, withShortNames } = await import("../../reports/script/charts/layout.js");
 
 test("a layout has the page's colours, and what it says of itself stays", () => {
-  const layout = themed(laidOut("step time (ms)", "", {
-    legend: { traceorder: "normal" }, xaxis: { range: [0, 1] }, yaxis: { zeroline: true }, yaxis2: { visible: false },
-  }));
+  const layout = themed({
+    legend: { traceorder: "normal" }, xaxis: { title: { text: "step time (ms)" }, range: [0, 1] },
+    yaxis: { zeroline: true }, yaxis2: { visible: false },
+  });
   assert.deepEqual(layout.font, { size: 13, family: "serif", color: "#111" });
   assert.deepEqual([layout.legend.orientation, layout.legend.traceorder], ["h", "normal"]);
   const { xaxis, yaxis, yaxis2 } = layout;

@@ -258,12 +258,8 @@ def given(work: Overall, name: str) -> str:
 
 
 def interval(of: CaseResult | Ratio | Mean) -> str:
-    """Return '0.40 to 0.42', with more digits if both ends would read the same; a dash if it is unknown."""
-    if of.low is None or of.high is None:
-        return "–"
-    ends = [(format.times(of.low), format.times(of.high))]
-    ends += [(format.digits(of.low, n), format.digits(of.high, n)) for n in (3, 4)]
-    return " to ".join(next((each for each in ends if each[0] != each[1]), ends[0]))
+    """Return '0.40 to 0.42', or a dash if the interval is unknown."""
+    return "–" if of.low is None or of.high is None else format.times_between(of.low, of.high)
 
 
 def explore(*origins: Origin) -> str:

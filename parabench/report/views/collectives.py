@@ -224,10 +224,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame) 
         "tables": {
             "sizes": declared(
                 [each for each in SIZE_COLUMNS if each.value not in QUANTILES or table[each.value].notna().any()],
+                sizes,
                 [str(name) for name in sizes if name != "in_place"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
-            "launches": declared(LAUNCH_COLUMNS, [str(name) for name in ran]),
+            "launches": declared(LAUNCH_COLUMNS, ran, [str(name) for name in ran]),
         },
         "filters": [
             (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)

@@ -23,7 +23,7 @@ from parabench.report.page import declared, fill, packed
 from parabench.report.page_data import FILTERS
 from parabench.report.palette import side_style
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.spec import Column
+from parabench.report.spec import ABSENT, Column
 from parabench.strategies import entry_of
 
 
@@ -43,12 +43,13 @@ def render(of: Several, template_folder: Path | None = None) -> str:
     works = overall(of)
     told = facts(of.sides)
     tabs = several_tabs(of, works, told)
-    names = list(of.names)
+    names, cases = list(of.names), case_rows(of)
     return fill(
         "several.html",
         [section for tab in tabs for section in tab.sections],
         template_folder,
-        data=several_data(of, works),
+        data=several_data(of, cases),
+        opened=_details(of, works, cases),
         tabs=tabs,
         names=names,
         colours=[side_style(at).color for at in range(len(names))],
@@ -82,31 +83,47 @@ _NUMBERS = (
     "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
 )  # fmt: skip
 RATIOS = {"ratio": "step_time", "per_joule": "per_joule", "per_gb": "per_gb"}
-ABSENT = "not measured"
 # With filters for what became of a case on more sides than these the bar would hide the page of a phone.
 MOST_CHANGES = 2
 
 
-def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
-    """The data of the page, as JSON holds it.
-
-    `cases` has a row for every case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from
-    1 also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same of `per_joule.i` and `per_gb.i`,
-    all beside side 0. `sides` are their names.
-    """
-    cases = _cases(of)
+def several_data(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
+    """Return the data of the page as JSON: the `cases`, with their table and their filters."""
     return {
         "cases": packed(cases),
-        "tables": {
-            "sides": declared(_columns(of, cases), map(str, cases), partial(_head, of)),
-            "side": declared(_side_columns(works), ()),
-        },
-        "sides": list(of.names),
+        "tables": {"sides": declared(_columns(of, cases), cases, map(str, cases), partial(_head, of))},
+        "details": True,
         "filters": _filters(cases, of),
     }
 
 
-def _cases(of: Several) -> pd.DataFrame:
+def _details(of: Several, works: Sequence[Overall], cases: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the details of each case: its `case_id` and `label`, and a table with the `head` of its columns and the
+    (name, note, cells) of each side in `rows`. Columns that are unknown on all sides are left out."""
+    every, found = _side_columns(works), []
+    for case in cases.to_dict("records"):
+        # The columns of each side, without its number.
+        own = [
+            {name: case.get(f"{name}.{at}") for each in every for name in (each.value, *each.beside)}
+            for at in range(len(of.names))
+        ]
+        known = [each for each in every if any(format.known(row[each.value]) for row in own)]
+        rows = []
+        for at, (name, row) in enumerate(zip(of.names, own, strict=True)):
+            status, change = (case.get(f"{each}.{at}") for each in ("status", "change"))
+            notes = (status if isinstance(status, str) else ABSENT, change if isinstance(change, str) else "")
+            cells = ["1" if at == 0 and each.format == "times" else each.rich(row) for each in known]
+            rows.append((name, ", ".join(filter(None, notes)), cells))
+        found.append(
+            {"case_id": case["case_id"], "label": case["label"], "head": [c.title for c in known], "rows": rows}
+        )
+    return found
+
+
+def case_rows(of: Several) -> pd.DataFrame:
+    """Return a row for each case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from 1
+    also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same for `per_joule.i` and `per_gb.i`, all
+    relative to side 0."""
     table = of.cases
     tables = [side.cases_by_id.to_dict("index") for side in of.sides]
     varying = {name for name in Case().to_dict() if table[name].nunique(dropna=False) > 1}
@@ -144,7 +161,7 @@ def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
     if "devices" in cases:
         columns.append(Column("Devices", "devices"))
     for at, side in enumerate(of.sides):
-        columns.append(Column(f"{side.role}, ms", f"step_time_s.{at}", "ms", beside=(f"status.{at}",)))
+        columns.append(Column(f"{side.role}, ms", f"step_time_s.{at}", "side_ms", beside=(f"status.{at}",)))
     for at, side in enumerate(of.sides[1:], 1):
         for name, ratio in RATIOS.items():
             # Of more sides the table would be wide.

@@ -33,7 +33,7 @@ def render(of: Comparison) -> str:
         table="gate",
         data={
             "cases": packed(table),
-            "tables": {"gate": declared(COLUMNS, [str(name) for name in table if name not in _WORDS])},
+            "tables": {"gate": declared(COLUMNS, table, [str(name) for name in table if name not in _WORDS])},
         },
         upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
         launches_needed=str(gate.needed(of) or "no number") if of.not_ruled_out else "",

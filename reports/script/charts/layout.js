@@ -1,7 +1,7 @@
 // The look of figures: the page's colours, axes, and names beside bars.
 import { shortened } from "../core/format.js";
 
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
 
 // On a phone, a legend of many names has two columns of small names: one column would be as tall as the figure.
@@ -14,7 +14,7 @@ export const legendLines = (traces) => Math.ceil(inLegend(traces) / (hasColumns(
 export const withShortNames = (traces) => (hasColumns(traces)
   ? traces.map((trace) => ({ ...trace, name: shortened(trace.name ?? "", 22) })) : traces);
 
-// The look of every figure, made here or in Python: where legend and margins are; text and grid in the page's colours, so
+// The look of every figure: where legend and margins are; text and grid in the page's colours, so
 // that one figure reads in light, dark and print.
 export const themed = (layout, traces = []) => {
   const [ink, line, wash] = [colour("--ink"), colour("--line"), colour("--wash")];
@@ -38,11 +38,6 @@ export const themed = (layout, traces = []) => {
   }
   return dressed;
 };
-
-// A layout with its axes' titles, as Python's `lay_out` makes them; `more` are its own settings.
-export const laidOut = (x, y, more = {}) => ({
-  ...more, xaxis: { title: { text: x }, ...more.xaxis }, yaxis: { title: { text: y }, ...more.yaxis },
-});
 
 // Characters in a line of a name beside a figure: on a phone the figure needs the room.
 const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 44 : 24);

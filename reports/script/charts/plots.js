@@ -5,7 +5,7 @@ import { element } from "../core/element.js";
 import { count } from "../core/format.js";
 import { isSelected, onChange, openCase } from "../core/state.js";
 import { themed, withShortNames } from "./layout.js";
-import { caseAt, hasCases, ofSelected, shows } from "./selection.js";
+import { caseAt, isDrawn, ofSelected, shows } from "./selection.js";
 
 const MOST_PANELS = 8;
 const config = {
@@ -40,8 +40,7 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
 // Figures and rows of tables that have nothing of the selected cases are hidden; a section that has nothing else says so.
 // Of many figures the first few are shown, until a reader wants more.
 const NONE_HERE = "No case that is drawn or listed here is among the selected.";
-const isShown = (plot) => (plot.dataset.case ? isSelected(plot.dataset.case)
-  : !hasCases(figures[plot.dataset.figure]) || ofSelected(figures[plot.dataset.figure]).traces.length > 0);
+const isShown = ({ dataset }) => (dataset.case ? isSelected(dataset.case) : isDrawn(figures[dataset.figure]));
 const limit = (panels) => {
   panels.querySelector(":scope > .more")?.remove();
   const there = [...panels.querySelectorAll(":scope > figure:not([hidden])")];

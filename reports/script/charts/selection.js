@@ -6,7 +6,12 @@ import { isSelected, state } from "../core/state.js";
 import { legendLines, nameLines, onPhone } from "./layout.js";
 
 export const shows = (ids) => !ids || !state.filters.size || (ids !== "all" && ids.split("|").some(isSelected));
-export const hasCases = ({ data }) => data.some(({ meta, customdata }) => meta || customdata?.some(Boolean));
+// Whether a figure has something of the selected cases, other than lines and marks that belong to no case.
+const ownOf = ({ meta, customdata }) => (meta ? [meta] : (customdata ?? []).filter(Boolean));
+export const isDrawn = ({ data }) => {
+  const every = data.filter((trace) => ownOf(trace).length);
+  return !every.length || every.some((trace) => shows(trace.meta) && ownOf(trace).some(shows));
+};
 
 // The case that a click on a point opens: of several the first that is selected.
 export const caseAt = ({ customdata, data }) => {
@@ -56,17 +61,14 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
     traces: kept,
     layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },
     height: head + Math.max(LEAST_HEIGHT, (12 + 16 * lines) * shown.length) + 19 * Math.max(0, legend),
-    note: there.length > shown.length ? `the ${fixed(most, 0)} ${which} of ${count(there.length - always, "case")}` : "",
+    note: there.length > shown.length ? `the ${fixed(most)} ${which} of ${count(there.length - always, "case")}` : "",
   };
 };
 
-// {traces, layout, height, note} of a figure {data, layout}; no trace if nothing of it is selected.
+// {traces, layout, height, note} of a figure {data, layout}.
 export const ofSelected = ({ data, layout }) => {
   const own = data.filter(({ meta }) => shows(meta));
   const traces = named(filtered(own, ({ customdata }, i) => shows(customdata?.[i])), data);
-  // Lines and marks that belong to no case are not worth a figure.
-  const worth = !hasCases({ data }) || traces.some(({ meta, customdata }) => meta || customdata?.some(Boolean));
   const { rows, ...meta } = layout.meta ?? {};
-  if (!worth) return { traces: [], layout };
   return rows ? inRows(traces, { ...layout, meta }, rows) : { traces, layout };
 };

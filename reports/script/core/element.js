@@ -11,7 +11,3 @@ export const element = (tag, properties = {}, ...children) => {
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 };
-
-export const part = (title, ...content) => element("section", {}, element("h3", {}, title), ...content.flat());
-export const why = (text) => element("p", { class: "empty" }, text);
-

@@ -21,7 +21,7 @@ const filterOf = ([name, title]) => {
   const boxes = ordered(counts.keys()).map((value) => element(
     "label", {},
     element("input", { type: "checkbox", value, onchange: (event) => choose(name, value, event.target.checked) }),
-    element("span", {}, value), element("small", {}, fixed(counts.get(value), 0)),
+    element("span", {}, value), element("small", {}, fixed(counts.get(value))),
   ));
   const find = ({ target }) => {
     const sought = target.value.trim().toLowerCase();
@@ -45,7 +45,7 @@ const showFilters = (bar) => {
   }
   const some = selected().length;
   bar.querySelector("output").textContent = some === cases.n
-    ? `all ${count(cases.n, "case")}` : `${fixed(some, 0)} of ${count(cases.n, "case")}`;
+    ? `all ${count(cases.n, "case")}` : `${fixed(some)} of ${count(cases.n, "case")}`;
   bar.querySelector("button").hidden = !state.filters.size;
 };
 

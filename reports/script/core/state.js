@@ -1,6 +1,6 @@
 // What the reader chose: tab, filters, open case, orders of tables. The address (after #) holds all of it, so that a
 // link shows what one saw.
-import { cases, data, rowOf } from "./data.js";
+import { cases, data, hasDetails, rowOf } from "./data.js";
 
 export const filterable = data.filters || [];
 const filterNames = new Set(filterable.map(([name]) => name));
@@ -80,7 +80,6 @@ export const closeCase = () => {
 };
 const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
 // An id that no case has, as an old address may, opens nothing; nor does one on a page without details.
-export const hasDetails = Boolean(cases.rerun || data.sides);
 export const openCase = (id) => { if (hasDetails && rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 
 export const startState = () => {

@@ -1,65 +1,70 @@
 // The details of a case, over the page: opened by a click on it, or by an address that names it.
 import { drawOne } from "../charts/plots.js";
-import { statusTag, tagsOf } from "../core/cases.js";
-import { cases, figures, groupBy, rowOf } from "../core/data.js";
-import { element, part } from "../core/element.js";
-import { closeCase, hasDetails, onChange, state } from "../core/state.js";
-import { caseDetail } from "./case.js";
-import { sidesDetail } from "./sides.js";
+import { figures, hasDetails, rowOf } from "../core/data.js";
+import { element } from "../core/element.js";
+import { closeCase, onChange, state } from "../core/state.js";
 
-const asPanel = ({ data: traces, layout }) => ({ traces, layout });
-// What the page holds ready-made of the case: figures and rows of tables, each with what it is called there.
-const readyMade = (id) => {
-  const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case.split("|").includes(id));
-  const titleOf = (each) => each.closest("section")?.querySelector("h2")?.textContent || "";
-  const plots = own.filter((each) => each.dataset.figure && figures[each.dataset.figure]).map((each) => ({
-    title: [titleOf(each), each.closest("figure")?.querySelector("figcaption")?.textContent].filter(Boolean).join(": "),
-    height: each.style.height,
-    panel: asPanel(structuredClone(figures[each.dataset.figure])),
-  }));
-  const spare = (figures.of_case?.[id] || []).map(({ title, height, ...figure }) => ({
-    title, height, panel: asPanel(structuredClone(figure)),
-  }));
-  const rows = groupBy(own.filter((each) => each.tagName === "TR"), (row) => row.closest("table"));
-  const copied = [...rows].filter(([table]) => !table.closest("#excluded, [data-table]")).map(([table, trs]) => {
+const panelOf = (figure) => {
+  const { data: traces, layout } = structuredClone(figure);
+  return { traces, layout };
+};
+const titleOf = (each) => each.closest("section")?.querySelector("h2")?.textContent || "";
+
+// The figures that the page has of the case, or keeps for its details: [title, height, figure].
+const figuresOf = (id, own) => [
+  ...own.filter((each) => figures[each.dataset.figure]).map((each) => {
+    const caption = each.closest("figure")?.querySelector("figcaption")?.textContent;
+    return [[titleOf(each), caption].filter(Boolean).join(": "), each.style.height, figures[each.dataset.figure]];
+  }),
+  ...(figures.of_case?.[id] || []).map((figure) => [figure.title, figure.height, figure]),
+];
+// Copies of the tables' rows that are about the case: [title, table].
+const tablesOf = (own) => {
+  const rows = own.filter((each) => each.tagName === "TR" && !each.closest("#excluded, [data-table]"));
+  return [...Map.groupBy(rows, (row) => row.closest("table"))].map(([table, trs]) => {
     const visible = trs.map((tr) => { const copy = tr.cloneNode(true); copy.hidden = false; return copy; });
-    const label = table.closest(".scroll")?.getAttribute("aria-label") || titleOf(table);
-    return [label, element(
-      "div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" },
-      element("table", {}, table.tHead.cloneNode(true), element("tbody", {}, ...visible)),
-    )];
+    const title = table.closest(".scroll")?.getAttribute("aria-label") || titleOf(table);
+    return [title, element("table", {}, table.tHead.cloneNode(true), element("tbody", {}, ...visible))];
   });
-  return {
-    plots: [...plots, ...spare],
-    tables: copied.length
-      ? part("In the page's other tables", ...copied.flatMap(([label, table]) => [element("h4", {}, label), table])) : "",
-  };
 };
 
-const fill = async (dialog, row) => {
+// A file on disk may not write to the clipboard: then the text is selected, ready for the keyboard.
+const copy = async (pre, output) => {
+  try {
+    await navigator.clipboard.writeText(pre.textContent);
+    output.textContent = "Copied.";
+  } catch {
+    getSelection().selectAllChildren(pre);
+    output.textContent = "Selected: press Ctrl+C or ⌘C.";
+  }
+};
+
+const fill = async (dialog, id, made) => {
   dialog.dataset.drawn = "no";
-  const id = cases.case_id[row];
-  const drawn = [];
-  const draw = (label, height, panel) => {
-    const plot = element("div", { class: "plot", role: "img", style: `height: ${height}`, "aria-label": label });
-    drawn.push([plot, panel]);
-    return plot;
-  };
-  const parts = cases.rerun ? caseDetail(row, readyMade(id), draw) : sidesDetail(row, readyMade(id));
-  dialog.replaceChildren(
-    element(
-      "header", {},
-      element("div", {},
-        element("h2", { id: "detail-title" }, cases.label[row]),
-        cases.rerun ? element("p", {}, statusTag(cases.status[row]), ...tagsOf(row)) : null,
-      ),
-      element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close"),
-    ),
-    element("div", { class: "within" }, ...parts),
-  );
+  dialog.replaceChildren(made.content.cloneNode(true));
+  const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case.split("|").includes(id));
+  const drawn = [...dialog.querySelectorAll("[data-own]")].map((plot) => [plot, figures.launches[id]]);
+  const further = dialog.querySelector("[data-figures]");
+  for (const [title, height, figure] of further ? figuresOf(id, own) : []) {
+    const plot = element("div", { class: "plot", role: "img", style: `height: ${height}`, "aria-label": title });
+    further.querySelector(".empty")?.remove();
+    further.append(element("figure", {}, element("figcaption", {}, title), plot));
+    drawn.push([plot, figure]);
+  }
+  const tables = dialog.querySelector("[data-tables]");
+  for (const [title, table] of tablesOf(own)) {
+    tables.hidden = false;
+    tables.append(
+      element("h4", {}, title), element("div", { class: "scroll", role: "region", "aria-label": title, tabindex: "0" }, table),
+    );
+  }
+  dialog.querySelector("[data-close]").onclick = () => dialog.close();
+  for (const button of dialog.querySelectorAll("[data-copy]")) {
+    button.onclick = () => copy(dialog.querySelector("pre"), button.parentElement.querySelector("output"));
+  }
   if (!dialog.open) dialog.showModal();
   dialog.querySelector(".within").scrollTop = 0;
-  if (typeof Plotly !== "undefined") for (const [plot, panel] of drawn) await drawOne(plot, panel);
+  if (typeof Plotly !== "undefined") for (const [plot, figure] of drawn) await drawOne(plot, panelOf(figure));
   if (state.case === id) dialog.dataset.drawn = "yes";
 };
 
@@ -67,8 +72,8 @@ export const startDetails = () => {
   if (!hasDetails) return;
   const dialog = element("dialog", { class: "detail", "aria-labelledby": "detail-title" });
   const show = () => {
-    const row = rowOf.get(state.case);
-    if (row !== undefined) fill(dialog, row);
+    const made = rowOf.has(state.case) && document.querySelector(`[data-details="${CSS.escape(state.case)}"]`);
+    if (made) fill(dialog, state.case, made);
     else if (dialog.open) dialog.close();
   };
   document.body.append(dialog);

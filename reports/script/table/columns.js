@@ -1,69 +1,46 @@
-// The tables of the page: Python declares their columns and those of their files (parabench/report/spec.py, Column);
-// here is how their cells are made.
-import { caseButton, errorLine, marginMs, statusTag, subLine, tagsOf } from "../core/cases.js";
-import { blockName, busSizes, cases, data, launches } from "../core/data.js";
+// The tables of the page. Python declares them with their cells (parabench/report/spec.py, Column); a cell is text, or
+// {text, sub: a second line, bad: whether it is marked}.
+import { busSizes, cases, data, hasDetails, launches } from "../core/data.js";
 import { element } from "../core/element.js";
-import { intervalOf, known, say, sizeText, times } from "../core/format.js";
-import { selected, selectedSet, state } from "../core/state.js";
+import { openCase, selected, selectedSet, state } from "../core/state.js";
 
-// Whether a row has a case that can be opened; `of` are cases, or launches, of which some belong to none.
-const caseOf = (of, i) => (of === launches ? launches.case[i] : i);
-const named = (of, i) => {
-  const row = caseOf(of, i);
-  return row !== null && (cases.rerun || data.sides) ? caseButton(row) : element("span", { class: "name" }, of.label[i]);
+const MOST = 120;  // characters of an error's first line
+const errorLine = (text) => {
+  const line = text.split("\n", 1)[0];
+  return element("div", { class: "error" }, line.length > MOST ? `${line.slice(0, MOST - 1)}…` : line);
 };
-
-// By a column's format: (value, its row, the values beside it, the table) => what the cell shows. Those of `say` are
-// numbers; of these, all but NUMBERS are words.
-const CELLS = {
-  text: (value) => value || "",
-  outcome: (value) => value || "–",
-  worded: (value, i, [words, bad]) => (bad ? element("span", { class: "status bad" }, words || "–") : words || "–"),
-  case: (value, i, [note], of) => [named(of, i), ...(of === cases && cases.rerun ? tagsOf(i) : []), subLine(note)],
-  status: (value, i, [bad]) => statusTag(value, bad),
-  error: (value) => errorLine(value),
-  block: (value) => blockName(value),
-  size: (value) => sizeText(value),
-  wrong: (value) => (value > 0 ? element("span", { class: "status bad" }, say.count(value)) : say.count(value)),
-  margin_ms: (value, i) => (known(value) ? marginMs(i) : "–"),
-  of: (value, i, [all]) => (known(value) ? `${say.count(value)} of ${say.count(all)}` : "–"),
-  range_ms: (value, i, [high]) => (known(value) ? `${say.ms(value)} to ${say.ms(high)}` : "–"),
-  pair: (value, i, [other]) => `${say.count(value)}, ${say.count(other)}`,
-  // Of a side, how the case ended there stands in the place of a number that it lacks.
-  ms: (value, i, [status]) => (known(value) || status === undefined ? say.ms(value)
-    : element("span", { class: "status bad" }, status || "not measured")),
-  times: (value, i, [low, high]) => (known(value) ? [times(value), subLine(known(low) ? intervalOf(low, high) : "")] : "–"),
+const subLine = (text) => (text ? element("div", { class: "advice" }, text) : null);
+// The name of a case, which opens its details, and how it ranks. Some launches belong to no case of the tables.
+const nameOf = (of, i) => {
+  const row = of === launches ? launches.case[i] : i;
+  if (row === null || !hasDetails) return [element("span", { class: "name" }, of.label[i])];
+  const name = element("button", { type: "button", class: "name", onclick: () => openCase(cases.case_id[row]) }, of.label[i]);
+  const tags = of === cases ? [[cases.ranking?.[row], "tag"], [cases.mark?.[row], "tag plain"]] : [];
+  return [name, ...tags.filter(([text]) => text).flatMap(([text, kind]) => [" ", element("span", { class: kind }, text)])];
 };
-const WORDS = ["text", "outcome", "case", "status", "error"];
+const partsOf = (cell) => (typeof cell === "string" ? [cell]
+  : [cell.bad ? element("span", { class: "status bad" }, cell.text) : cell.text, subLine(cell.sub)]);
 
-const columnOf = (of, { name, head, format, beside }) => {
-  const cell = CELLS[format] || say[format];
-  return {
-    name, head, format, text: WORDS.includes(format), values: of[name],
-    cell: (i) => cell(of[name][i], i, beside.map((other) => of[other][i]), of),
-  };
-};
-// Some columns of a table that Python declares, over the rows of `of`.
-export const columnsOf = (table, of, names = null) => data.tables[table].columns
-  .filter(({ name }) => !names || names.includes(name)).map((column) => columnOf(of, column));
-
-const tableOf = (name, of, more = {}) => () => ({
-  initial: data.tables[name].initial, rows: selected, columns: columnsOf(name, of), ...more,
+const columnOf = (of, { name, head, format, cells }) => ({
+  name, head, text: format !== "", values: of[name],
+  cell: (i) => {
+    if (format === "case") return [...nameOf(of, i), subLine(cells[i])];
+    return format === "error" ? [cells[i] ? errorLine(cells[i]) : ""] : partsOf(cells[i]);
+  },
+});
+const tableOf = (name, of, rows = selected, good = null) => () => ({
+  initial: data.tables[name].initial, rows, good, columns: data.tables[name].columns.map((column) => columnOf(of, column)),
   csv: () => data.tables[name].csv.map(([head, column]) => [head, of[column]]),
 });
 
-const places = (table) => Array.from({ length: table.n }, (_, i) => i);
-const launchRows = () => {
-  const chosen = selectedSet();
-  return places(launches).filter((i) => !state.filters.size || chosen.has(launches.case[i]));
-};
-const sizeRows = () => places(busSizes).filter((i) => selectedSet().has(busSizes.case[i]));
+const rowsWhere = (table, keep) => () => Array.from({ length: table.n }, (_, i) => i).filter(keep);
+const launchRows = rowsWhere(launches, (i) => !state.filters.size || selectedSet().has(launches.case[i]));
 
 // By the name that a section gives its table.
 export const declared = {
-  cases: tableOf("cases", cases, { good: (row) => cases.ranking[row] }),
-  launches: tableOf("launches", launches, { rows: launchRows }),
-  sizes: tableOf("sizes", busSizes, { rows: sizeRows }),
+  cases: tableOf("cases", cases, selected, (row) => cases.ranking[row]),
+  launches: tableOf("launches", launches, launchRows),
+  sizes: tableOf("sizes", busSizes, rowsWhere(busSizes, (i) => selectedSet().has(busSizes.case[i]))),
   sides: tableOf("sides", cases),
   gate: tableOf("gate", cases),
 };

@@ -3,7 +3,6 @@
 // A table is {columns, rows, initial, csv, good}: `columns` [{name, head, text, values, cell}], where `values` sort and
 // `cell(i)` is shown; `rows()` the selected indices in their natural order; `initial` the order that these have ("" if
 // no column says it); `csv()` the columns of its file.
-import { distinct } from "../core/data.js";
 import { element } from "../core/element.js";
 import { count, fixed } from "../core/format.js";
 import { change, onChange, state } from "../core/state.js";
@@ -23,7 +22,7 @@ const keysOf = (column) => {
     const there = (value) => value !== null && value !== undefined && value !== "";
     let number = (value) => (there(value) ? Number(value) : NaN);
     if (column.text) {
-      const texts = distinct(column.values.filter(there)).map((text) => [naturally(text), text]);
+      const texts = [...new Set(column.values.filter(there))].map((text) => [naturally(text), text]);
       texts.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
       const places = new Map(texts.map(([, text], i) => [text, i]));
       number = (value) => places.get(value) ?? NaN;
@@ -76,7 +75,7 @@ const showTable = (container, first = 0) => {
     "tr", good?.(i) ? { class: "good" } : {},
     ...columns.map((column) => element("td", column.text ? {} : { class: "n" }, ...[column.cell(i)].flat())),
   )));
-  const range = `rows ${fixed(first + 1, 0)} to ${fixed(first + shown.length, 0)} of ${fixed(rows.length, 0)}`;
+  const range = `rows ${fixed(first + 1)} to ${fixed(first + shown.length)} of ${fixed(rows.length)}`;
   container.querySelector("output").textContent = rows.length > ROWS_SHOWN ? range : count(rows.length, "row");
   const last = Math.max(0, Math.ceil(rows.length / ROWS_SHOWN) - 1) * ROWS_SHOWN;
   const to = { first: 0, previous: first - ROWS_SHOWN, next: first + ROWS_SHOWN, last };

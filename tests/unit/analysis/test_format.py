@@ -21,3 +21,32 @@ def test_times_are_said_as_one_waits_for_them(seconds, said):
 )
 def test_a_half_width_beyond_figures_is_said_in_words(half_width, said):
     assert format.within(half_width) == said
+
+
+@pytest.mark.parametrize(
+    ("margin_of", "margin", "of", "text"),
+    [
+        (format.margin_ms, 0.00031, 0.0222, "0.3"),
+        (format.margin_ms, 3.1e-05, 0.0222, "0.03"),
+        (format.margin_ms, 3.1e-06, 0.0222, "0.003"),
+        (format.margin_ms, 3.1e-07, 0.0222, "<0.001"),
+        (format.margin_ms, 0, 0.0222, "<0.001"),
+        (format.margin_ms, 0.0123, 1.234, "12"),
+        (format.margin_rate, 120.4, 23040, "120"),
+        (format.margin_rate, 0.31, 22.2, "0.3"),
+        (format.margin_rate, 0, 23040, "<0.01"),
+    ],
+)
+def test_margin_has_the_decimals_of_its_number(margin_of, margin, of, text):
+    assert margin_of(margin, of) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.83, 0.91, "0.83 to 0.91"), (0.8312, 0.8338, "0.831 to 0.834"), (0.83121, 0.83138, "0.8312 to 0.8314"),
+        (1.0, 1.0, "1.00 to 1.00"), (12.34, 56.7, "12.3 to 56.7"),
+    ],
+)  # fmt: skip
+def test_interval_has_digits_until_its_ends_differ(low, high, text):
+    assert format.times_between(low, high) == text

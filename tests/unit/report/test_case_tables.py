@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pandas as pd
+import pytest
 
 import fake_results as fake
-from parabench.report import page_data
-from parabench.report.spec import MOST_ROWS, WORDED, Column, table_of
-from parabench.report.views import gate
-from paths import ROOT
+from parabench.report.spec import FORMATS, MOST_ROWS, WORDED, Column, table_of
 
 
 def test_table_lists_the_first_rows_with_a_note():
@@ -35,9 +32,81 @@ def test_a_column_finds_its_value_by_path_or_works_it_out_and_unknown_is_a_dash(
     assert found.rows == [("ddp", "41.2", "unknown", "2 of 8"), ("fsdp", "–", "2.00", "2 of 8")]
 
 
-def test_the_page_can_say_every_format_of_a_column_that_it_fills():
-    script = ROOT / "reports" / "script"
-    known = [re.findall(r"^  (\w+): ", (script / name).read_text(encoding="utf-8"), re.M)
-             for name in ("table/columns.js", "core/format.js")]  # fmt: skip
-    columns = [*gate.COLUMNS, *page_data.LAUNCH_COLUMNS, *page_data.case_columns_shown("tokens", True)]
-    assert {column.format for column in columns} <= {name for names in known for name in names}
+@pytest.mark.parametrize(
+    ("column", "row", "cell"),
+    [
+        (Column("", "ok", "of", beside=("all",)), {"ok": 3, "all": 1200}, "3 of 1,200"),
+        (Column("", "ok", "pair", beside=("all",)), {"ok": 3, "all": math.nan}, "3, –"),
+        (Column("", "low", "range_ms", beside=("high",)), {"low": 0.001, "high": 0.0412}, "1.00 to 41.2"),
+        (Column("", "low", "range_ms", beside=("high",)), {"low": math.nan, "high": math.nan}, "–"),
+        (Column("", "margin", "margin_ms", beside=("s",)), {"margin": 0.0004, "s": 0.0412}, "0.4"),
+        (Column("", "how", "status"), {"how": "oom"}, {"text": "oom", "bad": True}),
+        (Column("", "how", "status", beside=("bad",)), {"how": "faster", "bad": False}, "faster"),
+        (Column("", "n", "wrong"), {"n": 1200}, {"text": "1,200", "bad": True}),
+        (Column("", "n", "wrong"), {"n": 0}, "0"),
+        (Column("", "n", "wrong"), {"n": math.nan}, "–"),
+        (Column("", "block", "block"), {"block": -1}, "reference"),
+        (Column("", "bytes", "size"), {"bytes": 1 << 21}, "2 MiB"),
+        (Column("", "s.1", "side_ms", beside=("how.1",)), {"s.1": 0.05, "how.1": "ok"}, "50.0"),
+        (Column("", "s.1", "side_ms", beside=("how.1",)), {"s.1": None, "how.1": None},
+         {"text": "not measured", "bad": True}),
+        (Column("", "r", "times", beside=("low", "high")), {"r": 1.25, "low": 1.2, "high": 1.3},
+         {"text": "1.25", "sub": "1.20 to 1.30"}),
+        (Column("", "r", "times", beside=("low", "high")), {"r": 1.25, "low": None, "high": None}, "1.25"),
+        (Column("", "r", WORDED, beside=("words", "bad")), {"r": 1.25, "words": "+25%", "bad": True},
+         {"text": "+25%", "bad": True}),
+        (Column("", "why", "error"), {"why": None}, ""),
+    ],
+)  # fmt: skip
+def test_script_table_cell_has_text_second_line_and_mark(column, row, cell):
+    assert column.rich(row) == cell
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("ms", 0.0412, "41.2"),
+        ("ms", 1.2346, "1,235"),
+        ("ms", 0.00999, "9.99"),
+        ("ms", 0.009999, "10.0"),
+        ("ms", 0, "0"),
+        ("ms", None, "–"),
+        ("us", 1.23e-05, "12.3"),
+        ("seconds", 61.26, "61.3 s"),
+        ("seconds", 0.5, "0.500 s"),
+        ("digits", 1234567, "1,234,567"),
+        ("digits", 0.000123, "0.000123"),
+        ("digits", -2.5, "-2.50"),
+        ("digits", None, "–"),
+        ("mib", 1048576, "1.00"),
+        ("mib", 107374182400, "102,400"),
+        ("mib", 262144, "0.250"),
+        ("count", 1234, "1,234"),
+        ("count", 0, "0"),
+        ("count", None, "–"),
+        ("rate", 12449, "12,400"),
+        ("rate", 999.6, "1,000"),
+        ("rate", 0.05123, "0.0512"),
+        ("rate", None, "–"),
+        ("percent", 0.004, "0.4%"),
+        ("percent", 0.0994, "9.9%"),
+        ("percent", 0.0995, "10%"),
+        ("percent", -0.25, "−25%"),
+        ("percent", 0.0002, "0.02%"),
+        ("percent", 5e-05, "<0.01%"),
+        ("percent", 10.5, ">1,000%"),
+        ("percent", -10.5, "<−1,000%"),
+        ("percent", 0, "0.0%"),
+        ("percent", None, "–"),
+        ("signed", 0.092, "+9.2%"),
+        ("signed", -0.004, "−0.4%"),
+        ("signed", 0, "+0.0%"),
+        ("signed", 5e-05, "<0.01%"),
+        ("signed", -5e-05, "<0.01%"),
+        ("signed", 10.5, ">+1,000%"),
+        ("signed", -10.5, "<−1,000%"),
+        ("signed", None, "–"),
+    ],
+)
+def test_format_of_number(name, value, text):
+    assert FORMATS[name](value) == text

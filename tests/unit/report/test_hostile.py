@@ -51,6 +51,7 @@ def test_no_text_becomes_an_element_a_script_or_a_tag_of_a_figure(stores, which)
     assert not [text for text, does in zip(page.scripts, runs, strict=True) if does and hostile.CALL in text]
     found = figures(html)
     spare = [figure for own in found.pop("of_case", {}).values() for figure in own]
-    for figure in [*found.values(), *spare]:
+    launches = found.pop("launches", {}).values()
+    for figure in [*found.values(), *spare, *launches]:
         shown = [trace | dict.fromkeys(("customdata", "legendgroup", "meta")) for trace in figure["data"]]  # but no ids
         assert not re.findall(r"<(?:script|img|svg|iframe|a) ?[^>]*", json.dumps([shown, figure["layout"]]))

@@ -22,7 +22,7 @@ from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import facts
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.views.comparison import render, several_data, write_comparison
+from parabench.report.views.comparison import case_rows, render, several_data, write_comparison
 from several_sides import CASES, dead_store, four_stores, write
 
 
@@ -126,7 +126,7 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
     of = Several(read_several(paths))
     gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
     assert {row.cases[0]: row.step_time[0] for row in of.rows} == {row.case_id: row for row in gate.rows}
-    data = several_data(of, ())["cases"]
+    data = several_data(of, case_rows(of))["cases"]
     assert dict(zip(data["case_id"], data["change.1"], strict=True)) == {
         row.case_id: str(row.outcome) for row in gate.rows
     }
@@ -193,7 +193,7 @@ def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
     added = fake.case(strategy="fsdp")
     more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
     of = read(stores["old"], more)
-    data = json.loads(json.dumps(several_data(of, overall(of)), allow_nan=False))
+    data = json.loads(json.dumps(several_data(of, case_rows(of)), allow_nan=False))
     n, cases = data["cases"].pop("n"), data["cases"]
     row = {cases["label"][i]: {name: values[i] for name, values in cases.items()} for i in range(n)}
     assert len(row) == 7

@@ -1,0 +1,135 @@
+"""The details of a configuration, which the page shows when a reader opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis import format
+from parabench.analysis.session import SessionData
+from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings.launches import session_warnings
+from parabench.metrics import STEP_PARTS
+from parabench.report.cases import page_cases, page_launches
+from parabench.report.figures.figures import Figure, lay_out, listed
+from parabench.report.rerun import rerun_of
+from parabench.report.spec import FORMATS, Cell, Column
+
+_COLOR = "#0072B2"
+_MARGIN = (
+    "± is the half-width of a 95% confidence interval (Student's t); its variance is pooled with that of all cases of "
+    "the workload."
+)
+
+
+def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    """Return what `details.html` shows of each configuration: its row of `page_cases`, and
+
+    - `numbers`: (name, number, ±, unit) of its results, and `caption`, how they were computed;
+    - `head` and `launches`: the table of its launches with these columns; `figure` is whether there is one of them;
+    - `parts`: (name, share of the step, time) of the parts of a step, and `parts_caption`;
+    - `buckets`, the sizes of its buckets; `warnings`, those about it alone; `command`, which measures it again.
+    """
+    launches = dict(iter(seen.once(page_launches).groupby("case_id", sort=False)))
+    warnings: dict[str, list[tuple[str, str, str]]] = {}
+    for each in all_findings(seen.results, seen.session, seen.once(session_warnings)):
+        if (case_id := each.case_id) in seen.labels:
+            message = each.message.removeprefix(f"{seen.labels[case_id]}: ")
+            warnings.setdefault(case_id, []).append((each.code, message, each.advice))
+    command = rerun_of(seen.session)
+    return [
+        {
+            "case": case,
+            "numbers": _numbers(case),
+            "caption": _caption(case),
+            "head": [each.title for each in columns],
+            "launches": _launches(launches[case["case_id"]], columns),
+            "figure": bool(launches[case["case_id"]]["counts"].any()),
+            "parts": _parts(case),
+            "parts_caption": _parts_caption(str(case["statistic"])),
+            "buckets": _buckets(launches[case["case_id"]]["bucket_bytes"]),
+            "warnings": warnings.get(case["case_id"], []),
+            "command": command(seen.case(case["case_id"])),
+        }
+        for case in seen.once(page_cases).to_dict("records")
+    ]
+
+
+def launch_figures(seen: SessionData) -> dict[str, Figure]:
+    """Return a figure of the launches of each configuration, repetition by repetition, by the configuration's id."""
+    launches = seen.once(page_launches)
+    own = launches[launches["counts"] == 1].sort_values("block", kind="stable")
+    return {str(case): _launch_figure(group) for case, group in own.groupby("case_id", sort=False)}
+
+
+def _launch_figure(own: pd.DataFrame) -> Figure:
+    blocks = own["block"].to_list()
+    trace = {
+        "type": "scatter", "mode": "lines+markers" if len(own) > 1 else "markers", "x": blocks,
+        "y": listed(own["launch_step_s"], 1e3), "line": {"color": _COLOR, "width": 1, "dash": "dot"},
+        "marker": {"color": _COLOR, "size": 9}, "hovertemplate": "block %{x}: %{y:.4~g} ms<extra></extra>",
+    }  # fmt: skip
+    ticks = sorted(set(blocks))
+    return lay_out([trace], "block", "step time (ms)", xaxis={"tickvals": ticks} if len(ticks) <= 12 else {})
+
+
+def _numbers(case: Mapping[Any, Any]) -> list[tuple[str, str, str, str]]:
+    step_s, margin_s, rate = case["step_time_s"], case["plus_minus_s"], case["tokens_per_s"]
+    sure = format.known(margin_s)
+    margin_ms = format.margin_ms(margin_s, step_s) if sure else ""
+    # The margin of a throughput is as large a share of it as that of the step time.
+    margin_rate = format.margin_rate(rate * margin_s / step_s, rate) if sure and format.known(rate) else ""
+    return [
+        (f"step time, {case['statistic']}", *_number("ms", step_s, "ms", margin_ms)),
+        ("90th percentile of steps", *_number("ms", case["p90_s"], "ms")),
+        ("throughput", *_number("rate", rate, f"{case['unit']}/s", margin_rate)),
+        ("peak memory", *_number("mib", case["peak_memory_bytes"], "MiB")),
+    ]
+
+
+def _number(said: str, value: Any, unit: str, margin: str = "") -> tuple[str, str, str]:
+    return (FORMATS[said](value), margin, unit) if format.known(value) else (format.UNKNOWN, "", "")
+
+
+def _caption(case: Mapping[Any, Any]) -> str:
+    if not format.known(case["step_time_s"]):
+        return ""
+    spread = (
+        f"The slowest launch is {format.percent(case['spread'])} over the fastest."
+        if format.known(case["spread"])
+        else "The spread is unknown: one launch."
+    )
+    margin = _MARGIN if format.known(case["plus_minus_s"]) else "± is unknown."
+    return (
+        f"Each launch gives one number, and both times are geometric means over launches. {margin} {spread} Memory is "
+        "the largest of all launches."
+    )
+
+
+def _launches(own: pd.DataFrame, columns: tuple[Column, ...]) -> list[tuple[list[Cell], str]]:
+    """Return the cells and the error of each launch."""
+    rows = own.sort_values("block", kind="stable").to_dict("records")
+    return [([each.rich(row) for each in columns], row["error"] or "") for row in rows]
+
+
+def _parts(case: Mapping[Any, Any]) -> list[tuple[str, float, str]]:
+    known = {name: case[part] for part, name in STEP_PARTS.items() if format.known(case[part])}
+    whole = sum(known.values())
+    return [(name, part_s / whole if whole else 0.0, format.milliseconds(part_s)) for name, part_s in known.items()]
+
+
+def _parts_caption(statistic: str) -> str:
+    if statistic == "mean":
+        return "Means over the steps of the loop on one rank, then over launches."
+    other = "" if statistic == "median" else f", while the step time above is the {statistic}"
+    return f"Medians over steps of the slowest rank, then over launches{other}: they need not add up to it."
+
+
+def _buckets(of_launches: pd.Series[str]) -> str:
+    sizes = next((text.split() for text in of_launches if text), [])
+    runs = [(size, len([*run])) for size, run in groupby(FORMATS["mib"](float(size)) for size in sizes)]
+    listed_sizes = ", ".join(f"{n} × {size}" if n > 1 else size for size, n in runs)
+    return f"{format.count(len(sizes), 'bucket')}: {listed_sizes} MiB." if sizes else ""
