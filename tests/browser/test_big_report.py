@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from benchmarks import big_store, report_cost
@@ -19,7 +21,8 @@ def test_many_cases_are_opened_filtered_and_sorted_without_a_word(tmp_path, caps
     store = tmp_path / "results.db"
     big_store.write(out=store, cases=CASES, launches=2, steps=10, ranks=2, explained=4)
     report = write_report(load(store), tmp_path / "report.html")
-    assert report_cost.read(report, CHROMIUM) == []
+    with ThreadPoolExecutor(1) as other:  # another browser of this worker may run in this thread
+        assert other.submit(report_cost.read, report, CHROMIUM).result() == []
     told = capsys.readouterr().out
     for use in ("open", "tab data", "buckets: filter strategy", "anatomy: show all", "sort by Case", "open a case"):
         assert f" of processor time  {use}\n" in told
