@@ -1,4 +1,4 @@
-"""A session of a store: its record with the JSON columns parsed, and the tables that are made of its launches."""
+"""A session of a results database: its record with parsed JSON columns, and the tables of its launches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from parabench.store.store import STORE_NAME
 
 T = TypeVar("T")
 
-# Of a commit that many digits tell it from others.
+# The digits of a commit that are shown.
 SHORT_COMMIT = 12
 
 
 @dataclass(frozen=True)
 class Session:
-    """One `parabench run`, its JSON columns parsed. `interleaved` is empty, or {"run": ..., "side": "a" or "b"} of the
-    two sessions that took turns in one `parabench ab`."""
+    """The record of a session, with parsed JSON columns.
+
+    `interleaved` is {"run": ..., "side": "a" or "b"} for the two sessions of a `parabench ab`, otherwise empty.
+    """
 
     id: int
     label: str | None
@@ -48,22 +50,22 @@ class Session:
 
     @property
     def name(self) -> str:
-        """How it is called: its label, or its number."""
+        """Return its label, or its number."""
         return self.label or f"session {self.id}"
 
     @property
     def kind(self) -> str:
-        """What was measured: 'training', 'collectives', 'compute', what ranks do alone, or 'recorded', by somebody
-        else."""
+        """Return what was measured: 'training', 'collectives', 'compute' (ranks alone), or 'recorded' by another
+        tool."""
         return str(self.plan.get("kind", "training"))
 
     @property
     def day(self) -> str:
-        """The day on which it began."""
+        """Return the day on which it started."""
         return self.started_utc[:10]
 
     def known(self, *names: str) -> str | None:
-        """What its environment says, such as `known("versions", "torch")`; None where it says nothing."""
+        """Return a fact of its environment, such as `known("versions", "torch")`; None if it is unknown."""
         value: Any = self.environment
         for name in names:
             value = value.get(name) if isinstance(value, dict) else None
@@ -71,44 +73,47 @@ class Session:
 
     @property
     def commit(self) -> str | None:
-        """The commit of the project under test, shortened."""
+        """Return the shortened commit of the measured project."""
         commit = self.known("git", "commit")
         return None if commit is None else commit[:SHORT_COMMIT]
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What no two sessions have in common: the millisecond in which they began, where, and what for."""
+        """Return values that identify it: the millisecond of its start, its host, suite, name, variant and seed."""
         side = self.interleaved.get("side", "")
         return self.started_utc, self.suite, str(self.known("host")), self.name, side, str(self.seed)
 
     @property
     def judged(self) -> bool:
-        """Whether a history seeks change points in it. Two that took turns have the same time, and an order of theirs
-        would make a change of their difference: side b counts, for what is on trial is what comes next."""
+        """Return whether a history looks for change points in it.
+
+        Interleaved variants have the same time, so their difference would look like a change. Only b, the candidate,
+        counts.
+        """
         return self.interleaved.get("side", "b") == "b"
 
     @property
     def timing(self) -> str:
-        """How a session of collectives timed its calls, as `collective_protocol.timing_of` has it."""
+        """Return how a session of collectives timed its calls (`collective_protocol.timing_of`)."""
         from parabench.plan.collective_protocol import timing_of
 
         return timing_of(self.plan.get("protocol") or {})
 
     @property
     def launches_planned(self) -> int:
-        """How many launches its plan has, the reference apart; 0 where it does not tell."""
+        """Return the number of launches in its plan without references; 0 if it is unknown."""
         blocks = self.plan.get("blocks") or (self.plan.get("protocol") or {}).get("launches") or 0
         return len(self.plan.get("cases") or []) * int(blocks) + sum(map(len, self.plan.get("extra") or []))
 
     @property
     def raced(self) -> bool:
-        """Whether its measurements decided how often each case was launched."""
+        """Return whether racing decided how often each configuration was launched."""
         protocol = self.plan.get("protocol") or {}
         return protocol.get("launches", 0) is None and protocol.get("rounds") != 0
 
     @property
     def shares_launches(self) -> bool:
-        """Whether it has cases that take turns in launches that they share."""
+        """Return whether configurations were interleaved in shared launches."""
         protocol = self.plan.get("protocol") or {}
         if not (self.raced or protocol.get("rounds")) or self.interleaved:
             return False
@@ -119,7 +124,7 @@ class Session:
         return any(len(each) > 1 for each in cohorts(cases))
 
     def require(self, kind: str, store: Path) -> None:
-        """Raise UsageError when the session, of that store, is of another kind."""
+        """Raise UsageError if the session, in the database `store`, is of another kind."""
         if self.kind != kind:
             what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "holds others' recordings"
             raise UsageError(f"session {self.label or self.id} {what}, not {kind}; name one that did: {store}@SESSION")
@@ -142,9 +147,9 @@ def split(text: str) -> tuple[Path, str | None]:
 
 
 def select_session(results: Results, session: str | int | None = None) -> Session:
-    """The session with that id or label (the newest of that label), by default the newest of the store.
+    """Return the session with this id or label, or the newest one. If several have the label, the newest is returned.
 
-    Raises UsageError when there is none, with those that are there.
+    Raises UsageError with the existing sessions if there is none.
     """
     labels = dict(zip(results.listed["id"].tolist(), results.listed["label"].tolist(), strict=True))
     if not labels:
@@ -159,7 +164,7 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
-    """The sessions with these ids, in their order; they are read at once."""
+    """Return the sessions with these ids, in this order."""
     if not ids:
         return []
     own = results.of(ids)
@@ -177,20 +182,20 @@ def _session(results: Results, row: dict[str, Any], nccl: str | None) -> Session
 
 
 def holds(results: Results, kind: str) -> bool:
-    """Whether a store has a session of that kind, told by its plan alone."""
+    """Return whether a database has a session of this kind."""
     return bool(results.whole_store.of_kind(kind))
 
 
 def _loaded_nccl(results: Results) -> dict[int, str | None]:
-    """By session, the version of NCCL that its ranks had loaded, the last that any told; without those of none."""
+    """Return the version of NCCL that the ranks of each session had loaded, if they reported one."""
     rows = results.read("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
     last = dict(zip(rows["session_id"].tolist(), rows["facts"].tolist(), strict=True))
     return {session: json_text.parsed(facts).get("nccl_version") for session, facts in last.items()}
 
 
 def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
-    """The environment with the NCCL that ranks had loaded for that of the installed wheel, which stays beside it as
-    `nccl_wheel` where it is another."""
+    """Return the environment with the NCCL version that ranks had loaded. If the installed wheel is another version,
+    that one is `nccl_wheel`."""
     versions = environment.get("versions") or {}
     if nccl is None or versions.get("nccl") == nccl:
         return environment
@@ -201,11 +206,10 @@ def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
-    `parabench compare` takes, STORE@SESSION; `command` is what measured it.
+    """The source of numbers: a session and its database.
 
-    `launches` are as many as cases have in `numbers.case_table`, `valid` those that count; `finished_utc` is None for
-    a session that was planned to go on.
+    `at` is an argument of `parabench compare`, STORE@SESSION; `command` measured the session. `launches` is the number
+    of launches, `valid` the number that counts. `finished_utc` is None if planned launches are missing.
     """
 
     at: str
@@ -220,10 +224,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class SessionData:
-    """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
+    """A training session with its tables, which are computed when they are first used and must not be changed.
 
-    `results` are its store's, of the session alone (`Results.of`). `role` is what it is called beside others: base,
-    candidate. The tables raise UsageError for a session that trained nothing.
+    `results` has only this session (`Results.of`). `role` is its name in a comparison, such as base or candidate. The
+    tables raise UsageError for a session of another kind.
     """
 
     results: Results
@@ -232,22 +236,22 @@ class SessionData:
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """One row per launch and configuration (`numbers.numbers`)."""
+        """Return one row per launch and configuration (`numbers.numbers`)."""
         return numbers(self.results, self.session)
 
     @cached_property
     def cases(self) -> pd.DataFrame:
-        """One row per configuration (`numbers.case_table`)."""
+        """Return one row per configuration (`numbers.case_table`)."""
         return case_table(self.numbers)
 
     @cached_property
     def cases_by_id(self) -> pd.DataFrame:
-        """The same, by the id of the case."""
+        """Return `cases` with the id of the configuration as index."""
         return self.cases.set_index("case_id")
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """What each case is called, by its id."""
+        """Return the label of each configuration by its id."""
         return dict(zip(self.cases["case_id"], self.cases["label"], strict=True))
 
     @cached_property
@@ -255,37 +259,37 @@ class SessionData:
         return dict(zip(self.numbers["case"], self.numbers["case_json"], strict=True))
 
     def case(self, case_id: str) -> Case:
-        """A case of which there is a launch, as it was launched. Raises KeyError for another."""
+        """Return a launched configuration. Raises KeyError for another."""
         return case_of(self._case_texts[case_id])
 
     @cached_property
     def step_times(self) -> dict[str, float]:
-        """The step time of each case of which a launch counts, in seconds, by its id."""
+        """Return the step time of each configuration that has one, in seconds, by its id."""
         return {str(case): float(step_s) for case, step_s in self.cases_by_id["step_time_s"].dropna().items()}
 
     @cached_property
     def counted(self) -> pd.DataFrame:
-        """The launches whose numbers count."""
+        """Return the launches whose numbers count."""
         return self.numbers[self.numbers["counted"]]
 
     @cached_property
     def timed(self) -> pd.DataFrame:
-        """The launches whose step times are compared."""
+        """Return the launches whose step times are compared."""
         return self.numbers[self.numbers["timed"]]
 
     @property
     def of_launch(self) -> pd.DataFrame:
-        """`launch_id`, `case_id` and `label` of the launches that count, for detail tables."""
+        """Return `launch_id`, `case_id` and `label` of the launches that count, for detail tables."""
         return self.counted[["launch_id", "case", "label"]].rename(columns={"case": "case_id"})
 
     @cached_property
     def by_case(self) -> dict[str, pd.Series[float]]:
-        """The step times that are compared, in seconds, of each configuration that has some (`numbers.by_case`)."""
+        """Return the compared step times of each configuration that has some, in seconds (`numbers.by_case`)."""
         return by_case(self.timed, "step_s")
 
     @cached_property
     def repetitions(self) -> dict[str, pd.DataFrame]:
-        """The launches of each configuration, except the reference launch."""
+        """Return the launches of each configuration, except the reference launch."""
         return {str(case): own for case, own in self._own.groupby("case", sort=False)}
 
     @property
@@ -294,25 +298,25 @@ class SessionData:
 
     @cached_property
     def facts(self) -> Mapping[int, dict[str, Any]]:
-        """What ranks told of each launch, by its id."""
+        """Return the facts that ranks reported, by launch id."""
         pairs = zip(self.numbers["launch_id"].tolist(), self.numbers["facts"].tolist(), strict=True)
         return {at: json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
-        """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
+        """Return the rows of a detail table (`sample`, `collective`, `span`, ...) for launches that count."""
         frame: pd.DataFrame = getattr(self.results, table)
         return frame[frame["launch_id"].isin(self.counted["launch_id"])]
 
     @property
     def why_none(self) -> str:
-        """Why no launch counts, where none does, as the beginning of a sentence."""
+        """Return why no launch counts, as the beginning of a sentence."""
         if self._own.empty:
             return "No launch was recorded"
         ended_well = (self._own["status"] == Status.OK).any()
         return "No launch has a step of known length" if ended_well else "No launch succeeded"
 
     def why_missing(self, case: str) -> str:
-        """Why a case has no launch here."""
+        """Return why a configuration has no launch here."""
         if case in self.skipped:
             return f"skipped in {self.session.name}: {self.skipped[case]}"
         if case in self.planned:
@@ -321,21 +325,21 @@ class SessionData:
 
     @cached_property
     def skipped(self) -> dict[str, str]:
-        """{case id: the reason} of the cases that the plan could not run here."""
+        """Return {id: reason} of the configurations that the plan skipped."""
         skipped = self.session.plan.get("skipped") or []
         return {Case.from_dict(entry["case"]).id: str(entry["reason"]) for entry in skipped}
 
     @cached_property
     def planned(self) -> dict[str, Case]:
-        """The cases of the plan by id, also those that it could not run here."""
+        """Return the configurations of the plan by id, including skipped ones."""
         plan = self.session.plan
         fields = [*(plan.get("cases") or []), *(entry["case"] for entry in plan.get("skipped") or [])]
         return {case.id: case for case in map(Case.from_dict, fields)}
 
     @cached_property
     def origin(self) -> Origin:
-        """Where the numbers lie."""
-        # A path may hold bytes that are no text.
+        """Return the source of its numbers."""
+        # A path may have bytes that are not text.
         path = os.fsencode(self.results.path).decode(errors="replace")
         return Origin(
             at=f"{path}@{self.session.id}",
@@ -349,7 +353,7 @@ class SessionData:
         )
 
     def once(self, derive: Callable[[SessionData], T]) -> T:
-        """What `derive` makes of this, made once however many ask."""
+        """Return `derive(self)`, computed once."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         made: T = self._derived[derive]
@@ -361,10 +365,10 @@ class SessionData:
 
 
 def session_data(results: Results, session: str | int | None = None) -> SessionData:
-    """A session (default: the newest) of a store. Raises UsageError for no such session."""
+    """Return a session of a database, the newest by default. Raises UsageError if it does not exist."""
     return data_of(results, select_session(results, session))
 
 
 def data_of(results: Results, session: Session, role: str = "") -> SessionData:
-    """A session that is selected."""
+    """Return the data of a session."""
     return SessionData(results.of([session.id]), session, role)
