@@ -31,7 +31,7 @@ export const themed = (layout, traces = []) => {
       // labels could come of it, and plotly would go to and fro between the two.
       automargin: key.startsWith("x") ? "height" : "width", zeroline: false, ...layout[key],
       ...(key.startsWith("y") && layout[key].ticktext ? { ticktext: layout[key].ticktext.map((text) => nameLines(text).join("<br>")) } : {}),
-      title: { text: "", standoff: 10, font: { size: 13 }, ...layout[key].title },
+      title: { standoff: 10, font: { size: 13 }, ...layout[key].title, text: titleOf(layout[key].title?.text ?? "") },
       // On a touch screen a drag must scroll the page, not the axes.
       fixedrange: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line,
     };
@@ -51,6 +51,7 @@ const wrapped = (text, length, most) => {
   }
   return lines.length > most ? [...lines.slice(0, most - 2), `${lines[most - 2]} …`, lines.at(-1)] : lines;
 };
+const titleOf = (text) => (onPhone() ? wrapped(text, 24, 3).join("<br>") : text);
 // A case's name in short lines: on one, or else strategy and options, then ranks and what else there is to say.
 export const nameLines = (label) => {
   const length = lineLength();
