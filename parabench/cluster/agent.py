@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.membership import Heartbeat, abort, abort_of, beat_once
-from parabench.cluster.secret import Secret, meet, new_nonce
-from parabench.cluster.shared_store import TRY_EVERY_S, TRY_S, SharedStore, reach_store
+from parabench.cluster.connection import MOST_BYTES, Connection, Lost, greet
+from parabench.cluster.network import addresses_of, route_to
+from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.node import run_on_node
-from parabench.launch.rendezvous import DEAD_AFTER_S, LOST, LaunchContext
+from parabench.launch.rendezvous import LOST, REASONS, LaunchContext, RendezvousPoint
 from parabench.launch.results import NodeResult, as_json
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 from parabench.launch.workload import workload_of
 from parabench.signals import Interrupted
 
 # The deadline here comes after the coordinator's, whose message says more.
 LATER_S = 15.0
-# The time that a node has to tell the others that it ends.
-LAST_WORD_S = 3.0
-# The time between two looks for an answer to the request to join.
-LOOK_S = 0.025
+# How soon a signal or a lost connection is noticed during a wait, in seconds.
+LOOK_S = 0.05
+# The longest attempt to connect to node 0, and the time between two, in seconds.
+TRY_S, TRY_EVERY_S = 3.0, 0.25
 
 
 class Agent:
@@ -52,110 +49,136 @@ class Agent:
         self._facts, self._about = facts, about
         # The number that it asks for, then the one that it was admitted as.
         self.number, self.joined = topology.node, False
-        self._join_id, self._beats, self._launch = 0, 0, -1
+        self._messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        # The number of the launch that runs, and why launches were aborted.
+        self._launch = -1
         self._context: LaunchContext | None = None
+        self._aborted: dict[int, str] = {}
 
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         """Run this node's part of a launch."""
         return run_on_node(spec.replace(deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 
-    def serve(self, store: SharedStore) -> int:
-        """Take part until node 0 ends the session, and return its exit code.
+    def serve(self, connection: Connection, address: str) -> int:
+        """Take part until node 0, which is at `address`, ends the session. Return its exit code.
 
-        Raises StoreLost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
+        Raises Lost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
         """
-        client = store.client()
+        request = {"number": self.number, "host": socket.gethostname(), "address": connection.address}
+        self._messages, self._aborted = SimpleQueue(), {}
+        connection.most_bytes = MOST_BYTES
         try:
-            meet(client, store.secret, store.session, DEAD_AFTER_S)
-        except BaseException:
-            client.end()
-            raise
-        self._join_id = client.call("add", "joining", 1, timeout_s=LAST_WORD_S)
-        self._heart, self._beats = store.client(), 0
-        self._heart.seal = client.seal
-        heartbeat = Heartbeat(self._heart, self._beat, self._when_lost, DEAD_AFTER_S)
-        client.check = heartbeat.check
-        self._nonce = new_nonce()
-        request = {"number": self.number, "host": socket.gethostname(), "address": store.route.address}
-        about = {"nonce": self._nonce, "facts": self._facts, "about": self._about}
-        try:
-            client.put_blob(f"join/{self._join_id}", request | about)
-            answer = self._answer(client)
-            if "rejected" in answer:
-                raise UsageError(answer["rejected"])
-            self.joined, self.number = True, answer["number"]
+            connection.send({"join": {**request, "facts": self._facts, "about": self._about}})
+            connection.start(self._heard, self._when_lost)
+            self.number = self._admitted(connection)
+            self.joined = True
             self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
-            return self._follow(store, client, answer["next"])
+            return self._follow(connection, address, self.number)
         except Interrupted as stop:
-            message = {"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal}
-            values = {"stop": message, f"bye/{self._join_id}": ""}
-            sealed = [client.sealed(key, value) for key, value in values.items()]
-            if heartbeat.lost is None:
-                with suppress(StoreLost):
-                    heartbeat.client.call("multi_set", list(values), sealed, timeout_s=LAST_WORD_S)
+            with suppress(Lost):
+                connection.send({"stop": int(stop.signal)})
             raise
         finally:
-            heartbeat.end()
-            client.end()
+            connection.close()
 
-    def _answer(self, client: StoreClient) -> dict[str, Any]:
-        """Return the answer to the request to join. Node 0 may ask for fingerprints of the user's code first."""
-        waiting, code, told = Waiting(self._log, math.inf, TRY_S), f"code/{self._join_id}", False
-        while not client.has(f"answer/{self._join_id}"):
-            if not told and client.has(f"{code}/asked"):
-                of_own = client.get(f"{code}/asked", lambda names: fingerprint.of_own(json.loads(names)))
-                client.put(f"{code}/told", of_own)
-                told = True
-            waiting.still("node 0 is busy with a launch; waiting until it is over")
-            time.sleep(LOOK_S)
-        return client.get(f"answer/{self._join_id}", self._answered)
-
-    def _answered(self, content: bytes) -> dict[str, Any]:
-        """Return the answer. Raises ValueError if it answers another request."""
-        answer: dict[str, Any] = json.loads(content)
-        if answer["nonce"] != self._nonce or not ("rejected" in answer or isinstance(answer["next"], int)):
-            raise ValueError("no answer to this request")
-        return answer
-
-    def _follow(self, store: SharedStore, client: StoreClient, number: int) -> int:
-        """Run launch `number` and all that follow, and return node 0's exit code."""
-        assert self.number is not None
-        while True:
-            lines, spec, end = client.get(f"next/{number}", self._next_of)
-            for line in lines:
-                self._log(f"node {self.number}: {line}")
-            if spec is None:
-                client.put(f"bye/{self._join_id}", "", timeout_s=LAST_WORD_S)
-                self._log(f"node {self.number}: {end['why']}")
-                return int(end["code"])
-            if self.number < spec.nodes:
-                self._launch = number
-                self._context = store.context(spec, number, self.number, partial(abort, self._heart, number))
-                try:
-                    result = self.run(spec, self._context)
-                finally:
-                    self._context = None
-                client.put_blob(f"launch/{number}/result/{self.number}", as_json(result))
-            number += 1
-
-    def _next_of(self, content: bytes) -> tuple[Sequence[str], LaunchSpec | None, dict[str, Any]]:
-        """Return lines to print and the next launch; without one, how the session ends."""
-        message = json.loads(content)
-        if "end" in message:
-            return message["lines"], None, {"why": message["end"]["why"], "code": int(message["end"]["code"])}
-        return message["lines"], LaunchSpec.from_dict(message["launch"], self._traces), {}
-
-    def _beat(self, store: Any) -> None:
-        """Show a sign of life, and read what aborts the launch. In the heartbeat's thread."""
-        self._beats += 1
-        beat_once(self._heart, store, f"heartbeat/{self._join_id}", self._beats)
-        context, number = self._context, self._launch
-        if context is not None and (reason := abort_of(self._heart, store, number)) is not None:
+    def _heard(self, message: dict[str, Any]) -> None:
+        """Take a message of node 0, in the connection's thread."""
+        if "abort" not in message:
+            self._messages.put(message)
+            return
+        self._aborted[message["launch"]] = reason = REASONS[message["abort"]]
+        if (context := self._context) is not None and self._launch == message["launch"]:
             context.abort.set(reason)
 
     def _when_lost(self) -> None:
         if (context := self._context) is not None:
             context.abort.set(LOST)
+
+    def _next(self, connection: Connection) -> dict[str, Any] | None:
+        """Return the next message; None after a moment without one. Raises Lost."""
+        try:
+            return self._messages.get(timeout=LOOK_S)
+        except Empty:
+            if connection.lost is not None:
+                raise connection.lost from None
+            return None
+
+    def _admitted(self, connection: Connection) -> int:
+        """Return the number of this node. Node 0 may ask for fingerprints of the user's code first."""
+        waiting = Waiting(self._log, math.inf, TRY_S)
+        while True:
+            message = self._next(connection) or {}
+            if "code" in message:
+                connection.send({"code": fingerprint.of_own(message["code"])})
+            if "rejected" in message:
+                raise UsageError(str(message["rejected"]))
+            if "admitted" in message:
+                return int(message["admitted"])
+            waiting.still("node 0 is busy with a launch; waiting until it is over")
+
+    def _follow(self, connection: Connection, address: str, number: int) -> int:
+        """Run the launches that node 0 sends, and return its exit code."""
+        while True:
+            message = self._next(connection)
+            if message is None:
+                continue
+            for line in message["lines"]:
+                self._log(f"node {number}: {line}")
+            if "end" in message:
+                self._log(f"node {number}: {message['why']}")
+                return int(message["end"])
+            spec = LaunchSpec.from_dict(message["spec"], self._traces)
+            if number < spec.nodes:
+                at = message["launch"]
+                result = self._run(
+                    spec, at, RendezvousPoint(address, message["port"], spec.nodes, spec.ranks_per_node), connection
+                )
+                connection.send({"launch": at, "result": as_json(result)})
+
+    def _run(self, spec: LaunchSpec, at: int, point: RendezvousPoint, connection: Connection) -> NodeResult:
+        """Run this node's part of launch `at`."""
+        assert self.number is not None
+        route = route_to(point.address, point.port, self.topology.interface, self.topology.local_addr)
+
+        def tell(reason: str) -> None:
+            with suppress(Lost):
+                connection.send({"launch": at, "abort": reason})
+
+        self._launch, self._context = at, point.context(self.number, route.environment(), tell)
+        reason = self._aborted.get(at) or (LOST if connection.lost else None)
+        if reason is not None:  # it came before the context was there
+            self._context.abort.set(reason)
+        try:
+            return self.run(spec, self._context)
+        finally:
+            self._context = None
+
+    def reach(self, waiting: Waiting) -> tuple[Connection, str]:
+        """Return a connection to node 0 and node 0's address, as soon as it answers.
+
+        Raises Lost with the last reason when the time is up, UsageError if it has another session or secret.
+        """
+        topology = self.topology
+        while True:
+            why = f"{topology.host} resolves to no address"
+            for address in addresses_of(topology.host):
+                try:
+                    connection = socket.create_connection((address, topology.port), timeout=TRY_S)
+                except OSError as error:
+                    why = f"{address} port {topology.port}: {error.strerror or error}"
+                    continue
+                with ExitStack() as stack:
+                    stack.callback(connection.close)
+                    try:
+                        found = greet(connection, self._secret, topology.run_id, topology.endpoint)
+                        stack.pop_all()
+                        return found, address
+                    except Lost as lost:  # node 0 may be paused, or about to start
+                        why = f"what listens at {topology.endpoint} ({address}) {lost}"
+            waiting.still(f"waiting for node 0 at {topology.endpoint}, {waiting.left_s:.0f} s at most ({why})")
+            if not waiting.left_s:
+                raise Lost(why)
+            time.sleep(TRY_EVERY_S)
 
     def follow(self) -> int:
         """Take part until node 0 ends the session, and return its exit code. If node 0 is lost, wait for it.
@@ -166,17 +189,15 @@ class Agent:
         waiting = Waiting(self._log, seconds, TRY_S)
         while True:
             try:
-                store = reach_store(self.topology, waiting)
-            except StoreLost as why:
+                connection, address = self.reach(waiting)
+            except Lost as why:
                 raise UsageError(
                     f"{where} was not reached within {seconds:g} s ({why}); start it there unless its session has "
                     "ended, open the port in its firewall, or give a longer --rdzv-timeout"
                 ) from why
             try:
-                return self.serve(replace(store, secret=self._secret))
-            except ForeignValue as why:
-                raise UsageError(f"{where}: {why}") from why
-            except StoreLost as why:
+                return self.serve(connection, address)
+            except Lost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
                     self.joined, waiting = False, Waiting(self._log, seconds, TRY_S)

@@ -1,35 +1,41 @@
 """Node 0 of a session: it admits the other nodes, sends them launches, and collects their results.
 
-torch elastic has no way to decide the next launch during a session, or to send results to one node.
+torch elastic has no way to decide the next launch during a session, or to send results to one node. Its dynamic
+rendezvous also compares times of several hosts' clocks: with clocks 20 s apart and a limit of 10 s (tried with torch
+2.13), a node drops the other one and continues as "rank 1 of 1". Here a node is lost if its connection ends or is
+silent. A node that comes back keeps its number, and one that is refused gets the reason.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import math
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from parabench.cluster.fingerprint import user_code
-from parabench.cluster.membership import Heartbeat, Membership, abort, abort_of
+from msgspec import Struct, convert
+
+from parabench.cluster import fingerprint
+from parabench.cluster.connection import MOST_BYTES, Connection, Lost, Message, welcome
+from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
-from parabench.cluster.secret import begin
-from parabench.cluster.shared_store import SharedStore
+from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.node import run_on_node
-from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST, STOP, LaunchContext
+from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import ForeignValue, StoreLost
 from parabench.launch.workload import Workload
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import AnyCase, Launch
@@ -38,46 +44,190 @@ from parabench.store.record import AnyCase, Launch
 WRONG = 2
 # The time between two looks for results and requests.
 LOOK_S = 0.005
+# The most connections that are being authenticated at the same time.
+MOST_PENDING = 100
+# A node with a sign of life within this time surely lives.
+ALIVE_S = 2.0
+# The time in which a node fingerprints its own files.
+ANSWER_S = 30.0
+
+WARNING = (
+    "warning: c10d has no authentication: whoever reaches these ports can read and change what the ranks compute; keep "
+    "them within a network that you trust"
+)
+
+
+def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socket, Route] | None:
+    """Return the listening socket of node 0 and its route, and log what listens where; None on other nodes.
+
+    Raises UsageError if the port is not available.
+    """
+    if topology.node or (topology.node is None and not is_ours(topology.host)):
+        return None
+    route = listen_route(topology.host, topology.interface, topology.local_addr)
+    listening = socket.socket(socket.AF_INET6 if ":" in route.address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((route.address, topology.port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        if topology.node is None and error.errno == errno.EADDRINUSE:
+            return None  # another process of this host was first: that is node 0
+        raise UsageError(
+            f"node 0 cannot listen on {route.address} port {topology.port}: {error.strerror}; give another port in "
+            "--rdzv-endpoint, on every node"
+        ) from error
+    if route.interface != LOOPBACK:
+        where = f"interface {route.interface}" if route.interface else "every interface"
+        log(f"node 0 listens on {route.address} port {topology.port}, and each launch on further ports of {where}")
+        log(WARNING)
+    return listening, route
+
+
+class Join(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The request of a node to join as `number`, or as any. `facts` must equal node 0's, `about` is its environment."""
+
+    number: int | None
+    host: str
+    address: str
+    facts: dict[str, Any]
+    about: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not (self.host.isprintable() and self.address.isprintable()):  # a terminal shows both
+            raise ValueError("the name of a host is not text")
+
+
+class Member:
+    """A node that asks to join, or has joined."""
+
+    def __init__(self, connection: Connection, join: Join) -> None:
+        self.connection, self.join = connection, join
+        # The fingerprints of its own code, when it has answered.
+        self.code: SimpleQueue[dict[str, str]] = SimpleQueue()
+
+    @property
+    def lives(self) -> bool:
+        return self.connection.lost is None
+
+    def send(self, message: Message) -> None:
+        """Send a message, unless the node is lost."""
+        with suppress(Lost):
+            self.connection.send(message)
 
 
 class Coordinator(Participants):
-    """Lead the other nodes of a session, which meet in `store` and must have the same `facts`."""
+    """Lead the other nodes of a session, which must have the same `facts` and `secret`."""
 
-    # The time that nodes have to hand over results after an abort, and to read that the session ended.
+    # The time that nodes have to hand over results after an abort, and to close their connections at the end.
     hand_over_s, goodbye_s = 60.0, 5.0
 
     def __init__(
-        self, store: SharedStore, topology: Topology, facts: Mapping[str, Any], log: Callable[[str], None]
+        self,
+        listening: socket.socket,
+        route: Route,
+        topology: Topology,
+        secret: Secret | None,
+        facts: Mapping[str, Any],
+        log: Callable[[str], None],
     ) -> None:
-        self.topology, self._store, self._log = topology, store, log
-        self.options = topology.words
-        self._client = store.client()
-        begin(self._client, store.secret, store.session)
-        self._membership = Membership(topology.nodes, facts, self._client, log)
-        self._next = 0
+        self.topology, self.options = topology, topology.words
+        self._listening, self._route, self._secret, self._facts, self._log = listening, route, secret, facts, log
+        self._refused, self._pending = Waiting(log, math.inf), threading.BoundedSemaphore(MOST_PENDING)
+        self._wait_list: list[Member] = []
+        self._members: dict[int, Member] = {}
+        # User code that all nodes must have alike, and whether all nodes were there once.
+        self._code: Sequence[str] = ()
+        self._begun = False
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
-        # The launch that runs: its context here, the number of its nodes, the lost ones, and the results so far.
+        # The launch that runs: its number, its context here, the number of its nodes, why it was aborted, its results.
+        self._number = -1
         self._context: LaunchContext | None = None
-        self._members = 0
-        self._missed: set[int] = set()
+        self._size = 0
+        self._told: str | None = None
         self._results: dict[int, NodeResult] = {}
-        heart = store.client()
-        heart.seal = self._client.seal
-        self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, DEAD_AFTER_S)
+        threading.Thread(target=self._accept, name="parabench node 0", daemon=True).start()
+
+    # -- connections, in other threads -----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it is closed at the end
+            while True:
+                connection, (host, *_) = self._listening.accept()
+                if self._pending.acquire(blocking=False):
+                    threading.Thread(target=self._welcome, args=(connection, host), daemon=True).start()
+                else:
+                    connection.close()
+
+    def _welcome(self, connection: socket.socket, host: str) -> None:
+        """Put a node that proves the secret and asks to join on the wait list. A silent stranger blocks only this."""
+        try:
+            other = welcome(connection, self._secret, self.topology.run_id)
+            member = Member(other, convert((other.receive() or {})["join"], Join))
+        except Exception as why:  # whatever a stranger sends
+            self._refused.still(f"refused: {host}: {str(why) or type(why).__name__}")
+            connection.close()
+            return
+        finally:
+            self._pending.release()
+        other.most_bytes = MOST_BYTES
+        other.start(partial(self._heard, member), partial(self._when_lost, member))
+        self._wait_list.append(member)
+
+    def _heard(self, member: Member, message: Message) -> None:
+        """Take a message of a node. Raises LookupError, TypeError or ValueError if no node sends it."""
+        number = self._number_of(member)
+        if "code" in message:
+            member.code.put(dict(message["code"]))
+        elif number is None:
+            raise ValueError("a message of a node that was not admitted")
+        elif "stop" in message:
+            self._stopped = signal.Signals(message["stop"]), f"node {number} ({member.join.host})"
+            if context := self._context:
+                context.abort.set(STOP)
+        elif message["launch"] == self._number:
+            if "abort" in message:
+                self._abort(REASONS[message["abort"]])
+            else:
+                self._results[number] = NodeResult.from_json(message["result"])
+
+    def _when_lost(self, member: Member) -> None:
+        number = self._number_of(member)
+        if number is not None and number < self._size and number not in self._results:
+            self._abort(LOST)
+
+    def _number_of(self, member: Member) -> int | None:
+        return next((number for number, each in self._members.items() if each is member), None)
+
+    def _abort(self, reason: str) -> None:
+        """End the launch that runs on all nodes. Only the first reason counts."""
+        if (context := self._context) is not None and context.abort.reason is None:
+            context.abort.set(reason)
+            self._tell(reason)
+
+    def _tell(self, reason: str) -> None:
+        """Let the other nodes end the launch that runs."""
+        if self._told is None:
+            self._told = reason
+            for number, member in sorted(self._members.items()):
+                if number < self._size:
+                    member.send({"abort": reason, "launch": self._number})
+
+    # -- members ---------------------------------------------------------------------------------------------------
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
-        self._membership.code = user_code(cases)
+        self._code = fingerprint.user_code(cases)
         try:
             with stop_signals():
                 self.wait_for(self.topology.nodes)
         except NodeGone as why:
-            broken = isinstance(why, ForeignValue) or self._heartbeat.lost is not None
-            raise UsageError(f"{why}{'; then start all nodes again' if broken else ''}") from why
-        self._membership.begun = True
-        members = sorted(self._membership.participants.items())
+            raise UsageError(str(why)) from why
+        self._begun = True
         # The rest of node 0's environment is the session's.
-        self.environments = [{"node": 0}] + [{"node": node, **each.about} for node, each in members]
+        members = sorted(self._members.items())
+        self.environments = [{"node": 0}] + [{"node": number, **each.join.about} for number, each in members]
 
     def wait_for(self, nodes: int) -> None:
         """Wait for the first `nodes` nodes.
@@ -85,12 +235,12 @@ class Coordinator(Participants):
         Raises NodeGone if one does not come in time, UsageError if one differs before the first launch, Interrupted if
         any is asked to stop.
         """
-        seconds, at = self.topology.timeout_s, self._store
+        seconds = self.topology.timeout_s
         waiting = Waiting(self._log, seconds)
         while True:
             self.check_stop()
-            self._membership.answer(self._next)
-            missing = [node for node in range(1, nodes) if not self._membership.is_here(node)]
+            self._answer()
+            missing = [node for node in range(1, nodes) if not self._is_here(node)]
             if not missing:
                 return
             who = numbered("node", missing)
@@ -99,9 +249,63 @@ class Coordinator(Participants):
                 raise NodeGone(
                     f"{who} did not come within {seconds:g} s; start it with the same "
                     f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, see that it "
-                    f"reaches {at.address} port {at.port}, or give a longer --rdzv-timeout"
+                    f"reaches {self._route.address} port {self.topology.port}, or give a longer --rdzv-timeout"
                 )
             time.sleep(LOOK_S)
+
+    def _is_here(self, number: int) -> bool:
+        return number in self._members and self._members[number].lives
+
+    def _answer(self) -> None:
+        """Admit or reject the nodes that wait. A node that may be a lost member waits until the loss is certain.
+
+        Raises UsageError if one differs from node 0 before anything was launched.
+        """
+        size = self.topology.nodes
+        for member in [each for each in self._wait_list if each.lives]:
+            asked = member.join.number
+            free = (number for number in range(1, size) if not self._is_here(number))
+            number = next(free, None) if asked is None else asked
+            if number is not None and 0 < number < size and not self._is_here(number):
+                if self._is_alike(number, member):
+                    self._members[number] = member
+                    member.send({"admitted": number})
+                    self._log(f"node {number} is here: {member.join.host}, {member.join.address}")
+                self._wait_list.remove(member)
+                continue
+            holders = [*self._members.values()] if asked is None else [self._members[asked]] if asked else []
+            if all(each.connection.silent_s < ALIVE_S for each in holders):
+                there = f"all {size} nodes are" if asked is None else f"node {asked} is"
+                why = f"{member.join.host} came too, and {there} there already; give each node its own --node-rank"
+                self._wait_list.remove(member)
+                member.send({"rejected": why})
+                self._log(why)
+        self._wait_list[:] = [each for each in self._wait_list if each.lives]
+
+    def _is_alike(self, number: int, member: Member) -> bool:
+        """Return whether a node has the same facts and code as node 0; reject it if not. Raises UsageError likewise."""
+        found = self._differences(member)
+        if not found:
+            return True
+        why = f"node {number} ({member.join.host}) has {'; '.join(found)}: give all nodes the same"
+        member.send({"rejected": why})
+        if not self._begun:
+            raise UsageError(why)
+        self._log(why)
+        return False
+
+    def _differences(self, member: Member) -> list[str]:
+        found = fingerprint.differences(self._facts, member.join.facts)
+        if found or not self._code:
+            return found
+        member.send({"code": list(self._code)})
+        try:
+            theirs = member.code.get(timeout=ANSWER_S)
+        except Empty:
+            return [f"no fingerprint of {', '.join(self._code)}"]
+        return fingerprint.differences(fingerprint.of_own(self._code), theirs)
+
+    # -- launches --------------------------------------------------------------------------------------------------
 
     def executor(self) -> Callable[[LaunchSpec], Launch]:
         return partial(launch, run=self.run)
@@ -114,62 +318,57 @@ class Coordinator(Participants):
         with self._launching(spec, workload) as context:
             deadline = time.monotonic() + spec.deadline_s
             self._results[0] = run_on_node(spec, workload, context)
-            self._collect(spec, workload, context, deadline)
-        return [self._results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
+            if self._told is not None:
+                context.abort.set(self._told)
+            self._collect(spec.nodes, deadline)
+            return [self._results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
 
     def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
         """Return the result of a node that handed over nothing."""
-        host = self._membership.participants[number].host
+        member = self._members[number]
         ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
         ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        lost = f"node {number} ({host}), which ran {ran}, was lost: no sign of life for {DEAD_AFTER_S:g} s"
-        return NodeResult.silent(number, host, ranks, workload.marks(spec), lost=lost)
+        why = member.connection.lost or f"no result within {self.hand_over_s:g} s"
+        lost = f"node {number} ({member.join.host}), which ran {ran}, was lost: {why}"
+        return NodeResult.silent(number, member.join.host, ranks, workload.marks(spec), lost=lost)
 
     @contextmanager
     def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
         """Wait for the nodes of a launch and send it to them. Yield this node's context."""
-        members, number = spec.nodes, self._next
-        self.wait_for(members)
-        context = LaunchContext(local_world_size=workload.ranks(spec))
-        if members > 1:
-            self._next += 1
-            context = self._store.context(spec, number, 0, tell=partial(abort, self._client, number))
+        self.wait_for(spec.nodes)
+        context, store = LaunchContext(local_world_size=workload.ranks(spec)), None
+        if spec.nodes > 1:
+            store = open_store(self._route.address)
+            point = RendezvousPoint(self._route.address, store.port, spec.nodes, spec.ranks_per_node)
+            context = point.context(0, self._route.environment(), self._tell)
         # Set before the launch is sent: a node may be lost as soon as it has it.
-        self._members, self._context, self._results = members, context, {}
+        self._number, self._results, self._told = self._number + 1, {}, None
+        self._size, self._context = spec.nodes, context
         try:
-            if members > 1:
-                self._publish(number, {"launch": spec.to_dict()})
+            if store is not None:
+                self._publish({"launch": self._number, "spec": spec.to_dict(), "port": store.port})
             yield context
             self.check_stop()
         except BaseException:
-            if members > 1:
-                abort(self._client, number, STOP)
+            self._abort(STOP)
             raise
         finally:
-            self._context, self._members, self._missed = None, 0, set()
+            self._context, self._size = None, 0
 
-    def _collect(self, spec: LaunchSpec, workload: Workload, context: LaunchContext, deadline: float) -> None:
-        """Collect the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
-        ended = math.inf
-        while left := self._collect_now(spec, workload):
+    def _collect(self, nodes: int, deadline: float) -> None:
+        """Wait for the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
+        context, ended = self._context, math.inf
+        assert context is not None
+        while left := [number for number in range(1, nodes) if number not in self._results]:
             self.check_stop()
             now = time.monotonic()
-            if now > deadline and context.abort.reason is None:
-                context.tell(HUNG)
-                context.abort.set(HUNG)
+            if now > deadline:
+                self._abort(HUNG)
             if context.abort.reason is not None:
                 ended = min(ended, now)
-            if now > ended + self.hand_over_s or self._missed.issuperset(left):
+            if now > ended + self.hand_over_s or not any(self._is_here(number) for number in left):
                 return
             time.sleep(LOOK_S)
-
-    def _collect_now(self, spec: LaunchSpec, workload: Workload) -> list[int]:
-        """Take the results that have arrived. Return the nodes whose results have not."""
-        for number in range(1, spec.nodes):
-            key = f"launch/{self._next - 1}/result/{number}"
-            if number not in self._results and self._client.has(key):
-                self._results[number] = self._client.pop_blob(key, NodeResult.from_json)
-        return [number for number in range(1, spec.nodes) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
         def keep_and_tell(launch: Launch) -> None:
@@ -178,22 +377,17 @@ class Coordinator(Participants):
 
         return keep_and_tell
 
-    def _publish(self, number: int, message: dict[str, Any]) -> None:
+    def _publish(self, message: Message) -> None:
         lines, self._lines = self._lines, []
-        self._client.put(f"next/{number}", message | {"lines": lines})
+        for each in [*self._members.values()]:
+            each.send({**message, "lines": lines})
 
     def check_stop(self) -> None:
-        """Raise Interrupted if another node was asked to stop, and NodeGone if the rendezvous store does not answer."""
+        """Raise Interrupted if another node was asked to stop."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
-        lost = self._heartbeat.lost
-        if isinstance(lost, ForeignValue):
-            raise lost
-        if lost is not None:
-            raise NodeGone(
-                f"node 0 cannot ask its own rendezvous store, which somebody else may have broken: {lost}; keep its "
-                "port within a network that you trust"
-            )
+
+    # -- the end ---------------------------------------------------------------------------------------------------
 
     def end(self, code: int) -> None:
         host = f"node 0 ({socket.gethostname()})"
@@ -202,16 +396,15 @@ class Coordinator(Participants):
 
     def close(self, code: int, why: str) -> None:
         """Let every node end with this exit code, and wait a moment for them."""
-        with suppress(StoreLost):
-            self._membership.close(why)
-            self._publish(self._next, {"end": {"code": code, "why": why}})
-            until = time.monotonic() + self.goodbye_s
-            left = [f"bye/{each.join_id}" for each in self._membership.participants.values() if not each.lost]
-            while left and time.monotonic() < until:
-                left = [key for key in left if not self._client.has(key)]
-                time.sleep(LOOK_S)
-        self._heartbeat.end()
-        self._client.end()
+        self._listening.close()
+        for each in self._wait_list:
+            each.send({"rejected": why})
+        self._publish({"end": code, "why": why})
+        until = time.monotonic() + self.goodbye_s
+        while any(each.lives for each in self._members.values()) and time.monotonic() < until:
+            time.sleep(LOOK_S)
+        for each in [*self._wait_list, *self._members.values()]:
+            each.connection.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -222,33 +415,3 @@ class Coordinator(Participants):
             self.close(WRONG, f"node 0 ends the session: {error}")
         elif kind is not None:
             self.close(1, f"node 0 ends the session: {kind.__name__}")
-
-    def _beat(self, store: Any) -> None:
-        """Read the others' signs of life, aborts and stops. In the heartbeat's thread."""
-        self._missed |= {node for node in self._membership.look(store) if node < self._members}
-        context, number = self._context, self._next - 1
-        if context is not None and self._members > 1:
-            if self._missed and context.abort.reason is None:
-                abort(self._client, number, LOST)
-                context.abort.set(LOST)
-            elif (reason := abort_of(self._client, store, number)) is not None:
-                context.abort.set(reason)
-        if self._stopped is None and store.check(["stop"]):
-            join_id, host, stop_signal = self._client.read("stop", store.get("stop"), _stop)
-            node = self._membership.number_of(join_id)
-            if node is None:  # it was never admitted, so only itself ends
-                store.delete_key("stop")
-                return
-            self._stopped = stop_signal, f"node {node} ({host})"
-            if context:
-                context.abort.set(STOP)
-
-    def _when_lost(self) -> None:
-        if (context := self._context) is not None:
-            context.abort.set(LOST)
-
-
-def _stop(content: bytes) -> tuple[int, str, signal.Signals]:
-    """Return the join id and host of a member that was asked to stop, and the signal."""
-    message = json.loads(content)
-    return int(message["join_id"]), message["host"], signal.Signals(message["signal"])

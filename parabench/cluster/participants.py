@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,10 +74,9 @@ def join_cluster(
         network.check_loopback()
         return Participants()
     from parabench.cluster.agent import Agent
-    from parabench.cluster.coordinator import Coordinator
+    from parabench.cluster.coordinator import Coordinator, listen
     from parabench.cluster.fingerprint import facts_of
     from parabench.cluster.secret import read_secret
-    from parabench.cluster.shared_store import open_store
     from parabench.launch.processes import start_launching
 
     network.check(topology.interface, topology.local_addr)
@@ -88,11 +86,11 @@ def join_cluster(
     facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
     about = environment(machine)
     start_launching()
-    store = open_store(topology, log)
-    if store is not None:
+    listening = listen(topology, log)
+    if listening is not None:
         if secret is not None:
             log("node 0 takes from other nodes only what is signed with the secret")
-        return Coordinator(replace(store, secret=secret), topology, facts, log)
+        return Coordinator(*listening, topology, secret, facts, log)
     try:
         with stop_signals():
             return Agent(topology, secret, facts, about, out / TRACES, log).follow()

@@ -7,6 +7,7 @@ signals and aborts. The nodes of a session have agreed on their numbers already,
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
@@ -24,18 +25,20 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from parabench.launch.store_client import connect
-
 BACKEND = "parabench"
 
 # All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
-# A node without a heartbeat for so long is lost.
+# A node without a sign of life for so long is lost.
 DEAD_AFTER_S = 10.0
+# The longest attempt to connect to a rendezvous store.
+CONNECT = timedelta(seconds=10)
 
 # Why the ranks of a launch are ended before their time.
 FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"
+# By the same text: only these come from another node.
+REASONS = {each: each for each in (FAILED, HUNG, STOP, LOST)}
 
 # The number of questions to node 0. The one with the fastest answer gives the best estimate of a clock (Cristian,
 # "Probabilistic clock synchronization", 1989).
@@ -73,19 +76,40 @@ class Abort:
                 self._act = None
 
 
+def open_store(address: str) -> TCPStore:
+    """Open a rendezvous store on a free port of an address."""
+    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    listening.bind((address, 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    return TCPStore(address, port, None, True, CONNECT, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
 @dataclass(frozen=True, slots=True)
 class RendezvousPoint:
-    """The session's rendezvous store, and the prefix of the keys of one launch."""
+    """The rendezvous store of one launch."""
 
     address: str
     port: int
-    prefix: str
     nodes: int
     ranks_per_node: int
 
     def store(self, timeout_s: float) -> Any:
         """Return the rendezvous store for one rank."""
-        return connect(self.address, self.port, self.prefix, timedelta(seconds=timeout_s))
+        store = TCPStore(self.address, self.port, None, False, CONNECT, wait_for_workers=False)
+        store.set_timeout(timedelta(seconds=timeout_s))
+        return store
+
+    def context(self, node: int, environment: Mapping[str, str], tell: Callable[[str], None]) -> LaunchContext:
+        """Return the context of a node in this launch."""
+        return LaunchContext(
+            node_rank=node,
+            num_nodes=self.nodes,
+            local_world_size=self.ranks_per_node,
+            environment=environment,
+            rendezvous=self,
+            tell=tell,
+        )
 
     def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
         """Return {"offset_s", "error_s"} of this rank's host: what to add to its clock for node 0's, and the largest

@@ -95,7 +95,7 @@ class Group:
         """Return how this host's clock differs from node 0's (`RendezvousPoint.clock_offset`). All ranks call this."""
         if self.nodes == 1:
             return None
-        return RendezvousPoint("", 0, "", self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
+        return RendezvousPoint("", 0, self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
     def send(self, found: Mapping[str, Any]) -> None:
         """Send `found`, which JSON can hold, to rank 0."""

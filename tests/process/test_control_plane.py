@@ -1,4 +1,4 @@
-"""A coordinator and agents in one process, over a real store: who is admitted, what a launch gathers, how it ends."""
+"""A coordinator and agents in one process, over real sockets: who is admitted, what a launch gathers, how it ends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ import pytest
 from guard import GUARD_S
 from parabench.cluster import coordinator as coordinator_module
 from parabench.cluster.agent import Agent
-from parabench.cluster.coordinator import Coordinator
+from parabench.cluster.connection import Connection
+from parabench.cluster.coordinator import Coordinator, listen
 from parabench.cluster.secret import Secret
-from parabench.cluster.shared_store import SharedStore, open_store, reach_store
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
-from parabench.launch.results import MarkLayout, NodeResult, as_json
+from parabench.launch.results import MarkLayout, NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import ForeignValue, StoreClient
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.signals import Interrupted, signals_restored
@@ -51,23 +50,27 @@ def result_of(node: int, *, ok: bool = True) -> NodeResult:
 
 
 class Node(Agent):
-    """An agent in a thread, whose ranks do `does(context)`; what it says, and how it ends."""
+    """An agent in a thread, whose ranks do `does(context)`; what it logs, and how it ends."""
 
     def __init__(
-        self, store: SharedStore, facts: Any = None, number: int | None = None, does: Callable[[Any], None] = print
+        self,
+        cluster: Cluster,
+        secret: Secret | None = None,
+        facts: Any = None,
+        number: int | None = None,
+        does: Callable[[Any], None] = print,
     ) -> None:
         self.said: list[str] = []
-        topology = Topology(nodes=2, ranks_per_node=1, node=number)
-        facts = FACTS if facts is None else facts
-        super().__init__(topology, store.secret, facts, {"host": "h1"}, Path("traces"), self.said.append)
+        topology = replace(cluster.topology, node=number)
+        super().__init__(topology, secret, facts or FACTS, {"host": "h1"}, Path("traces"), self.said.append)
         self.ended: Any = None
         self.does = does
-        self._thread = threading.Thread(target=self._serve, args=(store,), daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def _serve(self, store: SharedStore) -> None:
+    def _serve(self) -> None:
         try:
-            self.ended = self.serve(store)
+            self.ended = self.serve(*self.reach(Waiting(print, 0.0)))
         except BaseException as error:
             self.ended = error
 
@@ -82,7 +85,7 @@ class Node(Agent):
 
 
 class Cluster:
-    """Node 0, which may have a secret, and stores for others."""
+    """Node 0, which may have a secret."""
 
     def __init__(self, secret: Secret | None = None) -> None:
         with socket.socket() as free:
@@ -90,17 +93,16 @@ class Cluster:
             port = free.getsockname()[1]
         self.said: list[str] = []
         self.topology = Topology(nodes=2, ranks_per_node=1, host="127.0.0.1", port=port, node=0, timeout_s=GUARD_S)
-        store = open_store(self.topology, self.said.append)
-        assert store is not None
-        self.node_0 = Coordinator(replace(store, secret=secret), self.topology, FACTS, self.said.append)
+        listening = listen(self.topology, self.said.append)
+        assert listening is not None
+        self.node_0 = Coordinator(*listening, self.topology, secret, FACTS, self.said.append)
 
-    def store(self, secret: Secret | None = None) -> SharedStore:
-        found = reach_store(self.topology, Waiting(print, 0.0))
-        return replace(found, secret=secret)
-
-    def stranger(self) -> StoreClient:
-        """Somebody who has found the port."""
-        return self.store().client()
+    def stranger(self, *messages: Any) -> Connection:
+        """Return a connection of another program, which has found the port and sent messages."""
+        found = Connection(socket.create_connection((self.topology.host, self.topology.port)))
+        for each in messages:
+            found.send(each)
+        return found
 
     def run(self, spec: LaunchSpec = SPEC) -> list[NodeResult]:
         return self.node_0.run(spec, NoWorkload())  # type: ignore[arg-type]
@@ -114,7 +116,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def test_a_launch_gathers_what_each_node_saw_and_the_end_reaches_all(cluster: Cluster) -> None:
-    node = Node(cluster.store())
+    node = Node(cluster)
     cluster.node_0.assemble(())
     assert [result.node for result in cluster.run()] == [0, 1]
     assert [result.host for result in cluster.run()] == ["h0", "h1"]
@@ -125,7 +127,7 @@ def test_a_launch_gathers_what_each_node_saw_and_the_end_reaches_all(cluster: Cl
 
 
 def test_a_node_that_differs_is_named_with_both_values_on_both_sides(cluster: Cluster) -> None:
-    node = Node(cluster.store(), {"torch": "2.11.0"})
+    node = Node(cluster, facts={"torch": "2.11.0"})
     with pytest.raises(UsageError, match=r"has torch 2\.11\.0, and node 0 has 2\.13\.0: give all nodes the same"):
         cluster.node_0.assemble(())
     assert "and node 0 has 2.13.0" in str(node.end())
@@ -135,7 +137,7 @@ def test_a_node_that_differs_is_named_with_both_values_on_both_sides(cluster: Cl
 def test_code_of_the_users_own_is_compared_where_it_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["aa", "bb"])
     monkeypatch.setattr("parabench.cluster.fingerprint.of_own", lambda names: {names[0]: next(told)})
-    node = Node(cluster.store())
+    node = Node(cluster)
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model (aa|bb), and node 0 has (aa|bb)"):
         cluster.node_0.assemble([SPEC.case.replace(model="mine:model")])
     assert isinstance(node.end(), UsageError)
@@ -143,9 +145,9 @@ def test_code_of_the_users_own_is_compared_where_it_is(cluster: Cluster, monkeyp
 
 
 def test_one_too_many_is_sent_away(cluster: Cluster) -> None:
-    node = Node(cluster.store())
+    node = Node(cluster)
     cluster.node_0.assemble(())
-    third = Node(cluster.store(), number=1)
+    third = Node(cluster, number=1)
     while third.ended is None:
         cluster.node_0.wait_for(2)
     assert "came too, and node 1 is there already; give each node its own --node-rank" in str(third.end())
@@ -165,7 +167,7 @@ def test_a_failure_of_one_node_aborts_the_launch_on_the_other(
         return result_of(0, ok=False)
 
     monkeypatch.setattr(coordinator_module, "run_on_node", wait)
-    node = Node(cluster.store(), does=lambda context: context.tell(FAILED))
+    node = Node(cluster, does=lambda context: context.tell(FAILED))
     cluster.node_0.assemble(())
     assert [result.outcome.ok for result in cluster.run()] == [False, True]
     cluster.node_0.end(0)
@@ -181,7 +183,7 @@ def test_who_hands_over_nothing_after_the_deadline_is_lost(cluster: Cluster, mon
             assert over.wait(GUARD_S)
 
     monkeypatch.setattr(Coordinator, "hand_over_s", 1.0)
-    node = Node(cluster.store(), does=hang)
+    node = Node(cluster, does=hang)
     cluster.node_0.assemble(())
     results = cluster.run(SPEC.replace(deadline_s=0.0))
     assert results[1].lost is not None
@@ -196,7 +198,7 @@ def test_a_node_that_is_asked_to_stop_stops_all(cluster: Cluster) -> None:
     def stop(context: LaunchContext) -> None:
         raise Interrupted(15)
 
-    node = Node(cluster.store(), does=stop)
+    node = Node(cluster, does=stop)
     cluster.node_0.assemble(())
     with pytest.raises(Interrupted, match="SIGTERM on node 1"), cluster.node_0:
         cluster.run()
@@ -215,72 +217,66 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         yield Cluster(SECRET)
 
 
-def test_who_knows_another_one_or_none_ends_in_a_line(signed: Cluster) -> None:
+def test_node_without_the_secret_ends_in_a_line(signed: Cluster) -> None:
     for secret, said in ((None, "has a secret, and this node has none"), (Secret(b"x" * 16), "has another secret")):
-        assert said in str(Node(signed.store(secret)).end())
-    node = Node(signed.store(SECRET))
+        assert said in str(Node(signed, secret).end())
+    node = Node(signed, SECRET)
     signed.node_0.assemble(())
     assert [result.node for result in signed.run()] == [0, 1]
     signed.node_0.end(0)
     assert node.end() == 0
 
 
-def join_of(client: StoreClient, **said: Any) -> None:
-    """Ask to join as a stranger would."""
-    asks = {"number": 1, "host": "evil", "address": "evil", "nonce": "", "facts": FACTS, "about": {}} | said
-    client.put_blob(f"join/{client.call('add', 'joining', 1)}", asks)
-
-
-def test_who_asks_to_join_without_a_signature_is_refused_in_one_line_however_often(signed: Cluster) -> None:
-    stranger = signed.stranger()
-    for _ in range(3):
-        join_of(stranger)
-    node = Node(signed.store(SECRET))
+def test_stranger_without_the_secret_is_refused_in_one_line(signed: Cluster) -> None:
+    strangers = [signed.stranger({"nonce": "", "proof": "x"}, JOIN) for _ in range(3)]
+    node = Node(signed, SECRET)
     signed.node_0.assemble(())
     (line,) = [line for line in signed.said if line.startswith("refused: ")]
-    assert "join/1 in the rendezvous store is not signed with this session's secret" in line
-    assert not any("evil" in line for line in signed.said)
+    assert line == "refused: 127.0.0.1: it does not know this session's secret; give all nodes the same --secret-file"
     signed.node_0.end(0)
     assert node.end() == 0
-    stranger.end()
+    for each in strangers:
+        each.close()
+
+
+JOIN = {"join": {"number": 1, "host": "evil", "address": "evil", "facts": FACTS, "about": {}}}
 
 
 @pytest.mark.parametrize("said", [{"host": "\x1b[2J"}, {"number": "1"}, {"more": 1}])
-def test_without_a_secret_who_says_what_no_node_would_is_refused(cluster: Cluster, said: dict[str, Any]) -> None:
-    stranger = cluster.stranger()
-    join_of(stranger, **said)
-    node = Node(cluster.store())
+def test_malformed_request_to_join_is_refused(cluster: Cluster, said: dict[str, Any]) -> None:
+    stranger = cluster.stranger({"nonce": ""}, {"join": JOIN["join"] | said})
+    node = Node(cluster)
     cluster.node_0.assemble(())
-    assert any(
-        line.startswith("refused: join/1 in the rendezvous store is nothing that a node") for line in cluster.said
-    )
+    while not any(line.startswith("refused: 127.0.0.1: ") for line in cluster.said):
+        pass
     cluster.node_0.end(0)
     assert node.end() == 0
-    stranger.end()
+    stranger.close()
 
 
-def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(
-    signed: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Coordinator, "goodbye_s", 0.1)  # the node is busy
-    stranger, over = signed.stranger(), threading.Event()
-    node = Node(signed.store(SECRET), does=lambda context: over.wait(GUARD_S) and None)
+def test_silent_strangers_block_nobody(signed: Cluster) -> None:
+    strangers = [signed.stranger() for _ in range(20)]
+    node = Node(signed, SECRET)
     signed.node_0.assemble(())
-    stranger.put_blob("launch/0/result/1", as_json(result_of(1)) | {"host": "evil"})
-    with pytest.raises(ForeignValue, match=r"^launch/0/result/1 in the rendezvous store is not signed"), signed.node_0:
-        signed.run()
-    assert list(signed.node_0._results) == [0]
-    over.set()
-    assert node.end() == 1
-    stranger.end()
+    assert [result.node for result in signed.run()] == [0, 1]
+    signed.node_0.end(0)
+    assert node.end() == 0
+    for each in strangers:
+        each.close()
 
 
-def test_before_the_session_begins_what_is_forged_ends_it_with_the_remedy(signed: Cluster) -> None:
-    stranger = signed.stranger()
-    stranger.put("stop", {"join_id": 1, "host": "evil", "signal": 15})
-    with pytest.raises(
-        UsageError, match=r"^stop in the rendezvous store is not signed .*; then start all nodes again$"
-    ):
-        signed.node_0.assemble(())
-    signed.node_0.close(2, "over")
-    stranger.end()
+def test_node_that_closes_its_connection_is_lost_and_may_join_again(cluster: Cluster) -> None:
+    def leave(context: LaunchContext) -> None:
+        raise UsageError("broken")
+
+    node = Node(cluster, does=leave)
+    cluster.node_0.assemble(())
+    lost = cluster.run()[1].lost
+    assert lost is not None
+    assert lost.startswith("node 1 (")
+    assert lost.endswith(", which ran rank 1, was lost: its process has ended, or closed the connection")
+    assert str(node.end()) == "broken"
+    again = Node(cluster)
+    assert cluster.run()[1].lost is None
+    cluster.node_0.end(0)
+    assert again.end() == 0

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from torch._C._distributed_c10d import HashStore, TCPStore
+from torch._C._distributed_c10d import HashStore
 
 from guard import GUARD_S
 from parabench.cluster import fingerprint, network
 from parabench.errors import UsageError
-from parabench.launch import store_client
 from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, Abort, RendezvousPoint
 from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
@@ -36,46 +32,7 @@ from parabench.store.record import DeviceSample, Failure, HostSample, Status
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 
 
-# -- store client, specs, aborts -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), wait_for_workers=False)
-
-
-@pytest.fixture
-def client(store: TCPStore) -> Iterator[StoreClient]:
-    client = StoreClient("127.0.0.1", store.port, "here")
-    yield client
-    client.end()
-
-
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_a_blob_arrives_whole_and_leaves_nothing(
-    pieces: int, store: TCPStore, client: StoreClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content, empty = {"numbers": list(range(100)), "text": "ä"}, store.num_keys()
-    size = 4 << 20 if pieces == 1 else len(json.dumps(content)) // 5
-    monkeypatch.setattr(store_client, "PIECE_BYTES", size)
-    assert not client.has("part")
-    client.put_blob("part", content)
-    assert client.has("part")
-    assert (store.num_keys() - empty > 2) is (pieces > 1)
-    assert client.pop_blob("part") == content
-    assert store.num_keys() == empty
-
-
-def test_a_store_that_does_not_answer_is_lost(store: TCPStore, client: StoreClient) -> None:
-    with pytest.raises(StoreLost, match="has not answered for"):
-        client.call("get", "never", timeout_s=0.1)
-    # A thread that is in C++ when the interpreter ends would end the process with SIGABRT.
-    client.end()
-    assert not client._thread.is_alive()
-    gone = StoreClient("127.0.0.1", store.port, "here")
-    with pytest.raises(StoreLost, match="is gone: broken"):
-        gone.call(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())
-    gone.end()
+# -- specs, aborts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,7 +65,7 @@ def test_an_abort_is_heard_once_by_whoever_listens_or_will() -> None:
 
 
 def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, point = HashStore(), RendezvousPoint("", 0, "", nodes=3, ranks_per_node=2)
+    store, point = HashStore(), RendezvousPoint("", 0, nodes=3, ranks_per_node=2)
     ahead = threading.local()
     monkeypatch.setattr("parabench.launch.rendezvous.perf_counter", lambda: time_of(ahead))
     told: dict[int, Any] = {}

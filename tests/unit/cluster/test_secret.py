@@ -1,34 +1,18 @@
-"""What nodes sign, and what is refused: other secrets, other keys, other sessions, what a stranger writes."""
+"""Where a secret is read from, and which ones are refused."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
 
-from guard import GUARD_S
-from parabench.cluster.membership import beat_once, beats
-from parabench.cluster.secret import FILE, VALUE, Seal, Secret, begin, meet, read_secret
+from parabench.cluster.secret import FILE, VALUE, Secret, read_secret
 from parabench.errors import UsageError
-from parabench.launch.store_client import StoreClient
 
-OURS, OTHER = Secret(b"0123456789abcdef"), Secret(b"0123456789abcdeF")
-SESSION = "job42"
-
-
-def put(store: TCPStore, key: str, value: str | bytes) -> None:
-    """A set is not answered: others may read what was there before until a question of ours is answered."""
-    store.set(key, value)
-    store.check([key])
-
-
-# -- where it is read from -------------------------------------------------------------------------------------------
+OURS = Secret(b"0123456789abcdef")
 
 
 def file_of(folder: Path, content: bytes, mode: int = 0o600) -> str:
@@ -88,57 +72,3 @@ def test_the_fork_server_has_no_secret() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert "SHOWN=this it has" in done.stdout
     assert "no rank needs this" not in done.stdout
-
-
-# -- what is signed --------------------------------------------------------------------------------------------------
-
-
-def test_a_seal_is_of_one_secret_session_key_and_content() -> None:
-    ours = Seal(OURS, SESSION, b"nonce")
-    sealed = ours.seal("launch/3/result/1", b"[1]")
-    assert ours.unseal("launch/3/result/1", sealed) == b"[1]"
-    others = [Seal(OTHER, SESSION, b"nonce"), Seal(OURS, "job4", b"2nonce"), Seal(OURS, SESSION, b"other")]
-    for seal, key, value in [
-        *((each, "launch/3/result/1", sealed) for each in others),
-        (ours, "launch/4/result/1", sealed),
-        (ours, "launch/3/result/1", sealed[:-1] + b"2"),
-        (ours, "launch/3/result/1", b"[1]"),
-        (ours, "launch/3/result/1", b""),
-        (ours, "launch/3/result/", sealed[:32] + b"1" + sealed[32:]),
-    ]:
-        with pytest.raises(ValueError, match="another tag"):
-            seal.unseal(key, value)
-
-
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=GUARD_S), wait_for_workers=False)
-
-
-@pytest.fixture
-def clients(store: TCPStore) -> Iterator[list[StoreClient]]:
-    made = [StoreClient("127.0.0.1", store.port, "here") for _ in range(2)]
-    yield made
-    for each in made:
-        each.end()
-
-
-@pytest.fixture
-def pair(clients: list[StoreClient]) -> list[StoreClient]:
-    """Two that have met with one secret."""
-    begin(clients[0], OURS, SESSION)
-    meet(clients[1], OURS, SESSION, 0.0)
-    return clients
-
-
-def test_an_old_heartbeat_or_an_unsigned_one_is_no_sign_of_life(store: TCPStore, pair: list[StoreClient]) -> None:
-    key = "heartbeat/1"
-    raw = [each.call(lambda store: store) for each in pair]
-    assert beats(pair[0], raw[0], key, -1) == -1
-    beat_once(pair[1], raw[1], key, 1)
-    first = store.get(f"here/{key}")
-    beat_once(pair[1], raw[1], key, 2)
-    assert beats(pair[0], raw[0], key, -1) == 2
-    for stale in (first, b"3", b""):
-        put(store, f"here/{key}", stale)
-        assert beats(pair[0], raw[0], key, 2) == 2
