@@ -1,4 +1,4 @@
-"""What is launched: a record that goes to the ranks, and as JSON through the rendezvous store to other nodes. Free of
+"""What is launched: a record that goes to the ranks, and as JSON to other nodes. Free of
 torch."""
 
 from __future__ import annotations

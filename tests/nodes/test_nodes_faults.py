@@ -77,7 +77,7 @@ def test_after_ctrl_c_on_node_1_the_rest_runs_on_two_nodes_and_a_rank_that_is_ki
     assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
     assert (nodes.out(0) / "report.html").is_file()
     assert not nodes.out(1).exists()
-    assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400 .* interface pb0$")
+    assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400, .* interface pb0$")
     assert zero.said("^warning: c10d has no authentication")
 
 
