@@ -16,7 +16,7 @@ from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import candidates
-from parabench.analysis.stats.block_model import MOST_BLOCKS, fit
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, fit
 from parabench.plan.case import Case
 
 

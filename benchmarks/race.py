@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
 

@@ -22,7 +22,7 @@ import numpy as np
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.turns import SharedLaunch, shared_launches_of
 from parabench.plan.turns import orders

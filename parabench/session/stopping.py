@@ -88,7 +88,7 @@ class AdaptiveStopping:
         """Return the cases of the next repetition of `--until-decided`, after so many blocks."""
         from parabench.analysis import format
         from parabench.analysis.ranking.stopping import block_seconds, candidates
-        from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
+        from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
 
         left, tell = candidates(launches, patient=self.budget_s is not None), f"{100 * SHARP_ENOUGH:g}%"
         if not left.cases:

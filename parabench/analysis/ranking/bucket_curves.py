@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from parabench.analysis import format
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Effects
 from parabench.plan.case import DEFAULTS, Case
 
 # Two points are not a curve.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import levels
-from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.stats.contrasts import Effects, fit
 
 
 @dataclass(frozen=True)

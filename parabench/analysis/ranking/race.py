@@ -19,7 +19,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.store.record import FIRST_BLOCK
 

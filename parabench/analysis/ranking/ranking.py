@@ -1,6 +1,6 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
-Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Ranking` is the
+Configurations that do the same work are ranked. `stats.contrasts` compares their launches, and `Ranking` is the
 result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
 """
 
@@ -23,7 +23,7 @@ from parabench.analysis.ranking.objectives import STEP, Objective, basis
 from parabench.analysis.ranking.pareto import ParetoPoint, front
 from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
 from parabench.store.record import FIRST_BLOCK

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis.ranking.ranking import Ranking, answers
-from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
-from parabench.analysis.stats.quantiles import Numbers
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.store.record import FIRST_BLOCK
 
 # With fewer blocks no number of blocks is known to be too few.
 FEWEST_BLOCKS = 5
-# A median polish hardly changes after the third round.
-POLISHINGS = 5
-# The standard deviation of normal noise over its median absolute deviation, which uses this share of the launches
-# (P. J. Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", 1993).
-MAD_SCALE, MAD_EFFICIENCY = 1.4826022185056018, 0.37
 
 
 class Undecided(NamedTuple):
@@ -81,27 +72,4 @@ def _hopeless(good: pd.DataFrame, answer: Ranking) -> bool:
     good = good[good["case"].isin([candidate.case_id for candidate in answer.candidates])]
     if blocks_begun(good) < FEWEST_BLOCKS:
         return False
-    effects = fit(good)
-    least = replace(effects, residual=_least_noise(good, effects.df))
-    return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
-
-
-def _least_noise(good: pd.DataFrame, df: int) -> float:
-    """Return the lower bound of the noise of one launch. A few slow launches do not change it.
-
-    The residuals are those of a median polish (J. W. Tukey, "Exploratory Data Analysis", 1977, chapter 11). The square
-    of their scale is chi-squared with MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
-    noise, because the fit follows it: sqrt(n / df) corrects for that.
-    """
-    from scipy.special import gammaincinv  # takes a fifth of a second, which most sessions need not spend
-
-    left = good.assign(log=np.log(good["step_s"])).pivot(index="repetition", columns="case", values="log")
-    left = left[left.count(axis=1) > 1]
-    for _ in range(POLISHINGS):
-        left = left.sub(left.median(axis=1), axis=0)
-        left = left.sub(left.median())
-    values: Numbers = left.to_numpy(dtype=float)
-    residuals = values[np.isfinite(values)]
-    scale = MAD_SCALE * float(np.median(np.abs(residuals - np.median(residuals))))
-    worth = MAD_EFFICIENCY * df
-    return scale * math.sqrt(len(residuals) / df) * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))
+    return fit(good).blocks_for(math.log1p(SHARP_ENOUGH), at_least=True) > MOST_BLOCKS

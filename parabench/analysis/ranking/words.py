@@ -23,7 +23,7 @@ from parabench.analysis.ranking.stopping import blocks_begun, candidates
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
 from parabench.analysis.turns import noise_floor
 from parabench.analysis.warnings.codes import all_findings
