@@ -182,10 +182,11 @@ class Effects:
         widths[at] = 0.0
         return pd.Series(widths, self.cases)
 
-    def own_half_width(self, case: str) -> float:
-        """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""
+    def own_half_widths(self) -> pd.Series[float]:
+        """Return the half-widths (log scale) of the intervals of single means; infinite without a residual."""
         df = self.strata[-1].df
-        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(self.own[self._at(case)]) if df > 0 else math.inf
+        quantile = t_quantile((1 + CONFIDENCE) / 2, df) if df > 0 else math.inf
+        return pd.Series(quantile * np.sqrt(self.own) if df > 0 else np.inf, self.cases)
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with

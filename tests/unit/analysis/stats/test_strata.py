@@ -39,7 +39,7 @@ def test_cases_of_shared_launches_have_narrower_intervals():
     assert effects.half_widths("a")["d"] == pytest.approx(effects.half_widths("d")["a"])
     assert effects.half_widths("d")["f"] == pytest.approx(effects.half_widths("f")["d"])
     assert effects.means["b"] - effects.means["a"] == pytest.approx(math.log(1.02), abs=0.02)
-    assert effects.own_half_width("a") > 0.05
+    assert effects.own_half_widths()["a"] > 0.05
     behind = effects.best_half_widths("a")
     assert all(behind[case] < effects.half_widths("a")[case] for case in "bcdef")
     assert behind["b"] < 0.03 < 0.1 < behind["d"]
