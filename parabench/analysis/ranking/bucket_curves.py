@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from parabench.analysis import format
 from parabench.analysis.stats.contrasts import ROUNDING, SHARP_ENOUGH, Effects
@@ -16,26 +16,20 @@ from parabench.plan.case import DEFAULTS, Case
 FEWEST_SIZES = 3
 
 
-class CurveShape(StrEnum):
-    """The result for a bucket curve."""
-
-    OPTIMUM = "optimum"  # some size is distinguishable from the best
-    FLAT = "flat"  # none is, and a difference worth having would have been detected
-    UNCLEAR = "unclear"  # none is, but the blocks were too few to detect such a difference
-
-
 @dataclass(frozen=True)
 class Curve:
     """Cases that differ only in their bucket size.
 
-    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order.
+    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order. `shape` is
+    optimum if some size is distinguishable from the best. It is flat if none is, although a difference worth having
+    would have been detected, and unclear if the blocks were too few for that.
     """
 
     name: str
     sizes: tuple[float | None, ...]
     case_ids: tuple[str, ...]
     best_case_id: str
-    shape: CurveShape
+    shape: Literal["optimum", "flat", "unclear"]
     half_width: float | None
     at_most: float | None
 
@@ -61,13 +55,14 @@ def bucket_curves(
             continue
         best = min(ids, key=effects.means.__getitem__)
         behind, widths = effects.behind(best)[ids], effects.best_half_widths(best)[ids]
-        shape, half_width, at_most = CurveShape.UNCLEAR, None, None
+        half_width, at_most = None, None
+        shape: Literal["optimum", "flat", "unclear"] = "unclear"
         if decided:
             half_width, at_most = (format.number_or_none(math.expm1(each.max())) for each in (widths, behind + widths))
             if (behind > widths + ROUNDING).any():
-                shape = CurveShape.OPTIMUM
+                shape = "optimum"
             elif half_width is not None and half_width <= SHARP_ENOUGH:
-                shape = CurveShape.FLAT
+                shape = "flat"
         sizes, name = tuple(cases[case].bucket_cap for case in ids), _without_bucket(cases[best], labels[best])
         found.append(Curve(name, sizes, tuple(ids), best, shape, half_width, at_most))
     return tuple(found)
@@ -77,8 +72,8 @@ def curve_notes(curves: Iterable[Curve], blocks: int, of: str) -> list[str]:
     """Describe flat and unclear curves; those of the same sizes share a sentence. `of` names the objective."""
     groups: dict[tuple[bool, tuple[float | None, ...]], list[Curve]] = {}
     for curve in curves:
-        if curve.half_width is not None and curve.shape is not CurveShape.OPTIMUM:
-            groups.setdefault((curve.shape is CurveShape.UNCLEAR, curve.sizes), []).append(curve)
+        if curve.half_width is not None and curve.shape != "optimum":
+            groups.setdefault((curve.shape == "unclear", curve.sizes), []).append(curve)
     found = []
     for (unclear, sizes), group in sorted(groups.items(), key=lambda each: each[0][0]):
         names = format.listed((curve.name for curve in group), most=3)

@@ -103,8 +103,8 @@ class Place:
 class Ranking:
     """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
 
-    `rows` are the best, those tied with it, those that are slower, with their ratios to the best, and those that no
-    launch or repetition connects with it, which have no ratio.
+    The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
+    no launch or repetition connects with the best have no ratio and are `not_compared`.
     """
 
     heading: str = ""
@@ -114,7 +114,10 @@ class Ranking:
     basis: str = format.UNKNOWN
     blocks: int = 0
     launches: int = 0
-    rows: tuple[Candidate, ...] = ()
+    best: Candidate | None = None
+    tied: tuple[Candidate, ...] = ()
+    slower: tuple[Candidate, ...] = ()
+    not_compared: tuple[Candidate, ...] = ()
     default: Candidate | None = None
     half_width: float | None = None
     more_blocks: int | None = None
@@ -134,34 +137,10 @@ class Ranking:
     apart: tuple[str, ...] = ()
     apart_half_width: float | None = None
 
-    def at(self, *places: str) -> tuple[Candidate, ...]:
-        """Return the rows with one of these places."""
-        return tuple(row for row in self.rows if row.place in places)
-
-    @property
-    def best(self) -> Candidate | None:
-        """The configuration with the lowest number in common launches and repetitions."""
-        return next(iter(self.at("best")), None)
-
-    @property
-    def tied(self) -> tuple[Candidate, ...]:
-        """The other configurations that may be the best."""
-        return self.at("tied")
-
-    @property
-    def slower(self) -> tuple[Candidate, ...]:
-        """The configurations that are significantly worse than the best."""
-        return self.at("slower")
-
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The configurations that are compared, the best first."""
-        return self.at("best", "tied", "slower")
-
-    @property
-    def not_compared(self) -> tuple[Candidate, ...]:
-        """The configurations without a ratio."""
-        return self.at("not_compared")
+        return (*([self.best] if self.best else []), *self.tied, *self.slower)
 
     @property
     def too_wide(self) -> bool:
@@ -272,8 +251,8 @@ def _answer(
     numbers = _numbers(objective, good, own, cases, every_effect)
     if len(order) == 1 < len(measured):
         why = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
-        blocks = every_effect.n_blocks
-        return replace(nothing, launches=len(good), blocks=blocks, rows=_candidates(numbers), why_not=why)
+        alone = _candidates(numbers)
+        return replace(nothing, launches=len(good), blocks=every_effect.n_blocks, not_compared=alone, why_not=why)
     good = good[good["case"].isin(order)]
     effects = every_effect if len(order) == len(measured) else fit(good, objective.column)
     first, *others = order
@@ -290,14 +269,16 @@ def _answer(
         code=pd.Series({first: snippet(configured[first])}),
         reason=None,
     )
-    rows = _candidates(pd.concat([compared, numbers.drop(index=list(order))]))
-    by_id = {row.case_id: row for row in rows[: len(order)]}
+    by_id = {row.case_id: row for row in _candidates(compared)}
     same = (row for row in by_id.values() if not row.other_training)
     found = replace(
         nothing,
         launches=len(good),
         blocks=effects.n_blocks,
-        rows=rows,
+        best=by_id[first],
+        tied=tuple(row for row in by_id.values() if row.place == "tied"),
+        slower=tuple(row for row in by_id.values() if row.place == "slower"),
+        not_compared=_candidates(numbers.drop(index=list(order))),
         default=_default(first, cases, by_id),
         decided=decided,
         why_not=why_not,

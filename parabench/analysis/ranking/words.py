@@ -56,7 +56,7 @@ def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Fi
         of = {"workload": each.heading}
         ids = {name: found and found.case_id for name in _CASES for found in [getattr(each, name)]}
         rows["workloads"].append((each, of | ids | {"work": work_text(each.work)}))
-        rows["candidates"] += keyed(each.rows, **of)
+        rows["candidates"] += keyed((*each.candidates, *each.not_compared), **of)
         for name in ("members", "curves", "front", "by", "race"):
             rows[name] += keyed(getattr(each, name), **of)
         rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)

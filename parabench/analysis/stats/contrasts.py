@@ -339,7 +339,7 @@ def _least_squares(of_unit: Any, of_block: Any, y: Numbers, weight: Numbers | No
     k, b = len(units), len(blocks)
     design = np.zeros((len(y), k + b))
     design[np.arange(len(y)), unit] = design[np.arange(len(y)), k + block] = 1.0
-    component = _components(unit, block)
+    component = components(unit, block)
     sign = np.repeat([1.0, -1.0], [k, b])
     null = np.outer(sign, sign) * (component[:, None] == component) / np.bincount(component)[component]
     weighted = design.T * weight
@@ -371,7 +371,7 @@ def _least_squares(of_unit: Any, of_block: Any, y: Numbers, weight: Numbers | No
     )
 
 
-def _components(unit: Places, block: Places) -> Places:
+def components(unit: Places, block: Places) -> Places:
     """Return the number of the component of each unit, then of each block: launches connect them."""
     of_unit = np.arange(unit.max() + 1)
     while True:
