@@ -201,15 +201,16 @@ class Effects:
 
         `at_least` uses the lower 95% bound of the noise.
         """
-        loudest = self.variances[list(among)].nlargest(2)
-        noise = math.sqrt(loudest.mean()) if among else self.strata[0].residual
         places = self.cases.get_indexer(pd.Index(among or self.cases))
-        inside = np.isfinite(self.strata[0].scales[np.ix_(places, places)]).all()
-        noises = [noise, *([] if inside else [stratum.residual for stratum in self.strata[1:]])]
+        noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
         needed = 2
-        for stratum, sd in zip(self.strata, noises, strict=False):
-            least = math.sqrt(stratum.df / scipy.special.chdtri(stratum.df, 1 - CONFIDENCE)) if at_least else 1.0
-            needed = max(needed, _fewest_blocks(stratum.units, sd * least, half_width))
+        for stratum in self.strata:
+            inside = stratum is self.strata[0]
+            if inside or np.isfinite(stratum.scales[np.ix_(places, places)]).any():
+                sd = noise if inside else stratum.residual
+                if at_least:
+                    sd *= math.sqrt(stratum.df / scipy.special.chdtri(stratum.df, 1 - CONFIDENCE))
+                needed = max(needed, _fewest_blocks(stratum.units, sd, half_width))
         return needed
 
     def _at(self, case: str) -> int:
@@ -249,22 +250,25 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
     """
     case, block, y = np.asarray(launches["case"]), np.asarray(launches["repetition"]), logs_of(launches[number])
     shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
-    if len(np.unique(shared)) == len(y):
-        inner = _least_squares(case, block, y)
-        means, own, component, strata = inner.means, inner.own, inner.component, [_inside(inner, inner.component)]
-    else:
-        inner = _least_squares(case, shared, y, turn_weights(launches))
-        cohort = inner.component
+    none_shared = len(np.unique(shared)) == len(y)
+    inner = _least_squares(case, *((block, y) if none_shared else (shared, y, turn_weights(launches))))
+    means, own, component = inner.means, inner.own, inner.component
+    same = component[:, None] == component
+    twins = same & ~np.eye(len(means), dtype=bool)
+    strata = [_stratum(inner, inner.scales, twins, own, np.zeros_like(inner.scales))]
+    if not none_shared:
         # The difference of a case from an average case of its cohort, and the level of each launch for such a case.
-        over = inner.means - (np.bincount(cohort, inner.means) / np.bincount(cohort))[cohort]
+        over = means - (same @ means) / same.sum(axis=1)
         place, launch = pd.factorize(case)[0], pd.factorize(shared)[0]
         levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
         first = np.unique(launch, return_index=True)[1]
-        outer = _least_squares(cohort[place[first]], block[first], levels)
-        cohort = pd.Index(outer.units).get_indexer(pd.Index(cohort))
-        own = outer.own[cohort] + _within(inner, cohort)
-        means, component = over + outer.means[cohort], outer.component[cohort]
-        strata = [_inside(inner, cohort), _across(inner, outer, cohort, own)]
+        outer = _least_squares(component[place[first]], block[first], levels)
+        cohort = pd.Index(outer.units).get_indexer(pd.Index(component))
+        # The variance of a case's mean around its cohort's mean; 0 if the case is alone in it.
+        within, level = own * (1 - 1 / same.sum(axis=1)), outer.own[cohort]
+        means, own, component = over + outer.means[cohort], level + within, outer.component[cohort]
+        scales = np.sqrt(outer.scales[np.ix_(cohort, cohort)] ** 2 + np.add.outer(within, within) / 2)
+        strata.append(_stratum(outer, scales, ~same, own, twins * level))
     cases, blocks = pd.Index(inner.units), len(np.unique(block))
     return Effects(pd.Series(means, cases), pd.Series(inner.variances, cases), own, component, blocks, tuple(strata))
 
@@ -282,35 +286,21 @@ class _Fit(NamedTuple):
     df: int
 
 
-def _inside(inner: _Fit, cohort: Places) -> Stratum:
-    """Return the comparisons of cases of one cohort. Their correlation is a half if all means are equally certain, and
-    less for a case of more launches than others, whose quantile is larger."""
-    own, others = inner.own, np.bincount(cohort)[cohort] - 1
+def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Numbers) -> Stratum:
+    """Return the comparisons of `pairs` of cases, from the variance of each case's `own` mean.
+
+    Comparisons of a case share its own mean. So their correlation is a half if all means are equally certain, and less
+    for a case of more launches than others, whose quantile is larger. Those with two cases of one cohort also share its
+    level, whose variance is `common` to the two.
+    """
+    others = pairs.sum(axis=1)
     # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
-    mean = (np.bincount(cohort, own)[cohort] - own) / np.maximum(others, 1)
-    scales = inner.scales if inner.df > 0 else np.full_like(inner.scales, np.inf)
-    return Stratum(len(own), inner.residual, inner.df, scales, others, _ratio(own, own + mean))
-
-
-def _across(inner: _Fit, outer: _Fit, cohort: Places, own: Numbers) -> Stratum:
-    """Return the comparisons of cases of several cohorts. Comparisons of a case share its own level and, if they are
-    with cases of one cohort, that cohort's level."""
-    sizes, level, within = np.bincount(cohort), outer.own, _within(inner, cohort)
-    others = len(own) - sizes[cohort]
-    mean = (own.sum() - np.bincount(cohort, own)[cohort]) / np.maximum(others, 1)
-    pairs = sizes * (sizes - 1) * level
-    common = own + (pairs.sum() - pairs[cohort]) / np.maximum(others * (others - 1), 1)
-    scales = np.sqrt(outer.scales[np.ix_(cohort, cohort)] ** 2 + np.add.outer(within, within) / 2)
-    # Without a residual inside launches the variances are unknown.
-    unknown = np.isnan(scales) | (cohort[:, None] == cohort) | (outer.df < 1)
-    scales = np.where(unknown, np.inf, scales)
-    return Stratum(len(sizes), outer.residual, outer.df, scales, others, _ratio(common, own + mean))
-
-
-def _within(inner: _Fit, cohort: Places) -> Numbers:
-    """Return the variance of each case's mean around its cohort's mean; 0 if the case is alone in it."""
-    found: Numbers = inner.own * (1 - 1 / np.bincount(cohort)[cohort])
-    return found
+    mean = pairs @ own / np.maximum(others, 1)
+    level = ((pairs @ common) * pairs).sum(axis=1) / np.maximum(others * (others - 1), 1)
+    # Without a residual the variances are unknown.
+    known = pairs & np.isfinite(scales) & (of.df > 0)
+    correlation = _ratio(own + level, own + mean)
+    return Stratum(len(of.units), of.residual, of.df, np.where(known, scales, np.inf), others, correlation)
 
 
 def _ratio(part: Numbers, whole: Numbers) -> Numbers:
