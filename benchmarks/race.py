@@ -53,7 +53,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
             continue
         launches = pd.DataFrame(rows)
         effects = fit(launches)
-        best = effects.cases[int(np.argmin(effects.levels))]
+        best = effects.means.idxmin()
         near = effects.indistinguishable(best, confidences(launches, effects.cases))
         widths = effects.best_half_widths(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:

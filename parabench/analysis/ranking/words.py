@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -71,35 +72,43 @@ def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
 
     For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
     """
-    parts = [_on_cpu(seen)]
-    for answer in answers:
-        code = answer.best.code if answer.best is not None and answer.decided else None
-        parts += [format.in_lines(headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
-        parts.append(_by_table(answer) if answer.by else [])
-        if len(answer.front) > 1:
-            parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
-    parts.append(of_turns(seen, small=False))
-    bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases])
-    if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
-        decided = any(answer.decided for answer in answers)
-        parts.insert(len(parts) if decided else 1, compared(seen.once(case_states)))
-        parts.append([f"{aim}: {line}" for aim, line in next_command(seen, answers)])
-    return [line for part in parts if part for line in (*part, "")][:-1]
+    return [line for part in _parts(seen, answers, brief=False) if part for line in (*part, "")][:-1]
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """Return the last lines of a run: the answers in short, and the command that decides what is open.
+    """Return the last lines of a run: the answers in short, and the command that decides what is open."""
+    return [line for part in _parts(seen, seen.once(spots), brief=True) for line in part]
 
-    If nothing is decided, memory comes first: it is the same in every launch.
-    """
-    answers, held = seen.once(spots), compared(seen.once(case_states))
-    parts = [line for answer in answers for line in (*format.in_lines(headed(answer)), *notes(answer))]
-    parts += [*summary.lines(seen), *scaling_lines(seen)]
-    parts = [*parts, *held] if any(answer.decided for answer in answers) else [*held, *parts]
-    following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
-    return [*_on_cpu(seen), *parts, *of_turns(seen, small=False), *following]
+
+def _parts(seen: SessionData, answers: Sequence[Ranking], brief: bool) -> Iterator[list[str]]:
+    """Yield the paragraphs. If nothing is decided, memory comes first: it is the same in every launch."""
+    of_steps = all(OBJECTIVES[answer.objective] is STEP for answer in answers)
+    held = compared(seen.once(case_states)) if of_steps else []
+    decided = any(answer.decided for answer in answers)
+    on_cpu = seen.results.finding["code"] == MEASURED_ON_CPU
+    yield seen.results.finding["message"][on_cpu].tolist()
+    if not decided:
+        yield held
+    for answer in answers:
+        yield format.in_lines(headed(answer))
+        if not brief and answer.decided and answer.best is not None:
+            yield textwrap.indent(answer.best.code or "", "    ").splitlines()
+        yield notes(answer)
+        if not brief and answer.by:
+            yield _by_table(answer)
+        if not brief and len(answer.front) > 1:
+            yield ["Pareto-optimal in step time and peak memory:", *front_table(answer.front)]
+    if not brief:
+        yield of_turns(seen, small=False)
+        bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
+        yield [f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases]
+    if of_steps:
+        yield [*summary.lines(seen, instrumented=brief), *scaling_lines(seen)]
+        if decided:
+            yield held
+        if brief:
+            yield of_turns(seen, small=False)
+        yield [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
 
 
 def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
@@ -128,12 +137,6 @@ def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
     tested = seen.once(carry_over)
     shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
     return [*seen.once(noise_floor), *shown]
-
-
-def _on_cpu(seen: SessionData) -> list[str]:
-    """Return why the CPU was measured, if no GPU could be used."""
-    rows = seen.results.finding
-    return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
 
 
 def _by_table(answer: Ranking) -> list[str]:
@@ -240,18 +243,18 @@ def nominal(answer: Ranking) -> str:
     return "Lowest mean" if _lowest(answer) is answer.best else "First in common launches"
 
 
-def _lowest(answer: Ranking) -> Candidate:
-    """Return the configuration with the lowest mean; at a tie, the best."""
-    cost = OBJECTIVES[answer.objective].value  # its own inverse
-    first, *others = answer.candidates
-    lowest = min(others, key=lambda each: cost(each.value), default=first)
-    return lowest if cost(lowest.value) < cost(first.value) * (1 - format.EXACT) else first
+def _lowest(answer: Ranking) -> Candidate | None:
+    """Return the configuration with the best mean; at a tie, the best."""
+    first, choose = answer.best, max if OBJECTIVES[answer.objective].inverse else min
+    lowest = choose(answer.candidates, key=lambda each: each.value, default=None)
+    tie = first is None or lowest is None or math.isclose(lowest.value, first.value, rel_tol=format.EXACT)
+    return first if tie else lowest
 
 
 def _order(answer: Ranking, best: Candidate, objective: Objective) -> str:
     """Explain that the best does not have the lowest mean; empty if it has."""
     lowest = _lowest(answer)
-    if lowest is best:
+    if lowest is None or lowest is best:
         return ""
     means = " against ".join(objective.say(each.value, each.unit) for each in (lowest, best))
     return (
