@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
+from parabench.analysis.ranking.race import undecided
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.ranking.stopping import candidates
-from parabench.analysis.stats.block_model import MOST_BLOCKS, fit
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, fit
 from parabench.plan.case import Case
 
 
@@ -50,7 +50,7 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
         seconds = machine.numbers(machine.session(truth, loudness, mood))
         rows = [(case, block, seconds[i, block]) for block in range(blocks) for i, case in enumerate(cases)]
         block = blocks
-        while (left := candidates(numbers(rows))).cases and block < MOST_BLOCKS:
+        while (left := undecided(numbers(rows), raced=False)).cases and block < MOST_BLOCKS:
             rows += [(case, block, seconds[i, block]) for i, case in enumerate(cases) if case.id in left.cases]
             block += 1
         (answer,) = answers(numbers(rows))

@@ -21,7 +21,7 @@ from benchmarks.ratios import mean_ratio
 from benchmarks.slowed_model import Delay
 from parabench import Model
 from parabench.analysis.session import session_data
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 from parabench.store.results import load
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp

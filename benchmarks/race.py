@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
 
@@ -53,7 +53,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
             continue
         launches = pd.DataFrame(rows)
         effects = fit(launches)
-        best = effects.cases[int(np.argmin(effects.levels))]
+        best = effects.means.idxmin()
         near = effects.indistinguishable(best, confidences(launches, effects.cases))
         widths = effects.best_half_widths(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:

@@ -89,7 +89,7 @@ class Machine:
 
 
 def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[int] | None = None) -> pd.DataFrame:
-    """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, as `block_model.fit` takes
+    """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, as `contrasts.fit` takes
     them."""
     chosen = list(range(numbers.shape[0])) if cases is None else cases
     begun = list(range(numbers.shape[1])) if blocks is None else blocks

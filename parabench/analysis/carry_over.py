@@ -15,15 +15,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.stats.quantiles import Numbers
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.turns import SharedLaunch, shared_launches_of
 from parabench.plan.turns import orders
 
@@ -85,29 +83,19 @@ def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
     from scipy.special import stdtr, stdtrit  # takes a fifth of a second, which most commands need not spend
 
     names = list(dict.fromkeys(name for each in launches for name in each.names))
-    designs = [_design(each, names) for each in launches]
-    sizes, errors, df = _estimate([each.turns for each in launches], designs, len(names))
+    sizes, errors, df = _estimate(launches, names)
     among = max(1, int(np.isfinite(errors).sum()))
     widths = stdtrit(max(1, df), 1 - (1 - CONFIDENCE) / (2 * among)) * errors
     ratios = np.divide(sizes, errors, out=np.full(len(names), np.nan), where=errors > 0)
-    ps = among * 2 * stdtr(max(1, df), -np.abs(ratios))
+    ps = np.minimum(1.0, among * 2 * stdtr(max(1, df), -np.abs(ratios)))
+    ends = np.expm1([sizes, sizes - widths, sizes + widths])
     effects = tuple(
-        Effect(
-            case_id=name,
-            size=format.number_or_none(math.expm1(size)),
-            low=format.number_or_none(math.expm1(size - width)),
-            high=format.number_or_none(math.expm1(size + width)),
-            p=min(1.0, float(p)) if math.isfinite(p) else None,
-        )
-        for name, size, width, p in zip(names, sizes, widths, ps, strict=True)
+        Effect(name, *map(format.number_or_none, numbers))
+        for name, *numbers in zip(names, *ends.tolist(), ps.tolist(), strict=True)
     )
     significant = [each for each in effects if each.p is not None and each.p <= ALPHA]
-    return CarryOver(
-        launches=len(launches),
-        last=tuple(launches[-1].cases),
-        effects=effects,
-        found=min(significant, key=lambda each: each.p or 0.0, default=None),
-    )
+    found = min(significant, key=lambda each: each.p or 0.0, default=None)
+    return CarryOver(len(launches), tuple(launches[-1].cases), effects, found)
 
 
 def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
@@ -124,47 +112,44 @@ def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
     return before[list(launch.rows)]
 
 
-def _estimate(tables: Sequence[Numbers], designs: Sequence[Numbers], tested: int) -> tuple[Numbers, Numbers, int]:
-    """Return the `tested` first effects of the designs, their standard errors (NaN if unknown), and the degrees of
-    freedom."""
-    x = [_centered(each) for each in designs]
-    flat = [each.reshape(-1, each.shape[-1]) for each in x]
-    normal = sum((each.T @ each for each in flat), np.zeros((x[0].shape[-1],) * 2))
+def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[Numbers, Numbers, int]:
+    """Return the effect of each of `names`, less the mean of those that launches connect it with; its standard error;
+    and the degrees of freedom. NaN is unknown."""
+    k, unknown = len(names), np.full(len(names), np.nan)
+    x = [_centered(_design(each, names)) for each in launches]
+    flat = np.concatenate([each.reshape(-1, k + 1) for each in x])
+    normal = flat.T @ flat
     inverse = np.asarray(np.linalg.pinv(normal, rcond=_TINY, hermitian=True), dtype=float)
     rank = int(np.linalg.matrix_rank(normal, tol=_TINY * max(1.0, float(np.abs(normal).max()))))
     df = sum((each.shape[0] - 1) * (each.shape[1] - 1) for each in x) - rank
     if df < 1:
-        unknown = np.full(tested, np.nan)
         return unknown, unknown, df
-    effects, residuals, limit = _fitted(tables, x, inverse, df)
-    clipped = np.clip(residuals, -limit, limit)
-    variance = float(clipped @ clipped) / df / max(_TINY, float(np.mean(np.abs(residuals) <= limit))) ** 2
-    contrast, known = _contrasts(designs, inverse @ normal, tested)
-    errors = np.sqrt(np.maximum(0.0, variance * np.einsum("ij,jk,ik->i", contrast, inverse, contrast)))
-    return np.where(known, contrast @ effects, np.nan), np.where(known, errors, np.nan), df
-
-
-def _fitted(
-    tables: Sequence[Numbers], x: Sequence[Numbers], inverse: Numbers, df: int
-) -> tuple[Numbers, Numbers, float]:
-    """Return Huber's estimates of the effects, the residuals, and the limit at which they are clipped."""
-    working = list(tables)
+    # Huber's estimate: residuals beyond the limit are clipped, and the fit is repeated until nothing moves.
+    tables = [each.turns for each in launches]
+    y = np.concatenate([each.ravel() for each in tables])
+    working, splits = y, np.cumsum([each.size for each in tables])[:-1]
     for _ in range(_ROUNDS):
-        centered = [_centered(each) for each in working]
-        effects = inverse @ sum(
-            (of.reshape(each.size, len(inverse)).T @ each.ravel() for of, each in zip(x, centered, strict=True)),
-            np.zeros(len(inverse)),
-        )
-        fits = [each - left + of @ effects for each, left, of in zip(working, centered, x, strict=True)]
-        residuals = np.concatenate([(each - fit).ravel() for each, fit in zip(tables, fits, strict=True)])
+        parts = zip(np.split(working, splits), tables, strict=True)
+        centered = np.concatenate([_centered(part.reshape(table.shape)).ravel() for part, table in parts])
+        effects = inverse @ flat.T @ centered
+        fitted = working - centered + flat @ effects
+        residuals = y - fitted
         # Residuals vary less than the noise, because the fit follows it.
-        limit = CLIPPED_AT * _NORMAL * float(np.median(np.abs(residuals))) * math.sqrt(len(residuals) / df)
-        clipped = [fit + np.clip(each - fit, -limit, limit) for fit, each in zip(fits, tables, strict=True)]
-        moved = max(float(np.abs(new - old).max()) for new, old in zip(clipped, working, strict=True))
-        working = clipped
+        limit = CLIPPED_AT * _NORMAL * float(np.median(np.abs(residuals))) * math.sqrt(len(y) / df)
+        clipped = np.clip(residuals, -limit, limit)
+        moved = float(np.abs(fitted + clipped - working).max())
+        working = fitted + clipped
         if moved < _CLOSE:
             break
-    return effects, residuals, limit
+    variance = float(clipped @ clipped) / df / max(_TINY, float(np.mean(np.abs(residuals) <= limit))) ** 2
+    place = np.array([names.index(name) for each in launches for name in each.names])
+    component = components(place, np.repeat(np.arange(len(launches)), [len(each.names) for each in launches]))[:k]
+    joined = component[:, None] == component
+    contrast = np.eye(k, k + 1)
+    contrast[:, :k] -= joined / joined.sum(axis=1, keepdims=True)
+    known = (np.abs(contrast @ inverse @ normal - contrast).max(axis=1) < 1e-6) & (joined.sum(axis=1) > 1)
+    errors = np.sqrt(np.maximum(0.0, variance * np.einsum("ij,jk,ik->i", contrast, inverse, contrast)))
+    return np.where(known, contrast @ effects, np.nan), np.where(known, errors, np.nan), df
 
 
 def _centered(table: Numbers) -> Numbers:
@@ -174,35 +159,22 @@ def _centered(table: Numbers) -> Numbers:
     return found
 
 
-def _contrasts(
-    designs: Sequence[Numbers], projection: Numbers, tested: int
-) -> tuple[Numbers, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return each tested effect minus the mean of those that launches connect it with, and whether it is known."""
-    there = np.array([np.abs(each[..., :tested]).any(axis=(0, 1)) for each in designs], dtype=float)
-    joined = there.T @ there > 0
-    while (further := joined @ joined).sum() > joined.sum():
-        joined = further
-    contrast = np.zeros((tested, len(projection)))
-    contrast[:, :tested] = np.eye(tested) - joined / np.maximum(1, joined.sum(axis=1, keepdims=True))
-    known = np.abs(contrast @ projection - contrast).max(axis=1) < 1e-6
-    return contrast, known & (joined.sum(axis=1) > 1)
-
-
 def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
     """Describe the effect that was found, or how much is ruled out."""
-    if found := of.found:
-        size, interval = found.size or 0.0, ""
+    if (found := of.found) and found.size is not None:
+        interval = ""
         if found.low is not None and found.high is not None:
             interval = f" (95%: {format.signed(found.low)} to {format.signed(found.high)})"
-        slower = f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
+        slower = f"{format.percent(abs(found.size))} {'slower' if found.size > 0 else 'faster'}"
+        name = labels.get(found.case_id, found.case_id)
         return (
-            "Interference between interleaved configurations: the turn after one of "
-            f"{labels.get(found.case_id, found.case_id)} is {slower} than after the others{interval}."
+            f"Interference between interleaved configurations: the turn after one of {name} is {slower} than after the "
+            f"others{interval}."
         )
-    launches = format.count(of.launches, "shared launch")
     measured = [each for each in of.effects if each.case_id in of.last]
     ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]
     among = "" if len(measured) == len(of.effects) else "among the configurations of the last, "
     depends = f"{among}a turn depends on the configuration before it by less than"
     bound = f": {depends} {format.percent(max(ends))} (95%)" if ends else ""
+    launches = format.count(of.launches, "shared launch")
     return f"No interference between interleaved configurations was found in {launches}{bound}."

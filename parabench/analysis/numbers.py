@@ -329,7 +329,7 @@ def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
 def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     """Return the level of each configuration: the geometric mean of `number` over its launches, in the number's unit.
 
-    It is shown for a configuration. Ratios between configurations are those of `block_model.fit`, which removes
+    It is shown for a configuration. Ratios between configurations are those of `contrasts.fit`, which removes
     differences between launches and repetitions.
     """
     logs = pd.Series(np.log(launches[number].astype(float)), launches.index)

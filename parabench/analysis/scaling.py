@@ -18,7 +18,7 @@ from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.numbers import WORK, case_table, same_work
 from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.stats.contrasts import Effects, fit
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"

@@ -15,7 +15,7 @@ from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import ROUNDING, fit
+from parabench.analysis.stats.contrasts import ROUNDING, fit
 from parabench.plan.collective_case import LOGGED_OPS, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.results import Results

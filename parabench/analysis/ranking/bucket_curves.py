@@ -6,36 +6,30 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from parabench.analysis import format
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects
+from parabench.analysis.stats.contrasts import ROUNDING, SHARP_ENOUGH, Effects
 from parabench.plan.case import DEFAULTS, Case
 
 # Two points are not a curve.
 FEWEST_SIZES = 3
 
 
-class CurveShape(StrEnum):
-    """The result for a bucket curve."""
-
-    OPTIMUM = "optimum"  # some size is distinguishable from the best
-    FLAT = "flat"  # none is, and a difference worth having would have been detected
-    UNCLEAR = "unclear"  # none is, but the blocks were too few to detect such a difference
-
-
 @dataclass(frozen=True)
 class Curve:
     """Cases that differ only in their bucket size.
 
-    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order.
+    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order. `shape` is
+    optimum if some size is distinguishable from the best. It is flat if none is, although a difference worth having
+    would have been detected, and unclear if the blocks were too few for that.
     """
 
     name: str
     sizes: tuple[float | None, ...]
     case_ids: tuple[str, ...]
     best_case_id: str
-    shape: CurveShape
+    shape: Literal["optimum", "flat", "unclear"]
     half_width: float | None
     at_most: float | None
 
@@ -56,49 +50,40 @@ def bucket_curves(
     A curve is flat if no size is distinguishable from its best, and the half-width is SHARP_ENOUGH or less.
     """
     found = []
-    for ids in _along(case for case in cases.items() if case[0] in effects.means):
+    for ids in _along({case: cases[case] for case in cases if case in effects.cases}):
         if len(ids) < FEWEST_SIZES:
             continue
         best = min(ids, key=effects.means.__getitem__)
-        others = [case for case in ids if case != best]
-        behind, widths = effects.behind(best)[others], effects.best_half_widths(best)[others]
-        half_width = format.number_or_none(math.expm1(widths.max())) if decided else None
-        shape = CurveShape.UNCLEAR
-        if decided and not set(effects.indistinguishable(best)).issuperset(ids):
-            shape = CurveShape.OPTIMUM
-        elif half_width is not None and half_width <= SHARP_ENOUGH:
-            shape = CurveShape.FLAT
-        found.append(
-            Curve(
-                name=_without_bucket(cases[best], labels[best]),
-                sizes=tuple(cases[case].bucket_cap for case in ids),
-                case_ids=tuple(ids),
-                best_case_id=best,
-                shape=shape,
-                half_width=half_width,
-                at_most=format.number_or_none(math.expm1((behind + widths).max())) if decided else None,
-            )
-        )
+        behind, widths = effects.behind(best)[ids], effects.best_half_widths(best)[ids]
+        half_width, at_most = None, None
+        shape: Literal["optimum", "flat", "unclear"] = "unclear"
+        if decided:
+            half_width, at_most = (format.number_or_none(math.expm1(each.max())) for each in (widths, behind + widths))
+            if (behind > widths + ROUNDING).any():
+                shape = "optimum"
+            elif half_width is not None and half_width <= SHARP_ENOUGH:
+                shape = "flat"
+        sizes, name = tuple(cases[case].bucket_cap for case in ids), _without_bucket(cases[best], labels[best])
+        found.append(Curve(name, sizes, tuple(ids), best, shape, half_width, at_most))
     return tuple(found)
 
 
 def curve_notes(curves: Iterable[Curve], blocks: int, of: str) -> list[str]:
     """Describe flat and unclear curves; those of the same sizes share a sentence. `of` names the objective."""
-    found = []
-    groups: dict[tuple[CurveShape, tuple[float | None, ...]], list[Curve]] = {}
+    groups: dict[tuple[bool, tuple[float | None, ...]], list[Curve]] = {}
     for curve in curves:
-        if curve.half_width is not None and curve.shape is not CurveShape.OPTIMUM:
-            groups.setdefault((curve.shape, curve.sizes), []).append(curve)
-    for (shape, sizes), group in sorted(groups.items(), key=lambda each: each[0][0] is CurveShape.UNCLEAR):
+        if curve.half_width is not None and curve.shape != "optimum":
+            groups.setdefault((curve.shape == "unclear", curve.sizes), []).append(curve)
+    found = []
+    for (unclear, sizes), group in sorted(groups.items(), key=lambda each: each[0][0]):
         names = format.listed((curve.name for curve in group), most=3)
         within = format.within(max(curve.half_width or 0.0 for curve in group))
         count = format.count(blocks, "block")
-        if shape is CurveShape.UNCLEAR:
+        if unclear:
             found.append(f"{names}: {count} are too few to resolve an effect of the bucket size{of} ({within}).")
             continue
         numbers = [size for size in sizes if size is not None]
-        default = " and at PyTorch's default" if None in sizes else ""
-        span = f"from {numbers[0]:g} to {numbers[-1]:g} MiB{default}"
+        span = f"from {numbers[0]:g} to {numbers[-1]:g} MiB" + " and at PyTorch's default" * (None in sizes)
         at_most = max(curve.at_most or 0.0 for curve in group)
         behind = f"; no size is more than {format.percent(at_most)} behind" if at_most > format.EXACT else ""
         found.append(
@@ -113,32 +98,26 @@ def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[st
     A range contains every size that was tried: `cases` are all of the workload, also those that failed.
     """
     found = []
-    for ids in _along(cases.items()):
+    for ids in _along(cases):
         own = [case for case in ids if case in chosen]
-        if not own:
-            continue
-        name = labels[own[0]]
-        if len(own) > 1:
-            head, _, ranks = _without_bucket(cases[own[0]], name).rpartition(", ")
-            tried = [cases[case].bucket_cap for case in ids]
-            name = f"{head}, {_sizes([cases[case].bucket_cap for case in own], tried)}, {ranks}"
-        found.append((min(map(chosen.index, own)), Members(name, tuple(sorted(own, key=chosen.index)))))
-    return tuple(each for _, each in sorted(found, key=lambda one: one[0]))
+        if len(own) == 1:
+            found.append(Members(labels[own[0]], (own[0],)))
+        elif own:
+            head, _, ranks = _without_bucket(cases[own[0]], labels[own[0]]).rpartition(", ")
+            sizes = _sizes([cases[case].bucket_cap for case in own], [cases[case].bucket_cap for case in ids])
+            found.append(Members(f"{head}, {sizes}, {ranks}", tuple(sorted(own, key=chosen.index))))
+    return tuple(sorted(found, key=lambda each: chosen.index(each.case_ids[0])))
 
 
-def _along(cases: Iterable[tuple[str, Case]]) -> list[list[str]]:
+def _along(cases: Mapping[str, Case]) -> list[list[str]]:
     """Group ids of cases that differ only in the bucket size, PyTorch's default last. A list of caps is not a size, so
     it has its own group."""
-    groups: dict[tuple[object, ...], list[tuple[str, Case]]] = {}
-    for at, case in cases:
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for case_id, case in cases.items():
         others = (value for name, value in case.to_dict().items() if name != "bucket_mib")
-        key = (*others, case.bucket_caps)
-        groups.setdefault(key, []).append((at, case))
-
-    def size(pair: tuple[str, Case]) -> float:
-        return math.inf if pair[1].bucket_cap is None else pair[1].bucket_cap
-
-    return [[at for at, _ in sorted(group, key=size)] for group in groups.values()]
+        groups.setdefault((*others, case.bucket_caps), []).append(case_id)
+    caps = {case_id: case.bucket_cap for case_id, case in cases.items()}
+    return [sorted(ids, key=lambda each: (caps[each] is None, caps[each] or 0.0)) for ids in groups.values()]
 
 
 def _without_bucket(case: Case, label: str) -> str:
@@ -149,11 +128,8 @@ def _without_bucket(case: Case, label: str) -> str:
 
 def _sizes(own: Collection[float | None], tried: Sequence[float | None]) -> str:
     """Return the sizes with runs of neighbors among those `tried`: '1 and 10 to 25 MiB and default'."""
-    runs = [
-        list(run)
-        for inside, run in itertools.groupby((size for size in tried if size is not None), own.__contains__)
-        if inside
-    ]
-    texts = [f"{run[0]:g}" if len(run) == 1 else f"{run[0]:g} to {run[-1]:g}" for run in runs]
-    numbers = [f"{format.joined(texts)} MiB"] if texts else []
-    return " and ".join([*numbers, *(["default"] if None in own else [])])
+    runs = itertools.groupby((size for size in tried if size is not None), own.__contains__)
+    numbers = [[f"{size:g}" for size in run] for inside, run in runs if inside]
+    texts = [" to ".join(dict.fromkeys((run[0], run[-1]))) for run in numbers]
+    known = [f"{format.joined(texts)} MiB"] if texts else []
+    return " and ".join([*known, *(["default"] if None in own else [])])

@@ -40,10 +40,6 @@ class Objective:
     work: tuple[str, ...] = WORK
     inverse: bool = False
 
-    def value(self, cost: float) -> float:
-        """Return the number that people read for a cost."""
-        return 1 / cost if self.inverse else cost
-
     def worse(self, fraction: float | None) -> str:
         """Return 'is 9% slower', 'needs 9% more memory'."""
         return self.more.format(words.percent(fraction))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import levels
-from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.stats.contrasts import Effects, fit
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     """Return the front, fastest first; empty if no difference is significant.
 
     `good` are the launches of one workload that count, `cases` the rows of its case table by id. A configuration beats
-    another if it is significantly better in one number and not significantly worse in the other. Of those that are
-    alike in both, the faster represents all.
+    another if it is significantly better in one number and not significantly worse in the other. If two are alike in
+    both, the faster represents both.
     """
     known = good[good["peak_memory_bytes"] > 0]
     if not len(known):
@@ -48,15 +48,13 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     for at in time.cases.get_indexer(pd.Index(time.connected())).tolist():
         if not beats[:, at].any() and unlike[chosen, at].all():
             chosen.append(at)
-    kept = [time.cases[at] for at in chosen]
+    kept = time.cases[chosen].tolist()
     slower, larger = (np.expm1(each.behind(kept[0])) for each in (time, memory))
     launches, peaks = known.groupby("case")["launch_id"].agg(tuple), levels(known, "peak_memory_bytes")
     return tuple(
         ParetoPoint(
+            **{name: cases[case][name] for name in ("label", "strategy", "step_time_s")},
             case_id=case,
-            label=cases[case]["label"],
-            strategy=cases[case]["strategy"],
-            step_time_s=cases[case]["step_time_s"],
             peak_memory_bytes=peaks[case],
             slower=float(slower[case]),
             less_memory=0.0 - float(larger[case]),  # not -0.0
@@ -68,10 +66,8 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
 
 def _less(effects: Effects) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return for each pair of cases whether the first (row) has a significantly smaller number."""
-    behind = np.array([effects.behind(case) for case in effects.cases])
-    widths = np.array([effects.half_widths(case) for case in effects.cases])
-    found: np.ndarray[Any, np.dtype[np.bool_]] = behind > widths + format.EXACT
-    return found
+    pairs = [effects.behind(case) > effects.half_widths(case) + format.EXACT for case in effects.cases]
+    return np.array(pairs)
 
 
 def front_table(points: Sequence[ParetoPoint]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Racing in `parabench run`: which cases may still be the fastest after each repetition.
+"""Racing and `run --until-decided`: the configurations that may still be the fastest after each repetition.
 
 After each repetition every case is compared with the best so far, by all launches so far. A case is eliminated if it is
 slower at a confidence that rises from look to look, so that the fastest is eliminated in at most 5% of races
@@ -11,22 +11,23 @@ the look of its last launch, and comes back if later launches of the others leav
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
-from parabench.analysis.stats.quantiles import Numbers
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH, Effects, Numbers, fit
 from parabench.store.record import FIRST_BLOCK
 
 # How often the fastest may be eliminated.
 ERROR = 0.05
 # One launch does not tell how launches differ.
 FIRST_LOOK = 2
+# With fewer blocks no number of blocks is known to be too few, and a failed case may succeed in the next one.
+FEWEST_BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ class Look:
         return len(self.racing) < 2 or (self.half_width is not None and self.half_width <= SHARP_ENOUGH)
 
 
+@dataclass(frozen=True)
+class Undecided:
+    """The `cases` of the next repetition, none if nothing is left to decide, and their widest half-width, if known.
+
+    `too_noisy` is whether some workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
+    """
+
+    cases: tuple[str, ...]
+    half_width: float | None
+    too_noisy: bool
+
+
 def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
     """Return for each eliminated case the look at which it left, the last one if it came back."""
     left = {each.case_id: (look, each) for look in looks for each in look.left}
@@ -79,41 +92,74 @@ def confidence_of(look: int) -> float:
     return 1 - ERROR / (look * (look - 1))
 
 
-def standings(launches: pd.DataFrame) -> Iterator[Look]:
-    """Yield the last look at each workload of a launch table that has one, without those that left."""
-    seconds = seconds_at(launches)
-    for _, of_work in same_work(launches[launches["repetition"] >= FIRST_BLOCK]):
-        own, blocks = _raced(only_ranked(of_work[of_work["timed"]]))
-        if len(blocks) >= FIRST_LOOK:
-            yield _look(own, blocks[-1], seconds, ())
-
-
-def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
-    """Return the looks at the launches of one workload; `seconds` has the time at which each repetition ended."""
-    own, blocks = _raced(own)
-    looks: list[Look] = []
-    for block in blocks[FIRST_LOOK - 1 :]:
-        before = looks[-1].racing if looks else tuple(own["case"].unique())
-        looks.append(_look(own[own["repetition"] <= block], block, seconds, before))
-    return tuple(looks)
-
-
-def _raced(own: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """Return the launches that cases shared, or all if none is shared, and their repetitions."""
-    shared = own["in_turns"].astype(bool)
-    own = own[shared] if shared.any() else own
-    return own, sorted({int(block) for block in own["repetition"]})
-
-
 def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
     """Return the confidence at which each of these cases is eliminated: that of the look of its last launch."""
     look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])
 
 
-def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: Collection[str]) -> Look:
-    """Compare cases by the launches up to `block`; `before` are those that may leave."""
-    effects = fit(own)
+def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
+    """Return the looks at the launches of one workload; `seconds` has the time at which each repetition ended."""
+    own = _in_race(own, raced=True)
+    looks: list[Look] = []
+    for block in sorted(own["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:
+        before = looks[-1].racing if looks else own["case"].unique().tolist()
+        until = own[own["repetition"] <= block]
+        looks.append(_look(until, fit(until), seconds[block], before))
+    return tuple(looks)
+
+
+def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
+    """Return the configurations that another repetition is worth launching for, in all workloads of a launch table.
+
+    Racing itself is limited by time. Otherwise the limit is MOST_BLOCKS, and unless `patient` also the noise.
+    """
+    # Blocks whose launches all failed count too: they must not go on forever.
+    begun = launches.loc[launches["repetition"] >= FIRST_BLOCK, "repetition"].nunique()
+    cases: list[str] = []
+    widths: list[float | None] = []
+    too_noisy, limit = False, math.log1p(SHARP_ENOUGH)
+    for _, of_work in same_work(launches[launches["timed"]]):
+        own = _in_race(only_ranked(of_work), raced)
+        if not len(own):
+            continue
+        effects = fit(own)
+        look, early = _look(own, effects, 0.0, ()), begun < FEWEST_BLOCKS
+        if not early:  # a common repetition connects cases, unless they fail again and again
+            look = replace(look, racing=tuple(case for case in look.racing if case in effects.connected()))
+        if look.decided:
+            continue
+        needed = 0 if early or patient or effects.df < 1 else effects.blocks_for(limit, look.racing, at_least=True)
+        if not raced and max(begun + 1, needed) > MOST_BLOCKS:
+            too_noisy = True
+        else:
+            cases += look.racing
+            widths.append(look.half_width)
+    known = [width for width in widths if width is not None]
+    return Undecided(tuple(cases), max(known) if len(known) == len(widths) > 0 else None, too_noisy)
+
+
+def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
+    """Return how long another repetition of these cases takes: as long as their launches in the last one. A shared
+    launch takes as long with fewer cases."""
+    last = launches[launches["repetition"] == launches["repetition"].max()]
+    return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
+
+
+def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
+    """Return for each repetition how long all launches until its end took."""
+    took = launches.groupby("repetition")["wall_s"].sum().cumsum()
+    return {int(str(block)): float(seconds) for block, seconds in took.items()}
+
+
+def _in_race(own: pd.DataFrame, raced: bool) -> pd.DataFrame:
+    """Return the launches of one workload that decide: in racing those that cases shared, if any."""
+    shared = own["in_turns"].astype(bool)
+    return own[shared] if raced and shared.any() else own
+
+
+def _look(own: pd.DataFrame, effects: Effects, seconds: float, before: Collection[str]) -> Look:
+    """Compare cases by these launches; `before` are those that may leave."""
     best, *_ = effects.connected()
     confidence, behind = confidences(own, effects.cases), effects.behind(best)
     # A case that is not connected with the best is not known to be slower.
@@ -121,15 +167,9 @@ def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: C
     sure, wide = effects.best_half_widths(best, confidence), effects.best_half_widths(best)
     left = (case for case in before if case not in racing)
     return Look(
-        block,
-        seconds[block],
+        int(own["repetition"].max()),
+        seconds,
         racing,
         tuple(Exit(case, math.expm1(behind[case]), math.expm1(behind[case] - sure[case])) for case in left),
         format.number_or_none(math.expm1(wide[list(racing)].max())),
     )
-
-
-def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """Return for each repetition how long all launches until its end took."""
-    took = launches.groupby("repetition")["wall_s"].sum().cumsum()
-    return {int(str(block)): float(seconds) for block, seconds in took.items()}

@@ -1,7 +1,7 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
-Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Ranking` is the
-result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
+Configurations that do the same work are ranked. `stats.contrasts` compares their launches, and `Ranking` is the result:
+the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from parabench.analysis.ranking.objectives import STEP, Objective, basis
 from parabench.analysis.ranking.pareto import ParetoPoint, front
 from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
 from parabench.store.record import FIRST_BLOCK
@@ -50,6 +50,7 @@ _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_
 class Candidate:
     """A configuration with its number and its place in the ranking."""
 
+    place: Literal["best", "tied", "slower", "not_compared"]
     case_id: str
     label: str
     strategy: str
@@ -62,14 +63,14 @@ class Candidate:
     launches: int
     launch_ids: tuple[int, ...]
     status: str
-    slower: float | None = None
-    slower_low: float | None = None
-    slower_high: float | None = None
-    code: str | None = None
-    other_training: bool = False
-    staleness_mean: float | None = None
-    staleness_max: float | None = None
-    reason: str | None = None
+    slower: float | None
+    slower_low: float | None
+    slower_high: float | None
+    code: str | None
+    other_training: bool
+    staleness_mean: float | None
+    staleness_max: float | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Ranking:
     best: Candidate | None = None
     tied: tuple[Candidate, ...] = ()
     slower: tuple[Candidate, ...] = ()
+    not_compared: tuple[Candidate, ...] = ()
     default: Candidate | None = None
     half_width: float | None = None
     more_blocks: int | None = None
@@ -134,7 +136,6 @@ class Ranking:
     race: tuple[Look, ...] = ()
     apart: tuple[str, ...] = ()
     apart_half_width: float | None = None
-    not_compared: tuple[Candidate, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -152,6 +153,11 @@ class Ranking:
         narrow and not of all."""
         named = self.decided and not self.too_wide and (not self.tied or bool(self.slower)) and not self.not_compared
         return self.best if named else None
+
+    @property
+    def open(self) -> bool:
+        """Whether more repetitions could settle something."""
+        return bool(self.not_compared or (self.tied and (self.more_blocks is not None or not self.decided)))
 
 
 def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Ranking, ...]:
@@ -239,57 +245,70 @@ def _answer(
         return replace(nothing, why_not=_no_number(own, every, ranked, objective))
     configured = {case: case_of(text) for case, text in dict(zip(own["case"], own["case_json"], strict=True)).items()}
     cases = {case: row for case, row in table.items() if case in configured}
-    effects = fit(good, objective.column)
-    rows = _rows(objective, effects, good, own, cases)
-    order = effects.connected()
-    order = order if len(order) > 1 or len(rows) == 1 else ()
-    reason = "no launch or repetition that counts connects it with the configurations that are compared"
-    outside = tuple(replace(row, reason=reason) for case, row in rows.items() if case not in order)
-    nothing = replace(nothing, launches=len(good), blocks=effects.n_blocks, not_compared=outside)
-    if not order:
+    called = {case: row["label"] for case, row in cases.items()}
+    every_effect = fit(good, objective.column)
+    measured, order = every_effect.cases, every_effect.connected()
+    numbers = _numbers(objective, good, own, cases, every_effect)
+    if len(order) == 1 < len(measured):
         why = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
-        return replace(nothing, why_not=why)
-    if outside:
-        good = good[good["case"].isin(order)]
-        effects = fit(good, objective.column)
-    first = order[0]
+        alone = _candidates(numbers)
+        return replace(nothing, launches=len(good), blocks=every_effect.n_blocks, not_compared=alone, why_not=why)
+    good = good[good["case"].isin(order)]
+    effects = every_effect if len(order) == len(measured) else fit(good, objective.column)
+    first, *others = order
     why_not = _why_not(effects)
     decided = why_not is None
-    compared = _compared(rows, order, effects, decided=decided)
-    compared[first] = replace(compared[first], code=snippet(configured[first]))
     near = effects.indistinguishable(first) if decided else list(order)
-    half_width, more_blocks = _sharpness(effects, first, near, good) if decided else (None, None)
-    alone = _apart(first, order, good) if decided else set()
-    apart = [case for case in near if case in alone]
-    if apart:
-        beside = [case for case in order if case not in alone]
-        # If no other is tied, the next one tells how well that is known.
-        half_width = _half_width(effects, first, [case for case in beside if case in near][1:] or beside[1:2])
-    called = {case: row["label"] for case, row in cases.items()}
-    same = (each for each in compared.values() if not each.other_training)
-    return replace(
+    behind, widths = effects.behind(first), effects.best_half_widths(first)
+    known = np.isfinite(widths) & (widths.index != first) & decided
+    compared = numbers.loc[list(order)].assign(
+        place=["best" if case == first else "tied" if case in near else "slower" for case in order],
+        slower=np.expm1(behind),
+        slower_low=np.expm1((behind - widths).where(known)),
+        slower_high=np.expm1((behind + widths).where(known)),
+        code=pd.Series({first: snippet(configured[first])}),
+        reason=None,
+    )
+    by_id = {row.case_id: row for row in _candidates(compared)}
+    same = (row for row in by_id.values() if not row.other_training)
+    found = replace(
         nothing,
         launches=len(good),
         blocks=effects.n_blocks,
-        best=compared[first],
-        tied=tuple(compared[case] for case in near if case != first),
-        slower=tuple(compared[case] for case in order if case not in near),
-        default=_default(first, cases, compared),
-        half_width=half_width,
-        more_blocks=more_blocks,
+        best=by_id[first],
+        tied=tuple(row for row in by_id.values() if row.place == "tied"),
+        slower=tuple(row for row in by_id.values() if row.place == "slower"),
+        not_compared=_candidates(numbers.drop(index=list(order))),
+        default=_default(first, cases, by_id),
         decided=decided,
         why_not=why_not,
-        members=members(near, configured, called) if decided else (),
         curves=bucket_curves(configured, called, effects, decided=decided),
-        front=front(good, cases) if decided and good["global_batch"].nunique() == 1 else (),
-        by=_places(by, configured, cases, effects, outside, near if decided else None) if by else (),
-        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in rows),
+        by=_places(by, configured, cases, measured, order, near if decided else None) if by else (),
+        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in measured),
         differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
         no_comm_baseline=_no_comm_baseline(every, cases, first) if objective is STEP else None,
-        same_training=next(same, None) if compared[first].other_training else None,
+        same_training=next(same, None) if by_id[first].other_training else None,
         race=race(good, seconds) if seconds is not None else (),
+    )
+    if not decided:
+        return found
+    # Launches differ, so little is known about cases that shared none, if the best did.
+    shared = set(good[good["in_turns"]]["case"])
+    apart = [case for case in near if first in shared and case not in shared]
+    among = near if len(near) > 1 else order
+    half_width = _widest(widths, among)
+    unclear = len(near) > 1 and (half_width is None or half_width > SHARP_ENOUGH)
+    if apart:  # if no other is tied, the next one tells how well that is known
+        beside = [case for case in others if case in shared]
+        half_width = _widest(widths, [case for case in beside if case in near] or beside[:1])
+    return replace(
+        found,
+        half_width=half_width,
+        more_blocks=_more_blocks(effects, first, among, good) if unclear else None,
+        members=members(near, configured, called),
+        front=front(good, cases) if good["global_batch"].nunique() == 1 else (),
         apart=tuple(called[case] for case in apart),
-        apart_half_width=_half_width(effects, first, apart) if apart else None,
+        apart_half_width=_widest(widths, apart) if apart else None,
     )
 
 
@@ -313,80 +332,51 @@ def _why_not(effects: Effects) -> str | None:
     return None
 
 
-def _rows(
-    objective: Objective, effects: Effects, good: pd.DataFrame, own: pd.DataFrame, cases: Cases
-) -> dict[str, Candidate]:
-    """Return the numbers of each configuration by id, by rising level; `effects` is fitted to the launches `good`."""
+def _numbers(
+    objective: Objective, good: pd.DataFrame, own: pd.DataFrame, cases: Cases, effects: Effects
+) -> pd.DataFrame:
+    """Return the columns of `Candidate` by case, by rising level, as if none was compared; NaN is unknown."""
     times = effects if objective is STEP else fit(only_ranked(own[own["timed"]]))
-    ids, costs = good.groupby("case")["launch_id"].agg(tuple), levels(good, objective.column)
-    found = {}
-    for case in sorted(costs, key=costs.__getitem__):
-        row, value = cases[case], objective.value(costs[case])
-        found[case] = Candidate(
-            case_id=case,
-            label=row["label"],
-            strategy=row["strategy"],
-            value=value,
-            plus_minus=_margin(effects, case, value),
-            step_time_s=row["step_time_s"],
-            plus_minus_s=_margin(times, case, row["step_time_s"]),
-            tokens_per_s=format.number_or_none(row["tokens_per_s"]),
-            unit=format.unit_of(row["seq_len"]),
-            launches=len(ids[case]),
-            launch_ids=ids[case],
-            status=row["status"],
-            other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,
-            staleness_mean=format.number_or_none(row["staleness_mean"]),
-            staleness_max=format.number_or_none(row["staleness_max"]),
-        )
-    return found
+    costs, ids = pd.Series(levels(good, objective.column)).sort_values(kind="stable"), good.groupby("case")["launch_id"]
+    table = pd.DataFrame([cases[case] for case in costs.index], costs.index)
+    value = 1 / costs if objective.inverse else costs
+    return table.assign(
+        place="not_compared",
+        case_id=costs.index,
+        value=value,
+        plus_minus=np.expm1(effects.own_half_widths()) * value,
+        plus_minus_s=np.expm1(times.own_half_widths()) * table["step_time_s"],
+        unit=table["seq_len"].map(format.unit_of),
+        launches=ids.size(),
+        launch_ids=ids.agg(tuple),
+        **dict.fromkeys(("slower", "slower_low", "slower_high"), np.nan),
+        code=None,
+        other_training=[entry_of(name).rule is Rule.APPLIED_ONCE for name in table["strategy"]],
+        reason="no launch or repetition that counts connects it with the configurations that are compared",
+    )[[each.name for each in fields(Candidate)]]
 
 
-def _margin(effects: Effects, case: str, value: float) -> float | None:
-    """Return the 95% half-width of a number; `None` if it is unknown."""
-    return format.number_or_none(math.expm1(effects.own_half_width(case)) * value)
+def _candidates(table: pd.DataFrame) -> tuple[Candidate, ...]:
+    """Return the rows as records, with `None` for unknown numbers."""
+    cells = table.astype(object)
+    rows: list[dict[Any, Any]] = cells.where(cells.notna() & ~cells.isin([np.inf]), None).to_dict("records")
+    return tuple(Candidate(**row) for row in rows)
 
 
-def _compared(
-    rows: Mapping[str, Candidate], order: Sequence[str], effects: Effects, *, decided: bool
-) -> dict[str, Candidate]:
-    """Return the rows in that `order`, the best first, with their ratios to the best."""
-    behind, widths = effects.behind(order[0]), effects.best_half_widths(order[0])
-    found = {}
-    for case in order:
-        log, width = behind[case], widths[case]
-        known = decided and case != order[0] and math.isfinite(width)
-        low, high = (math.expm1(log - width), math.expm1(log + width)) if known else (None, None)
-        found[case] = replace(rows[case], slower=math.expm1(log), slower_low=low, slower_high=high)
-    return found
+def _widest(widths: pd.Series[float], cases: Sequence[str]) -> float | None:
+    """Return the widest known half-width of these cases as a fraction; `None` if one is unknown, or there is none."""
+    return format.number_or_none(math.expm1(widths[list(cases)].max()))
 
 
-def _apart(first: str, cases: Collection[str], good: pd.DataFrame) -> set[str]:
-    """Return the `cases` that never shared a launch, if `first` did: launches differ, so less is known about them."""
-    shared = set(good[good["in_turns"]]["case"])
-    return set(cases) - shared if first in shared else set()
-
-
-def _half_width(effects: Effects, first: str, others: Iterable[str]) -> float | None:
-    """Return the widest simultaneous half-width of the `others` against `first`, as a fraction; `None` if unknown."""
-    widths = effects.best_half_widths(first)[[case for case in others if case != first]]
-    return format.number_or_none(math.expm1(widths.max()))
-
-
-def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame) -> tuple[float | None, int | None]:
-    """Return the half-width that decides between `first` and the others `near` it, or all others if there are none;
-    and how many more blocks like the last would make it sharp enough."""
-    among = near if len(near) > 1 else effects.cases.tolist()
-    half_width = _half_width(effects, first, among)
-    if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
-        return half_width, None
+def _more_blocks(effects: Effects, first: str, among: Sequence[str], good: pd.DataFrame) -> int:
+    """Return how many more blocks like the last would make the comparison of `first` with `among` sharp enough."""
     had, next_has = float(effects.n_blocks), 1.0
     if (weights := turn_weights(good)) is not None:
         # In a race launches of fewer cases have more turns of each.
         of_first = weights[np.asarray(good["case"]) == first]
         had, next_has = of_first.sum(), of_first[-1]
     # At least one: after a missing launch the interval can be wide although the planned blocks would have sufficed.
-    return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
+    return max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 
 
 def _default(first: str, cases: Cases, compared: Mapping[str, Candidate]) -> Candidate | None:
@@ -406,8 +396,8 @@ def _places(
     axes: Sequence[str],
     configured: Mapping[str, Case],
     cases: Cases,
-    effects: Effects,
-    outside: Iterable[Candidate],
+    measured: Collection[str],
+    order: Sequence[str],
     near: Collection[str] | None,
 ) -> tuple[Place, ...]:
     """Return a place for each value of `axes`, the best first, those without a number last.
@@ -415,43 +405,29 @@ def _places(
     `near` are the cases that are not distinguishable from the best of all; `None` if nothing is decided.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
-    for at, case in configured.items():
-        if entry_of(case.strategy).ranked:
-            groups.setdefault(tuple(_name(case, axis) for axis in axes), []).append(at)
-    rank = {case: at for at, case in enumerate(effects.connected())}
-    statuses = {at: row["status"] for at, row in cases.items()} | {each.case_id: NOT_COMPARED for each in outside}
+    for case, configuration in configured.items():
+        if entry_of(configuration.strategy).ranked:
+            groups.setdefault(tuple(_name(configuration, axis) for axis in axes), []).append(case)
     found = []
     for names, ids in groups.items():
-        measured = [at for at in ids if at in rank]
-        own = min(measured, key=rank.__getitem__, default=None)
-        known = own is not None and rank[own] > 0 and near is not None
-        found.append(
-            Place(
-                axes=tuple(axes),
-                names=names,
-                case_id=own,
-                distinguishable=own not in (near or ()) if known else None,
-                configurations=len(measured),
-                status=", ".join(dict.fromkeys(statuses[at] for at in ids)),
-            )
-        )
-    return tuple(sorted(found, key=lambda each: len(rank) if each.case_id is None else rank[each.case_id]))
+        ranked = [case for case in order if case in ids]
+        own = ranked[0] if ranked else None
+        unlike = None if near is None or own in (None, order[0]) else own not in near
+        lost = [case for case in ids if case in measured and case not in order]
+        status = ", ".join(dict.fromkeys(NOT_COMPARED if case in lost else cases[case]["status"] for case in ids))
+        found.append(Place(tuple(axes), names, own, unlike, len(ranked), status))
+    return tuple(sorted(found, key=lambda each: order.index(each.case_id) if each.case_id else len(order)))
 
 
 def _name(case: Case, axis: str) -> str:
     value = case.cells()[axis]
-    if not _has(case, axis):
-        return "–"
+    if axis in OPTIONAL and axis not in entry_of(case.strategy).axes and getattr(case, axis) == DEFAULTS[axis]:
+        return "–"  # the strategy has no such axis
     if type(value) is bool:
         return "on" if value else "off"
     if value is None:
         return "default" if axis == "bucket_mib" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
-
-
-def _has(case: Case, axis: str) -> bool:
-    """Return whether the strategy has the axis."""
-    return axis not in OPTIONAL or axis in entry_of(case.strategy).axes or getattr(case, axis) != DEFAULTS[axis]
 
 
 def _no_comm_baseline(launches: pd.DataFrame, cases: Cases, best: str) -> NoCommBaseline | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, columns, keyed, tables
@@ -17,13 +18,12 @@ from parabench.analysis.numbers import work_text
 from parabench.analysis.ranking.bucket_curves import Curve, Members, curve_notes
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
 from parabench.analysis.ranking.pareto import ParetoPoint, front_table
-from parabench.analysis.ranking.race import Exit, Look, race_note
+from parabench.analysis.ranking.race import Exit, Look, race_note, undecided
 from parabench.analysis.ranking.ranking import Candidate, NoCommBaseline, Place, Ranking, spots
-from parabench.analysis.ranking.stopping import blocks_begun, candidates
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
 from parabench.analysis.turns import noise_floor
 from parabench.analysis.warnings.codes import all_findings
@@ -34,13 +34,12 @@ from parabench.store.store import STORE_NAME
 MOST_NAMES = 3
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
 NARROWING_MIN = 30
-# Fields of a ranking: candidates by place, and single configurations.
-PLACES = ("best", "tied", "slower", "not_compared")
+# Columns of workloads that are the id of a single configuration.
 _CASES = ("best", "winner", "default", "same_training")
 # The tables of the answer. A text is the difference of a workload from the others.
 TABLES = {
     "workloads": columns(Ranking, "heading", workload=str, work=str, **dict.fromkeys(_CASES, str | None)),
-    "candidates": columns(Candidate, workload=str, place=Literal["best", "tied", "slower", "not_compared"]),
+    "candidates": columns(Candidate, workload=str),
     "members": columns(Members, workload=str),
     "curves": columns(Curve, workload=str),
     "front": columns(ParetoPoint, workload=str),
@@ -58,16 +57,14 @@ def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Fi
         of = {"workload": each.heading}
         ids = {name: found and found.case_id for name in _CASES for found in [getattr(each, name)]}
         rows["workloads"].append((each, of | ids | {"work": work_text(each.work)}))
-        for place in PLACES:
-            found = getattr(each, place)
-            rows["candidates"] += keyed(found if isinstance(found, tuple) else filter(None, [found]), place=place, **of)
+        rows["candidates"] += keyed((*each.candidates, *each.not_compared), **of)
         for name in ("members", "curves", "front", "by", "race"):
             rows[name] += keyed(getattr(each, name), **of)
         rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)
         for look in each.race:
             rows["eliminated"] += keyed(look.left, block=look.block, **of)
-    told = [text for each in rankings for text in (*headed(each), *notes(each))]
-    return Answer(tuple(told), tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
+    sentences = tuple(text for each in rankings for text in (*headed(each), *notes(each)))
+    return Answer(sentences, tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
 def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
@@ -75,35 +72,43 @@ def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
 
     For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
     """
-    parts = [_on_cpu(seen)]
-    for answer in answers:
-        code = answer.best.code if answer.best is not None and answer.decided else None
-        parts += [format.in_lines(headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
-        parts.append(_by_table(answer) if answer.by else [])
-        if len(answer.front) > 1:
-            parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
-    parts.append(of_turns(seen, small=False))
-    bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases])
-    if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
-        decided = any(answer.decided for answer in answers)
-        parts.insert(len(parts) if decided else 1, compared(seen.once(case_states)))
-        parts.append([f"{aim}: {line}" for aim, line in next_command(seen, answers)])
-    return [line for part in parts if part for line in (*part, "")][:-1]
+    return [line for part in _parts(seen, answers, brief=False) if part for line in (*part, "")][:-1]
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """Return the last lines of a run: the answers in short, and the command that decides what is open.
+    """Return the last lines of a run: the answers in short, and the command that decides what is open."""
+    return [line for part in _parts(seen, seen.once(spots), brief=True) for line in part]
 
-    If nothing is decided, memory comes first: it is the same in every launch.
-    """
-    answers, held = seen.once(spots), compared(seen.once(case_states))
-    parts = [line for answer in answers for line in (*format.in_lines(headed(answer)), *notes(answer))]
-    parts += [*summary.lines(seen), *scaling_lines(seen)]
-    parts = [*parts, *held] if any(answer.decided for answer in answers) else [*held, *parts]
-    following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
-    return [*_on_cpu(seen), *parts, *of_turns(seen, small=False), *following]
+
+def _parts(seen: SessionData, answers: Sequence[Ranking], brief: bool) -> Iterator[list[str]]:
+    """Yield the paragraphs. If nothing is decided, memory comes first: it is the same in every launch."""
+    of_steps = all(OBJECTIVES[answer.objective] is STEP for answer in answers)
+    held = compared(seen.once(case_states)) if of_steps else []
+    decided = any(answer.decided for answer in answers)
+    on_cpu = seen.results.finding["code"] == MEASURED_ON_CPU
+    yield seen.results.finding["message"][on_cpu].tolist()
+    if not decided:
+        yield held
+    for answer in answers:
+        yield format.in_lines(headed(answer))
+        if not brief and answer.decided and answer.best is not None:
+            yield textwrap.indent(answer.best.code or "", "    ").splitlines()
+        yield notes(answer)
+        if not brief and answer.by:
+            yield _by_table(answer)
+        if not brief and len(answer.front) > 1:
+            yield ["Pareto-optimal in step time and peak memory:", *front_table(answer.front)]
+    if not brief:
+        yield of_turns(seen, small=False)
+        bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
+        yield [f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases]
+    if of_steps:
+        yield [*summary.lines(seen, instrumented=brief), *scaling_lines(seen)]
+        if decided:
+            yield held
+        if brief:
+            yield of_turns(seen, small=False)
+        yield [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
 
 
 def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
@@ -112,15 +117,15 @@ def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | Non
     If that would take more than MOST_BLOCKS blocks, it has a budget. Only the newest session of a store can be resumed.
     `where` replaces the store's folder in output for others.
     """
-    results, session, launches = seen.results, seen.session, seen.numbers
+    results, session = seen.results, seen.session
     newest = session.id == results.listed["id"].max()
     watched = (results.finding["code"] == WATCHED).any()
     if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
-    left = candidates(launches, known=answers)
-    if not left.cases:
+    still = [each for each in answers if each.open]
+    if not still or not undecided(seen.numbers, session.raced).cases:
         return []
-    far = left.more_blocks is not None and blocks_begun(launches) + left.more_blocks > MOST_BLOCKS
+    far = any(each.more_blocks is not None and each.blocks + each.more_blocks > MOST_BLOCKS for each in still)
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
@@ -132,12 +137,6 @@ def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
     tested = seen.once(carry_over)
     shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
     return [*seen.once(noise_floor), *shown]
-
-
-def _on_cpu(seen: SessionData) -> list[str]:
-    """Return why the CPU was measured, if no GPU could be used."""
-    rows = seen.results.finding
-    return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
 
 
 def _by_table(answer: Ranking) -> list[str]:
@@ -170,28 +169,39 @@ def headed(answer: Ranking) -> list[str]:
 
 def sentences(answer: Ranking) -> list[str]:
     """Return the answer without its heading: the fastest, the certainty, the rest."""
-    return [each for each in _sentences(answer) if each]
+    return [each for each in _sentences(answer, OBJECTIVES[answer.objective]) if each]
 
 
-def _sentences(answer: Ranking) -> Iterator[str]:
-    objective = OBJECTIVES[answer.objective]
-    if answer.best is None:
+def _sentences(answer: Ranking, objective: Objective) -> Iterator[str]:
+    best, default, same = answer.best, answer.default, answer.same_training
+    if best is None:
         yield answer.why_not or ""
-        yield not_compared(answer)
+    elif answer.decided:
+        yield from _set(answer, best, objective)
+        if default is not None and default is best:
+            yield f"{best.label} is PyTorch's default."
+        elif default is not None and default.place == "tied":
+            yield f"PyTorch's default ({default.label}) is one of these."
+        elif default is not None:
+            usual = "ddp native, default bucket, same world size"
+            yield f"PyTorch's default ({usual}) {objective.worse(default.slower)}."
+    elif answer.tied:
+        yield answer.why_not or ""
+        yield _nominally(answer, best, objective)
     else:
-        if answer.decided:
-            yield from _place(answer, answer.best, objective)
-            yield _default(answer, answer.best, objective)
-        elif answer.tied:
-            yield answer.why_not or ""
-            yield _nominally(answer, answer.best, objective)
-        else:
-            yield f"Measured: {answer.best.label}: {_with_rate(answer.best, objective)}."
-            yield answer.why_not or ""
-        yield _order(answer, answer.best, objective)
-        yield not_compared(answer)
-        yield from _other_training(answer)
-        yield _no_comm_baseline(answer)
+        yield f"Measured: {best.label}: {_with_rate(best, objective)}."
+        yield answer.why_not or ""
+    if best is not None:
+        yield _order(answer, best, objective)
+    yield not_compared(answer)
+    if stale := [each for each in (best, *answer.tied) if each and each.other_training]:
+        texts = format.listed((f"{each.label} ({_staleness(each)})" for each in stale), MOST_NAMES)
+        yield f"Not equivalent to single-device training (stale gradients): {texts}."
+    if same is not None:
+        step_time = format.milliseconds(same.step_time_s)
+        yield f"The fastest that is equivalent to single-device training: {same.label}: {step_time} per step."
+    if answer.no_comm_baseline is not None:
+        yield _no_comm_baseline(answer.no_comm_baseline)
     if answer.unverified:
         yield f"Not verified against training on one device: {format.listed(answer.unverified, MOST_NAMES)}."
     if answer.unknown:
@@ -233,18 +243,18 @@ def nominal(answer: Ranking) -> str:
     return "Lowest mean" if _lowest(answer) is answer.best else "First in common launches"
 
 
-def _lowest(answer: Ranking) -> Candidate:
-    """Return the configuration with the lowest mean; at a tie, the best."""
-    cost = OBJECTIVES[answer.objective].value  # its own inverse
-    first, *others = answer.candidates
-    lowest = min(others, key=lambda each: cost(each.value), default=first)
-    return lowest if cost(lowest.value) < cost(first.value) * (1 - format.EXACT) else first
+def _lowest(answer: Ranking) -> Candidate | None:
+    """Return the configuration with the best mean; at a tie, the best."""
+    first, choose = answer.best, max if OBJECTIVES[answer.objective].inverse else min
+    lowest = choose(answer.candidates, key=lambda each: each.value, default=None)
+    tie = first is None or lowest is None or math.isclose(lowest.value, first.value, rel_tol=format.EXACT)
+    return first if tie else lowest
 
 
 def _order(answer: Ranking, best: Candidate, objective: Objective) -> str:
     """Explain that the best does not have the lowest mean; empty if it has."""
     lowest = _lowest(answer)
-    if lowest is best:
+    if lowest is None or lowest is best:
         return ""
     means = " against ".join(objective.say(each.value, each.unit) for each in (lowest, best))
     return (
@@ -253,39 +263,40 @@ def _order(answer: Ranking, best: Candidate, objective: Objective) -> str:
     )
 
 
-def _place(answer: Ranking, best: Candidate, objective: Objective) -> Iterator[str]:
+def _set(answer: Ranking, best: Candidate, objective: Objective) -> Iterator[str]:
     """Yield the best, or the set of the best, and how certain that is."""
-    near, everything = len(answer.tied) + 1, format.count(len(answer.candidates), "configuration")
-    names, following = [each.name for each in answer.members], next(iter(answer.slower), None)
+    everything, following = format.count(len(answer.candidates), "configuration"), next(iter(answer.slower), None)
+    names, tied, slower = [each.name for each in answer.members], len(answer.tied), len(answer.slower)
     worse = objective.worse(following.slower) if following else ""
     basis = f"{format.percent(CONFIDENCE)}, {format.count(answer.blocks, 'block')}"
-    if answer.tied and answer.half_width is not None:
+    if tied and answer.half_width is not None:
         basis += f", {format.within(answer.half_width)}"
-    if answer.too_wide or (answer.tied and not following):
+    open_set = answer.too_wide or (tied and not following)
+    if open_set:
         listed = format.listed(names, MOST_NAMES)
         if following:
-            yield f"{objective.first}: one of {near} of {everything} ({basis}): {listed}."
+            yield f"{objective.first}: one of {tied + 1} of {everything} ({basis}): {listed}."
             yield f"The next, {following.label}, {worse}."
         else:
             yield f"No clear winner among {everything} ({basis}): {listed}."
-        yield _apart(answer)
-        yield _nominally(answer, best, objective)
-        yield _more_blocks(answer)
-        return
-    yield f"{objective.first}: {names[0]}: {_with_rate(best, objective)}."
-    if answer.tied:
-        others = [name for name in names[1:] if name not in answer.apart]
-        if others:
+    else:
+        yield f"{objective.first}: {names[0]}: {_with_rate(best, objective)}."
+        if others := [name for name in names[1:] if name not in answer.apart]:
             yield f"Not statistically distinguishable from it ({basis}): {format.listed(others, MOST_NAMES)}."
-        elif len(answer.tied) > len(answer.apart):
+        elif tied > len(answer.apart):
             yield f"These bucket sizes are not statistically distinguishable ({basis})."
-        yield _apart(answer)
-        yield _more_blocks(answer)
-    elif following and len(answer.slower) == 1:
-        yield f"{following.label} {worse} ({basis})."
-    elif following:
-        rest = format.count(len(answer.slower), "other configuration")
-        yield f"It is {objective.ahead} the {rest} ({basis}); the next, {following.label}, {worse}."
+        elif not tied and following and slower == 1:
+            yield f"{following.label} {worse} ({basis})."
+        elif not tied and following:
+            rest = format.count(slower, "other configuration")
+            yield f"It is {objective.ahead} the {rest} ({basis}); the next, {following.label}, {worse}."
+    if answer.apart:  # they shared no launch with the best, so little is known about them
+        known = "" if answer.apart_half_width is None else f", within {format.within(answer.apart_half_width)}"
+        listed = format.listed(answer.apart, MOST_NAMES)
+        yield f"Compared in separate launches{known}, so possibly as fast: {listed}."
+    if open_set:
+        yield _nominally(answer, best, objective)
+    yield _more_blocks(answer)
 
 
 def _with_rate(best: Candidate, objective: Objective) -> str:
@@ -299,14 +310,6 @@ def _with_rate(best: Candidate, objective: Objective) -> str:
 
 def _nominally(answer: Ranking, best: Candidate, objective: Objective) -> str:
     return f"{nominal(answer)}: {best.label}: {_with_rate(best, objective)}."
-
-
-def _apart(answer: Ranking) -> str:
-    """Return which of the tied shared no launch with the best, so that little is known about them."""
-    if not answer.apart:
-        return ""
-    known = "" if answer.apart_half_width is None else f", within {format.within(answer.apart_half_width)}"
-    return f"Compared in separate launches{known}, so possibly as fast: {format.listed(answer.apart, MOST_NAMES)}."
 
 
 def _more_blocks(answer: Ranking) -> str:
@@ -323,37 +326,13 @@ def _more_blocks(answer: Ranking) -> str:
     return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}{takes}."
 
 
-def _default(answer: Ranking, best: Candidate, objective: Objective) -> str:
-    default = answer.default
-    if default is None:
-        return ""
-    if default.case_id == best.case_id:
-        return f"{best.label} is PyTorch's default."
-    if default in answer.tied:
-        return f"PyTorch's default ({default.label}) is one of these."
-    return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(default.slower)}."
-
-
-def _other_training(answer: Ranking) -> Iterator[str]:
-    others = [each for each in (answer.best, *answer.tied) if each and each.other_training]
-    if others:
-        stale = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
-        yield f"Not equivalent to single-device training (stale gradients): {stale}."
-    if same := answer.same_training:
-        step_time = format.milliseconds(same.step_time_s)
-        yield f"The fastest that is equivalent to single-device training: {same.label}: {step_time} per step."
-
-
 def _staleness(of: Candidate) -> str:
     if of.staleness_mean is None or of.staleness_max is None:
         return "by how many updates is unknown"
     return format.staleness(of.staleness_mean, of.staleness_max)
 
 
-def _no_comm_baseline(answer: Ranking) -> str:
-    of = answer.no_comm_baseline
-    if of is None:
-        return ""
+def _no_comm_baseline(of: NoCommBaseline) -> str:
     step = f"Without communication ({of.strategy}) a step takes {format.milliseconds(of.step_time_s)}"
     if of.share is None:
         return f"{step}; no launch or repetition that counts connects it with the fastest."

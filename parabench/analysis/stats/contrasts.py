@@ -1,36 +1,71 @@
-"""Ratios between two sides, with intervals, tests, and the number of launches that a plan needs.
+"""The estimator: ratios between units, with simultaneous intervals, tests, and the number of launches for a plan.
 
-All functions take the logarithms of one number per launch. The steps of one launch are correlated, so they never count
-as independent samples: that raised 22-42% false alarms (docs/explanation/certainty.md).
+A launch gives one number. The steps of a launch are correlated, so they never count as independent samples: that raised
+22% to 42% false alarms (docs/explanation/certainty.md). All functions use the logarithms of these numbers, because
+noise is proportional to them. The model is
 
-Two error models:
+    log(number) = unit + block + noise
 
-- Paired: both sides ran interleaved, so each launch of one has a partner in the other. The differences of the partners
-  are tested with a t-test. This is the additive model of `block_model` for two units.
-- Unpaired: the variances of both means add up, with Satterthwaite's degrees of freedom (Welch's t-test). The variance
-  between sessions (`Between`) is added twice, once for each side.
+`fit` compares the configurations of a session (`best`, racing, bucket curves, scaling, crossovers). A unit is a
+configuration. A block is a launch that configurations shared, or a repetition, so differences between launches (clocks,
+temperature, other load) cancel.
 
-A configuration is judged by its own variance. A variance that is pooled over configurations is too small for the
-noisiest of them, so neither the false-alarm rate nor the bound would hold.
+- **Two strata.** Configurations that shared launches are a cohort, and are compared inside them. Cohorts are compared
+  by the levels of their launches, in which a repetition is the block: a split-plot experiment (W. G. Cochran and
+  G. M. Cox, "Experimental Designs", 2nd ed., 1957, section 7.1). Each pair has the variance of its stratum.
+- **Least squares.** The normal equations are singular: a constant can move from the units to the blocks of a component,
+  which has the units that blocks connect. These directions are known, so the rank is not guessed (J. A. John and
+  E. R. Williams, "Cyclic and Computer Generated Designs", 1995, section 1.3). Only units of one component have a ratio.
+- **Variances.** Four ranks on two cores are noisier than two, so each unit has its own variance, moderated by the
+  common one (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
+  Molecular Biology 3, 2004).
+- **Simultaneous intervals.** Comparisons with the best use Dunnett's one-sided quantile (J. C. Hsu, "Multiple
+  Comparisons", 1996, chapter 4), comparisons of all pairs Tukey and Kramer's method.
+
+`judge` compares two variants of each configuration (`ab`, `compare`, `noise`). A unit is a variant.
+
+- **Interleaved.** A block is a pair of launches. For two units the model is the t-test of the differences of pairs.
+- **Not interleaved.** The variants have no common block. The variances of both means add up, with Satterthwaite's
+  degrees of freedom (Welch's t-test). The variance between sessions (`Between`) is added once for each variant.
+- **Variances.** A variance that is pooled over configurations is too small for the noisiest of them, so a configuration
+  is judged by its own.
+
+`geometric_mean` is the mean of such a comparison over configurations. There, a block holds launches of all of them.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
+import scipy  # loads scipy.special, which takes a fifth of a second, when it is used
 from numpy.typing import ArrayLike
-from scipy.special import chdtrc, chdtri, nctdtr, nctdtrinc, stdtr, stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import MOST_ALIKE, dunnett, dunnett_cdf, studentized_range, t_quantile
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Places = np.ndarray[Any, np.dtype[np.int64]]
 Case = TypeVar("Case")
 
+# Smaller differences of logarithms are rounding: bytes can agree exactly.
+ROUNDING, DIGITS = 1e-9, 12
+# No plan has more blocks; the answer is then "more than".
+MOST_BLOCKS = 100
+# The weight, in degrees of freedom, of the common variance next to a case's own. In simulations Tukey's test with one
+# variance for all kept all of a flat curve in 80% of sessions if the noise of cases differs tenfold; with this weight
+# in 85% (3 blocks) to 95% (10 blocks), and no less otherwise (docs/explanation/certainty.md).
+COMMON_WEIGHT = 4.0
+# Smaller differences are not worth more blocks. It is also the tolerance of `compare`.
+SHARP_ENOUGH = 0.02
+# A set of several that is not narrower than this names no winner.
+TOO_WIDE = 0.05
 # The probability with which two equal sides pass in a plan, for all configurations together.
 POWER = 0.9
 # A side with fewer launches has no spread.
@@ -44,6 +79,307 @@ MOST_LAUNCHES = 500
 LEAST_SD = 1e-6
 # From so many standard errors on, the noise of a difference itself is negligible.
 MANY_ERRORS = 30.0
+
+
+# -- configurations of one session ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Comparisons of cases inside launches, or across cohorts by the levels of launches.
+
+    The fit of `units` has a `residual` standard deviation with `df` degrees of freedom. `scales` are the standard
+    errors of the differences of all pairs of cases, over the square root of 2; infinite for pairs that are not compared
+    here. Each case is compared with as many `others`, and the estimates of its differences have this mean
+    `correlation`.
+    """
+
+    units: int
+    residual: float
+    df: int
+    scales: Numbers
+    others: Places
+    correlation: Numbers
+
+    def of_pairs(self, confidence: float) -> float:
+        """Return Tukey's quantile for all pairs of cases. Across cohorts the degrees of freedom are those of the
+        levels, whose variance is the larger."""
+        cases = len(self.scales)
+        return studentized_range(cases, self.df, confidence) if self.df > 0 and cases > 1 else 1.0
+
+    def of_best(self, confidence: float | Numbers) -> Numbers:
+        """Return Dunnett's quantile of each case, times the square root of 2.
+
+        If a case is not compared with all others here, the probability of an error is shared by the number of
+        comparisons. Quantiles are interpolated between eighths of the correlation.
+        """
+        cases, df = len(self.scales), _freedom(self.df, self.units)
+        found, asked = np.ones(cases), np.broadcast_to(confidence, cases)
+        for count, own_confidence in set(zip(self.others.tolist(), asked.tolist(), strict=True)):
+            if count == 0 or df <= 0:
+                continue
+            own = (self.others == count) & (asked == own_confidence)
+            share = own_confidence ** (count / (cases - 1))
+            eighths = 8 * np.minimum(self.correlation[own], MOST_ALIKE)
+            knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
+            found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
+        return math.sqrt(2) * found
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The fitted configurations of a session, by case.
+
+    - `means`: the mean on the log scale, in the average block of its component.
+    - `variances`: the moderated variance of one launch; `own`: the variance of the mean.
+    - `component`: the number of its component.
+    - `strata`: inside launches (or repetitions, if no launch is shared), then across cohorts.
+    """
+
+    means: pd.Series[float]
+    variances: pd.Series[float]
+    own: Numbers
+    component: Places
+    n_blocks: int
+    strata: tuple[Stratum, ...]
+
+    @property
+    def cases(self) -> pd.Index[str]:
+        """The ids of the cases."""
+        return self.means.index
+
+    @property
+    def df(self) -> int:
+        """The degrees of freedom of comparisons inside blocks."""
+        return self.strata[0].df
+
+    def behind(self, case: str) -> pd.Series[float]:
+        """Return log(other / case); NaN for a case of another component."""
+        return (self.means - self.means[case]).where(self.component == self.component[self._at(case)])
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
+        own = self.means[self.component == np.bincount(self.component).argmax()]
+        return tuple(own.sort_values(kind="stable").index)
+
+    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> pd.Series[float]:
+        """Return the half-widths (log scale) of the intervals against each case, simultaneous for all pairs; infinite
+        if unknown."""
+        return self._widths(case, [stratum.of_pairs(confidence) for stratum in self.strata])
+
+    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
+        """Return how far (log scale) each case may be behind `case`, which has the lowest mean, and still be the best.
+
+        In `confidence` of sessions (one number for all, or one per case) the true best is no further behind. Infinite
+        if unknown.
+        """
+        return self._widths(case, [stratum.of_best(confidence) for stratum in self.strata])
+
+    def _widths(self, case: str, quantiles: Sequence[float | Numbers]) -> pd.Series[float]:
+        at = self._at(case)
+        pairs = zip(quantiles, self.strata, strict=True)
+        widths = np.min([quantile * stratum.scales[at] for quantile, stratum in pairs], axis=0)
+        widths[at] = 0.0
+        return pd.Series(widths, self.cases)
+
+    def own_half_widths(self) -> pd.Series[float]:
+        """Return the half-widths (log scale) of the intervals of single means; infinite without a residual."""
+        df = self.strata[-1].df
+        quantile = t_quantile((1 + CONFIDENCE) / 2, df) if df > 0 else math.inf
+        return pd.Series(quantile * np.sqrt(self.own) if df > 0 else np.inf, self.cases)
+
+    def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
+        """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
+        `case`. Cases of other components are left out: nothing is known."""
+        behind = self.behind(case)
+        near = behind.index[behind <= self.best_half_widths(case, confidence) + ROUNDING]
+        return sorted(near, key=lambda other: (self.means[other], other != case))
+
+    def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
+        """Return the fewest blocks, all cases in each, for at most `half_width` between the best and `among`; capped at
+        MOST_BLOCKS + 1. Without `among` the common noise decides. Across cohorts the noise of the levels counts too.
+
+        `at_least` uses the lower 95% bound of the noise.
+        """
+        places = self.cases.get_indexer(pd.Index(among or self.cases))
+        noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
+        needed = 2
+        for stratum in self.strata:
+            inside = stratum is self.strata[0]
+            if inside or np.isfinite(stratum.scales[np.ix_(places, places)]).any():
+                sd = noise if inside else stratum.residual
+                if at_least:
+                    sd *= math.sqrt(stratum.df / scipy.special.chdtri(stratum.df, 1 - CONFIDENCE))
+                needed = max(needed, _fewest_blocks(stratum.units, sd, half_width))
+        return needed
+
+    def _at(self, case: str) -> int:
+        return cast("int", self.cases.get_loc(case))
+
+
+@lru_cache(maxsize=256)
+def _fewest_blocks(units: int, noise: float, half_width: float) -> int:
+    """Return the fewest blocks for a half-width, which is d * noise * sqrt(2 / blocks): enough if the probability of
+    Dunnett's t below half_width * sqrt(blocks / 2) / noise reaches CONFIDENCE."""
+    if noise < ROUNDING:
+        return 2
+
+    def enough(blocks: int) -> bool:
+        d = half_width * math.sqrt(blocks / 2) / noise
+        return dunnett_cdf(d, units - 1, _freedom((units - 1) * (blocks - 1), units)) >= CONFIDENCE
+
+    return 2 + bisect.bisect_left(range(2, MOST_BLOCKS + 1), True, key=enough)
+
+
+def _freedom(df: int, units: int) -> float:
+    """Return the degrees of freedom of the variance of a difference between two means, from moderated variances.
+
+    It follows from the variance of that variance if units are equally noisy (F. E. Satterthwaite, 1946): fewer than the
+    `df` of the common variance, and equal to it for two `units`.
+    """
+    if df < 1:
+        return 0.0
+    own = df / units
+    return (COMMON_WEIGHT + own) ** 2 / (own / 2 + COMMON_WEIGHT * (COMMON_WEIGHT + 2 * own) / df)
+
+
+def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
+    """Fit the launches of a table like `numbers.numbers`; `number` is above 0.
+
+    Launches with the same `shared_launch` are compared inside it.
+    """
+    case, block, y = np.asarray(launches["case"]), np.asarray(launches["repetition"]), logs_of(launches[number])
+    shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
+    none_shared = len(np.unique(shared)) == len(y)
+    inner = _least_squares(case, *((block, y) if none_shared else (shared, y, turn_weights(launches))))
+    means, own, component = inner.means, inner.own, inner.component
+    same = component[:, None] == component
+    twins = same & ~np.eye(len(means), dtype=bool)
+    strata = [_stratum(inner, inner.scales, twins, own, np.zeros_like(inner.scales))]
+    if not none_shared:
+        # The difference of a case from an average case of its cohort, and the level of each launch for such a case.
+        over = means - (same @ means) / same.sum(axis=1)
+        place, launch = pd.factorize(case)[0], pd.factorize(shared)[0]
+        levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
+        first = np.unique(launch, return_index=True)[1]
+        outer = _least_squares(component[place[first]], block[first], levels)
+        cohort = pd.Index(outer.units).get_indexer(pd.Index(component))
+        # The variance of a case's mean around its cohort's mean; 0 if the case is alone in it.
+        within, level = own * (1 - 1 / same.sum(axis=1)), outer.own[cohort]
+        means, own, component = over + outer.means[cohort], level + within, outer.component[cohort]
+        scales = np.sqrt(outer.scales[np.ix_(cohort, cohort)] ** 2 + np.add.outer(within, within) / 2)
+        strata.append(_stratum(outer, scales, ~same, own, twins * level))
+    cases, blocks = pd.Index(inner.units), len(np.unique(block))
+    return Effects(pd.Series(means, cases), pd.Series(inner.variances, cases), own, component, blocks, tuple(strata))
+
+
+class _Fit(NamedTuple):
+    """A model fitted by least squares: per unit its mean, its component, the variance of a launch and of its mean."""
+
+    units: Any
+    means: Numbers
+    component: Places
+    variances: Numbers
+    own: Numbers
+    scales: Numbers
+    residual: float
+    df: int
+
+
+def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Numbers) -> Stratum:
+    """Return the comparisons of `pairs` of cases, from the variance of each case's `own` mean.
+
+    Comparisons of a case share its own mean. So their correlation is a half if all means are equally certain, and less
+    for a case of more launches than others, whose quantile is larger. Those with two cases of one cohort also share its
+    level, whose variance is `common` to the two.
+    """
+    others = pairs.sum(axis=1)
+    # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
+    mean = pairs @ own / np.maximum(others, 1)
+    level = ((pairs @ common) * pairs).sum(axis=1) / np.maximum(others * (others - 1), 1)
+    # Without a residual the variances are unknown.
+    known = pairs & np.isfinite(scales) & (of.df > 0)
+    correlation = _ratio(own + level, own + mean)
+    return Stratum(len(of.units), of.residual, of.df, np.where(known, scales, np.inf), others, correlation)
+
+
+def _ratio(part: Numbers, whole: Numbers) -> Numbers:
+    """Return a ratio of variances: a half if there is no noise at all."""
+    found: Numbers = np.divide(part, whole, out=np.full(len(part), 0.5), where=whole > 0)
+    return found
+
+
+def turn_weights(launches: pd.DataFrame) -> Numbers | None:
+    """Return the weight of each launch, its number of `turns`, on average 1 among those that share a launch: with twice
+    as many, it has half the variance. `None` if that is unknown."""
+    if "turns" not in launches:
+        return None
+    turns, shared = np.asarray(launches["turns"], dtype=float), launches["shared_launch"].duplicated(keep=False)
+    return turns / turns[shared].mean() if shared.any() else None
+
+
+def _least_squares(of_unit: Any, of_block: Any, y: Numbers, weight: Numbers | None = None) -> _Fit:
+    """Fit log(number) = unit + block by weighted least squares, with the solution of the least norm.
+
+    A launch of twice the weight has half the variance.
+    """
+    weight = np.ones(len(y)) if weight is None else weight
+    unit, units = pd.factorize(np.asarray(of_unit))
+    block, blocks = pd.factorize(np.asarray(of_block))
+    k, b = len(units), len(blocks)
+    design = np.zeros((len(y), k + b))
+    design[np.arange(len(y)), unit] = design[np.arange(len(y)), k + block] = 1.0
+    component = components(unit, block)
+    sign = np.repeat([1.0, -1.0], [k, b])
+    null = np.outer(sign, sign) * (component[:, None] == component) / np.bincount(component)[component]
+    weighted = design.T * weight
+    solve = (np.linalg.inv(weighted @ design + null) - null) @ weighted
+    effects = solve @ y
+    means, levels = np.split(effects, [k])
+    df = len(y) - (k + b - len(np.unique(component)))
+    error = np.sqrt(weight) * (y - design @ effects)
+    residual = math.sqrt(float(error @ error) / df) if df > 0 else math.nan
+    # The degrees of freedom of a row are 1 minus its leverage.
+    freedom = np.bincount(unit, 1 - np.einsum("ij,ji->i", design, solve))
+    variances = moderated(np.bincount(unit, error**2), freedom, residual, COMMON_WEIGHT)
+    covariance = (solve[:k] * (variances[unit] / weight)) @ solve[:k].T
+    apart = np.add.outer(covariance.diagonal(), covariance.diagonal()) - 2 * covariance
+    own_component, block_component = np.split(component, [k])
+    # The solution splits the level of a component between units and blocks; the units get all of it. Units with equal
+    # numbers get equal means, although sums of floats differ in their last digits.
+    means = means + (np.bincount(block_component, levels) / np.bincount(block_component))[own_component]
+    comparable = own_component[:, None] == own_component
+    return _Fit(
+        units,
+        np.round(means, DIGITS),
+        own_component,
+        variances,
+        variances / np.bincount(unit, weight),
+        np.where(comparable, np.sqrt(np.maximum(0.0, apart) / 2), np.inf),
+        residual,
+        df,
+    )
+
+
+def components(unit: Places, block: Places) -> Places:
+    """Return the number of the component of each unit, then of each block: launches connect them."""
+    of_unit = np.arange(unit.max() + 1)
+    while True:
+        of_block, joined = np.full(block.max() + 1, len(of_unit)), of_unit.copy()
+        np.minimum.at(of_block, block, of_unit[unit])
+        np.minimum.at(joined, unit, of_block[block])
+        if (joined == of_unit).all():
+            return np.unique(np.concatenate([of_unit, of_block]), return_inverse=True)[1]
+        of_unit = joined
+
+
+def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
+    """Return a variance from a sum of squares and its degrees of freedom, moderated by the `common` standard deviation,
+    which counts like `weight` more values."""
+    return (weight * common**2 + squares) / (weight + df)
+
+
+# -- two variants of each configuration -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,7 +408,7 @@ class Between:
         If the launches of one session differ by more, that is used instead: on a machine that drifts, the mean of a
         session is no more certain than one launch. With an allowance of 0, sessions do not differ.
         """
-        df, within = _within(logs)
+        df, within = _within_sessions(logs)
         if allowance and within > allowance**2:
             return cls(within, float(df), 0.0, 0)
         return cls(allowance**2, math.inf, 0.0, 0)
@@ -80,22 +416,17 @@ class Between:
     @classmethod
     def measured(cls, logs: Sequence[Numbers]) -> Between:
         """Return the variance of the means of several sessions."""
-        _, within = _within(logs)
-        means = np.array([session.mean() for session in logs])
-        return cls(
-            variance=max(float(means.var(ddof=1)), LEAST_SD**2),
-            df=len(logs) - 1.0,
-            launches=within * float(np.mean([1 / len(session) for session in logs])),
-            sessions=len(logs),
-        )
+        launches = _within_sessions(logs)[1] * float(np.mean([1 / len(session) for session in logs]))
+        variance = float(np.var([session.mean() for session in logs], ddof=1))
+        return cls(max(variance, LEAST_SD**2), len(logs) - 1.0, launches, len(logs))
 
 
-def _within(logs: Sequence[Numbers]) -> tuple[int, float]:
+def _within_sessions(logs: Sequence[Numbers]) -> tuple[int, float]:
     """Return the degrees of freedom and the variance of one launch within its session; 0 if it is unknown."""
     several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
     df = sum(len(session) - 1 for session in several)
-    squares = sum((len(session) - 1) * float(session.var(ddof=1)) for session in several)
-    return df, squares / df if df else 0.0
+    squares = sum(float(((session - session.mean()) ** 2).sum()) for session in several)
+    return df, squares / df if df > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -119,22 +450,12 @@ class TTest:
 
     def bound(self, confidence: float) -> float:
         """Return the one-sided upper bound of the difference; for a lower bound, pass 1 - confidence."""
-        return self.difference + self.error * float(stdtrit(self.df, confidence))
+        return self.difference + self.error * float(scipy.special.stdtrit(self.df, confidence))
 
-    @property
-    def low(self) -> float:
-        """The lower end of the two-sided 95% interval."""
-        return self.bound((1 - CONFIDENCE) / 2)
-
-    @property
-    def high(self) -> float:
-        """The upper end of the two-sided 95% interval."""
-        return self.bound((1 + CONFIDENCE) / 2)
-
-    @property
-    def upper(self) -> float:
-        """The one-sided 95% upper bound."""
-        return self.bound(CONFIDENCE)
+    # The ends of the two-sided 95% interval, and the one-sided 95% upper bound.
+    low = property(lambda self: self.bound((1 - CONFIDENCE) / 2))
+    high = property(lambda self: self.bound((1 + CONFIDENCE) / 2))
+    upper = property(lambda self: self.bound(CONFIDENCE))
 
     def launches_for(self, tolerance: float) -> int | None:
         """Return the launches per side with which `upper` of two equal sides is below `tolerance`, a fraction.
@@ -142,13 +463,15 @@ class TTest:
         The plan holds with probability POWER in all configurations together (Bonferroni). Return None if it needs more
         than MOST_LAUNCHES, or if sessions differ too much for any number.
         """
-        df = [count - 1.0 for count in self.counts]
-        planned = [v * own / float(chdtri(own, SURE_ENOUGH)) for v, own in zip(self.variances, df, strict=True)]
-        power = 1 - (1 - POWER) / self.among
-        needed = launches_for(math.log1p(tolerance), planned, power, self.between)
-        if needed is not None and self.upper >= math.log1p(tolerance):
+        limit, n = math.log1p(tolerance), np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
+        df = np.array(self.counts) - 1.0
+        variances = np.array(self.variances) * df / scipy.special.chdtri(df, SURE_ENOUGH)
+        error, error_df = _standard_error(np.outer(variances, n**0), np.array([n] * len(df)), [self.between] * len(n))
+        enough = shown(limit / error, error_df) >= 1 - (1 - POWER) / self.among
+        needed = int(n[enough.argmax()])
+        if self.upper >= limit:
             needed = max(needed, min(self.counts) + 1)
-        return needed if needed is None or needed <= MOST_LAUNCHES else None
+        return needed if enough.any() and needed <= MOST_LAUNCHES else None
 
 
 def judge(
@@ -165,18 +488,18 @@ def judge(
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)
         for case, sides in cases.items()
-        if min(len(side) for side in sides) >= FEWEST_LAUNCHES
+        if min(map(len, sides)) >= FEWEST_LAUNCHES
     }
     if not logs:
         return {}
     if paired:
         logs = {case: (candidate - base,) for case, (base, candidate) in logs.items()}
     own = [tuple(max(float(side.var(ddof=1)), LEAST_SD**2) for side in sides) for sides in logs.values()]
-    counts = [tuple(len(side) for side in sides) for sides in logs.values()]
+    counts = [tuple(map(len, sides)) for sides in logs.values()]
     beside = [None if between is None or paired else between.get(case) for case in logs]
     error, df = _standard_error(np.array(own).T, np.array(counts, dtype=float).T, beside)
     difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
-    p_slower, p_faster = (holm(stdtr(df, sign * difference / error)) for sign in (-1, 1))
+    p_slower, p_faster = (holm(scipy.special.stdtr(df, sign * difference / error)) for sign in (-1, 1))
     numbers = zip(difference.tolist(), error.tolist(), df.tolist(), p_slower, p_faster, strict=True)
     return {
         case: TTest(*numbers_of, own[i], counts[i], beside[i], len(logs))
@@ -209,38 +532,24 @@ def holm(p_values: Sequence[float] | Numbers) -> list[float]:
     return found
 
 
-def launches_for(
-    difference: float, variances: Sequence[float], power: float, between: Between | None = None
-) -> int | None:
-    """Return the fewest launches per side with which the upper bound of two equal sides is below `difference`.
-
-    This holds with probability `power`; None beyond MOST_LAUNCHES. `variances` are those of one launch of each side, or
-    the one of the differences of paired launches.
-    """
-    n = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
-    each = np.array(variances)[:, None] * np.ones_like(n)
-    error, df = _standard_error(each, np.array([n] * len(variances)), [between] * len(n))
-    enough = shown(difference / error, df) >= power
-    return int(n[enough.argmax()]) if enough.any() else None
-
-
 def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbers:
     """Return the probability that a one-sided t-test shows a difference of so many standard errors.
 
     It is also the probability that the one-sided bound of two equal sides rules the difference out: that of a
     noncentral t beyond the quantile of t.
     """
-    quantile = stdtrit(df, confidence)
+    quantile = scipy.special.stdtrit(df, confidence)
     # For many errors scipy returns NaN or a wrong number. There, t is only small if the variance is overestimated by so
     # much, which is the upper tail of a chi-square.
-    large = chdtrc(df, df * (errors / quantile) ** 2)
-    found: Numbers = 1 - np.where(np.asarray(errors) > MANY_ERRORS, large, nctdtr(df, errors, quantile))
+    large = scipy.special.chdtrc(df, df * (errors / quantile) ** 2)
+    small = scipy.special.nctdtr(df, errors, quantile)
+    found: Numbers = 1 - np.where(np.asarray(errors) > MANY_ERRORS, large, small)
     return found
 
 
 def errors_shown(df: Numbers, confidence: float, power: float) -> Numbers:
     """Return the difference, in standard errors, that such a test shows with probability `power`."""
-    found: Numbers = nctdtrinc(df, 1 - power, stdtrit(df, confidence))
+    found: Numbers = scipy.special.nctdtrinc(df, 1 - power, scipy.special.stdtrit(df, confidence))
     return found
 
 
@@ -249,28 +558,25 @@ def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Betwe
 
     `variances` of one launch and `counts` have the shape (sides, differences).
     """
-    part = variances / counts
-    launches = part.sum(axis=0)
-    df = launches**2 / (part**2 / (counts - 1)).sum(axis=0)
-    return _with_sessions(launches, df, counts.min(axis=0) - 1, between)
+    return _with_sessions(variances / counts, counts - 1, between)
 
 
-def _with_sessions(
-    launches: Numbers, df: Numbers, fewest_df: Numbers, between: Sequence[Between | None]
-) -> tuple[Numbers, Numbers]:
-    """Return the standard errors and degrees of freedom of differences of the means of two sessions.
+def _with_sessions(means: Numbers, df: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
+    """Return the same from the variances of `means`, and their degrees of freedom.
 
-    `launches` is the variance that their launches alone give, with `df` degrees of freedom, of which the side with
-    fewer has `fewest_df`. A variance that was measured between sessions contains the noise of their launches, so only
-    what goes beyond it is added.
+    A variance that was measured between sessions contains the noise of their launches, so only the excess is added.
     """
+    launches = means.sum(axis=0)
     rows = [(each.variance, each.df, each.launches) if each is not None else (0.0, math.inf, 0.0) for each in between]
     session, session_df, held = np.array(rows).T
     measured = np.array([each is not None and each.sessions > 0 for each in between])
     own = np.where(measured, np.maximum(0.0, launches - 2 * held), launches)
-    own_df = np.where(measured, fewest_df, df)
+    own_df = np.where(measured, df.min(axis=0), launches**2 / (means**2 / df).sum(axis=0))
     total = own + 2 * session
     return np.sqrt(total), total**2 / (own**2 / own_df + (2 * session) ** 2 / session_df)
+
+
+# -- the mean over configurations -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -321,11 +627,11 @@ def geometric_mean(
     if not enough:
         why = f"an interval needs {FEWEST_LAUNCHES} launches of a case on each side"
         return Mean(ratio, cases=len(known), reason=why)
-    variances, df = np.array([_variance(side) for side in sides]).T
-    launches = variances.sum()
-    own_df = launches**2 / (variances**2 / df).sum()
-    error, whole_df = _with_sessions(np.array([launches]), np.array([own_df]), np.array([df.min()]), [between])
-    half = float(stdtrit(whole_df[0], (1 + CONFIDENCE) / 2) * error[0])
+    fewest = np.array([side.count().min() for side in sides])
+    variances = fewest / (fewest - 1) * [float((_shares(side) ** 2).sum()) for side in sides]
+    variances = np.maximum(variances, LEAST_SD**2 / np.array([len(side) for side in sides]))
+    error, df = _with_sessions(variances[:, None], fewest[:, None] - 1.0, [between])
+    half = float(scipy.special.stdtrit(df[0], (1 + CONFIDENCE) / 2) * error[0])
     session = (between.sd, between.sessions) if between is not None else (None, 0)
     return Mean(ratio, factor(difference - half), factor(difference + half), len(enough), "", *session)
 
@@ -347,10 +653,3 @@ def _table(cases: Sequence[pd.Series[float]]) -> pd.DataFrame:
 def _shares(table: pd.DataFrame) -> pd.Series[float]:
     """Return `u` of `geometric_mean`, by block."""
     return ((table - table.mean()) / table.count()).sum(axis=1) / table.shape[1]
-
-
-def _variance(table: pd.DataFrame) -> tuple[float, float]:
-    """Return the variance of a side's mean, and its degrees of freedom."""
-    fewest = int(table.count().min())
-    variance = fewest / (fewest - 1) * float((_shares(table) ** 2).sum())
-    return max(variance, LEAST_SD**2 / len(table)), fewest - 1

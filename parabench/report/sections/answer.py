@@ -12,7 +12,7 @@ from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
 from parabench.report.figures.curves import algorithms, buckets, heat, scaling
 from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked

@@ -12,7 +12,7 @@ from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import of_turns
 from parabench.analysis.session import session_data
-from parabench.analysis.stats.block_model import SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.build import render
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK

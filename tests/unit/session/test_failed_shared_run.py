@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import defaultdict
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,6 @@ from rich.console import Console
 
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.ranking.words import PLACES
 from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
@@ -64,7 +64,7 @@ def best_json(folder):
     result = CliRunner().invoke(main, ["best", str(folder / "out"), "--json", "-"])
     assert result.exit_code in (0, 1, 3), result.output
     told = json.loads(result.stdout)
-    places = {place: [] for place in PLACES}
+    places = defaultdict(list)
     for row in told["tables"]["candidates"]:
         places[row["place"]].append(row)
     return places | {"winner": told["tables"]["workloads"][0]["winner"], "sentences": told["sentences"]}

@@ -20,7 +20,7 @@ from answers_helpers import check, sweet_spots
 from command_line import command_of
 from fake_launch import FakeLauncher
 from parabench.analysis.numbers import numbers
-from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
+from parabench.analysis.ranking.race import FEWEST_BLOCKS, next_seconds, undecided
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.plan.case import Case
@@ -117,9 +117,7 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     answer = sweet_spots(results)[0]
     assert answer.more_blocks is None
     assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
-    for block in range(3, blocks + 1):
-        assert f"block {block}: 2 candidates left, about " in said
-    assert f"nothing is left to decide after {blocks} blocks" in said
+    assert said.count("2 of 4 cases may be the fastest, ±") == blocks - 2
     assert results.session["finished_utc"].notna().all()
     # That some have more launches than others is no defect of anything.
     assert {finding.code for finding in check(results)} <= {"few_launches"}
@@ -135,19 +133,18 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     run(suite, tmp_path, Noisy(0.01), until_decided=False)
     results = stored(tmp_path)
     launches = numbers(results, select_session(results))
-    left = candidates(launches)
-    needs = block_seconds(launches, left.cases)
-    longest = launches[launches["bucket_mib"].isin(NEAR)].groupby("case")["wall_s"].max()
-    assert needs == pytest.approx(longest.sum())
+    left = undecided(launches, raced=False)
+    needs = next_seconds(launches, left.cases)
+    last = launches[launches["repetition"].eq(1) & launches["bucket_mib"].isin(NEAR)]
+    assert needs == pytest.approx(last["wall_s"].sum())
     assert 0.3 < needs < 0.5
 
     said: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
         assert late.next_block(store, 1, plan_of(results), said.append, "go on") is None
-        assert said == [
-            "the budget of 1 min has 0.40 s left, and a block of 2 candidates takes 0.40 s; go on with: go on"
-        ]
+        assert said[0].startswith("2 of 4 cases may be the fastest, ±")
+        assert said[0].endswith(": the race ends after 60 s")
         early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
         grown = early.next_block(store, 1, plan_of(results), said.append, "go on")
     assert grown is not None
@@ -158,23 +155,19 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
 def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path) -> None:
     code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
     assert code == 0
-    assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so
-    assert "more than 100 blocks would be needed to resolve 2%, so no more are run: too noisy" in said
     results = stored(tmp_path)
-    assert plan_of(results).blocks == FEWEST_BLOCKS
+    assert plan_of(results).blocks == FEWEST_BLOCKS  # with fewer blocks the noise is not known
     launches = numbers(results, select_session(results))
-    minutes = math.ceil(95 * block_seconds(launches, candidates(launches, patient=True).cases) / 60)
+    minutes = math.ceil(95 * next_seconds(launches, launches["case"].unique()) / 60)
     anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
-    assert said.splitlines()[-1] == f"go on for up to 100 blocks anyway with: {anyway}"
+    assert f"too noisy: 100 blocks would hardly resolve 2%; go on anyway with: {anyway}" in said
     command_of("run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
     assert grown is not None
-    assert lines == [
-        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to resolve 2%"
-    ]
+    assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 cases may be the fastest, ±")
 
 
 def of(*launches: object, path: Path) -> pd.DataFrame:
@@ -195,7 +188,7 @@ def test_works_are_decided_apart(tmp_path: Path) -> None:
         for each, seconds in zip(both, level[batch], strict=True)
     ]
     launches += [fake_results.launch(alone, 0.04, block=block) for block in range(3)]
-    left = candidates(of(*launches, path=tmp_path / "results.db"))
+    left = undecided(of(*launches, path=tmp_path / "results.db"), raced=False)
     assert set(left.cases) == {case.id for case in work[8]}
-    assert left.more_blocks is not None
-    assert left.too_noisy == ()
+    assert left.half_width is not None
+    assert not left.too_noisy

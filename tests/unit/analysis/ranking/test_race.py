@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from parabench.analysis.ranking.race import Exit, Look, confidence_of, exits, race
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 
 
 def simulated(truth, noise, looks, rounds=None, seed=0):

@@ -15,8 +15,8 @@ from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.ranking import marks
 from parabench.analysis.ranking.words import lines, notes, sentence
 from parabench.analysis.session import SessionData, select_session
-from parabench.analysis.stats import block_model as effects_module
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats import contrasts as effects_module
+from parabench.analysis.stats.contrasts import fit
 from parabench.analysis.stats.quantiles import dunnett
 from parabench.report.build import render
 from parabench.store.record import Status
@@ -63,11 +63,11 @@ def test_blocks_for_is_the_fewest_that_resolve_a_difference():
     for n in (blocks, blocks - 1):
         own, df = 3 * (n - 1) / 4, 3 * (n - 1)
         freedom = (weight + own) ** 2 / (own / 2 + weight * (weight + 2 * own) / df)
-        widths.append(dunnett(3, freedom, 0.95) * effects.residual * math.sqrt(2 / n))
+        widths.append(dunnett(3, freedom, 0.95) * effects.strata[0].residual * math.sqrt(2 / n))
     assert widths[0] <= 0.02 < widths[1]
-    quiet, *_, loud, loudest = sorted(effects.variances, key=effects.variances.__getitem__)
+    quiet, *_, loud, loudest = sorted(effects.cases, key=effects.variances.__getitem__)
     assert effects.blocks_for(0.01, among=[quiet]) < effects.blocks_for(0.01, among=[loudest])
-    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.variances))
+    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.cases))
 
 
 def test_who_may_be_the_best_is_who_has_0_in_its_interval(tmp_path):

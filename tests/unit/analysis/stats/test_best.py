@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 from parabench.analysis.stats.quantiles import dunnett
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.simulator import numbers
 from parabench.analysis.ranking.ranking import Ranking, answers
 from parabench.analysis.ranking.words import sentence
-from parabench.analysis.stats.block_model import ROUNDING, fit
+from parabench.analysis.stats.contrasts import ROUNDING, fit
 from parabench.plan.case import Case
 
 # What a case does in a repetition: it is not launched, has its own launch, or one of two that cases share.

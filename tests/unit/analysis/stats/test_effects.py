@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.stats.block_model import COMMON_WEIGHT, fit
+from parabench.analysis.stats.contrasts import COMMON_WEIGHT, fit
 from parabench.analysis.stats.quantiles import studentized_range
 
 
@@ -71,11 +71,11 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     assert effects.df == df
     assert [effects.means[case] for case in effects.cases] == pytest.approx(means.tolist(), abs=1e-9)
     if df == 0:
-        assert math.isnan(effects.residual)
+        assert math.isnan(effects.strata[0].residual)
         assert effects.half_widths(effects.cases[0])[effects.cases[1]] == math.inf
         return
-    assert effects.residual == pytest.approx(residual, rel=1e-9)
-    assert list(effects.variances.values()) == pytest.approx(variances.tolist(), rel=1e-9)
+    assert effects.strata[0].residual == pytest.approx(residual, rel=1e-9)
+    assert list(effects.variances) == pytest.approx(variances.tolist(), rel=1e-9)
     q = studentized_range(len(effects.cases), df, 0.95)
     for i, case in enumerate(effects.cases):
         assert effects.half_widths(case).tolist() == pytest.approx((q * scales[i]).tolist(), rel=1e-9, abs=1e-9)

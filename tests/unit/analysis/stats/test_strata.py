@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.contrasts import fit
 
 # Three cases take turns, two others too, and one has launches of its own.
 COHORTS = (("a", "b", "c"), ("d", "e"), ("f",))
@@ -32,14 +32,14 @@ def session(rng, blocks=6, launch_sd=LAUNCH_SD, turn_sd=TURN_SD, cohorts=COHORTS
 
 def test_cases_of_shared_launches_have_narrower_intervals():
     effects = fit(session(np.random.default_rng(0)))
-    assert effects.between is not None
+    assert len(effects.strata) == 2
     assert effects.n_blocks == 6
     assert effects.half_widths("a")["b"] < 0.03
     assert effects.half_widths("a")["d"] > 0.1
     assert effects.half_widths("a")["d"] == pytest.approx(effects.half_widths("d")["a"])
     assert effects.half_widths("d")["f"] == pytest.approx(effects.half_widths("f")["d"])
     assert effects.means["b"] - effects.means["a"] == pytest.approx(math.log(1.02), abs=0.02)
-    assert effects.own_half_width("a") > 0.05
+    assert effects.own_half_widths()["a"] > 0.05
     behind = effects.best_half_widths("a")
     assert all(behind[case] < effects.half_widths("a")[case] for case in "bcdef")
     assert behind["b"] < 0.03 < 0.1 < behind["d"]
@@ -48,8 +48,8 @@ def test_cases_of_shared_launches_have_narrower_intervals():
 def test_without_a_shared_launch_it_is_the_model_of_blocks():
     alone = session(np.random.default_rng(1), cohorts=tuple((case,) for case in CASES))
     effects, known = fit(alone), fit(alone.drop(columns="shared_launch"))
-    assert effects.between is None
-    assert effects.means == known.means
+    assert len(effects.strata) == 1
+    assert effects.means.equals(known.means)
 
 
 def test_one_launch_of_each_cohort_decides_nothing_between_them():
