@@ -14,7 +14,6 @@ from parabench.analysis.history import (
     History,
     Series,
     arrow,
-    note,
     of_visits,
     sentence,
     visits_of,
@@ -38,7 +37,7 @@ from parabench.report.figures.figures import (
 from parabench.report.page import fill
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 from parabench.report.spec import FORMATS, Section, Table
-from parabench.store.results import Results, records
+from parabench.store.results import Results
 
 _ms = FORMATS["ms"]
 # The most figures, and the most lines of a figure, which have different symbols.
@@ -55,14 +54,12 @@ _MOST_TICKS, _LONGEST = 4, 60
 
 def history_section(results: Results, session: Session) -> Section | None:
     """Return the section of the newest sessions of the suite, and `session`; None if no case was measured twice."""
-    trained = set(results.of_kind("training"))
-    listed = records(results.listed, ("started_utc", "id", "suite"))
-    own = sorted((row["started_utc"], row["id"]) for row in listed if row["suite"] == session.suite)
-    ids = [at for _, at in own if at in trained]
+    trained = results.listed["id"].isin(list(results.of_kind("training"))) & (results.listed["suite"] == session.suite)
+    ids = results.listed[trained].sort_values(["started_utc", "id"])["id"].tolist()
     kept = {*ids[-MOST_SESSIONS:], session.id}
     history = of_visits(visits_of([results.of(kept)]))
     judged = [at for at, visit in enumerate(history.visits) if visit.session.judged]
-    if not any(series.measured["visit"].isin(judged).sum() >= FEWEST for series in history.series):
+    if not any(series["measured"]["visit"].isin(judged).sum() >= FEWEST for series in history.series):
         return None
     left = len(ids) - len(kept)
     older = f" `parabench history` also shows {format.count(left, 'older session')} of this suite." if left else ""
@@ -116,16 +113,18 @@ def _section(history: History, lead: str) -> Section:
 
 def _panels(history: History) -> list[Panel]:
     """Return a figure for each suite, strategy, world size and workload; the newest changes first."""
-    drawn = [series for series in history.series if len(series.measured)]
+    drawn = [series for series in history.series if len(series["measured"])]
     if not drawn:
         return []
-    fields = pd.DataFrame([each.case.to_dict() | {"device": each.device, "suite": each.suite} for each in drawn])
+    fields = pd.DataFrame(
+        [each["case"].to_dict() | {"device": each["device"], "suite": each["suite"]} for each in drawn]
+    )
     differing = [name for name in ("suite", *WORK) if fields[name].nunique(dropna=False) > 1]
     panels = []
     for _, group in fields.groupby(["strategy", "world_size", *differing], sort=False, dropna=False):
         first = drawn[group.index[0]]
-        ranks, work = format.count(first.case.world_size, "rank"), work_text(fields.loc[group.index[0], differing])
-        title = " · ".join(filter(None, (f"{first.case.strategy}, {ranks}", work)))
+        ranks, work = format.count(first["case"].world_size, "rank"), work_text(fields.loc[group.index[0], differing])
+        title = " · ".join(filter(None, (f"{first['case'].strategy}, {ranks}", work)))
         panels.append(_over_time(history, [drawn[at] for at in group.index[:_MOST_LINES]], title))
     return panels
 
@@ -133,9 +132,9 @@ def _panels(history: History) -> list[Panel]:
 def _over_time(history: History, drawn: Sequence[Series], title: str) -> Panel:
     """Return a figure of cases of one suite: a mark with an interval for each session, a line for the levels, and a
     dotted line before a session with another machine or software."""
-    places = [i for i, visit in enumerate(history.visits) if visit.session.suite == drawn[0].suite]
+    places = [i for i, visit in enumerate(history.visits) if visit.session.suite == drawn[0]["suite"]]
     at = {visit: x for x, visit in enumerate(places)}
-    colors = [colour_of(ALGORITHM, series.case.algorithm) for series in drawn]
+    colors = [colour_of(ALGORITHM, series["case"].algorithm) for series in drawn]
     traces: list[Trace] = []
     for i, (series, color) in enumerate(zip(drawn, colors, strict=True)):
         dash = _DASHES[colors[:i].count(color) % len(_DASHES)]
@@ -162,20 +161,20 @@ def _over_time(history: History, drawn: Sequence[Series], title: str) -> Panel:
 
 def _line(history: History, series: Series, at: dict[int, int], line: dict[str, Any], symbol: str) -> Iterator[Trace]:
     """Yield the step times and the levels of a case, which the page's filters select together."""
-    points, shifts = series.measured, {shift.visit: shift for shift in series.shifts}
+    points, shifts = series["measured"], {shift["visit"]: shift for shift in series["shifts"]}
     visits, step_s = points["visit"].tolist(), points["step_time_s"]
     hovers = []
     for visit, time_s in zip(visits, step_s, strict=True):
         session, shift = history.visits[visit].session, shifts.get(visit)
-        change = [f"{format.signed(shift.change)} from here on"] if shift else []
+        change = [f"{format.signed(shift['change'])} from here on"] if shift else []
         commit = f", commit {session.commit}" if session.commit else ""
-        found = [short(arrow(each), _LONGEST) for each in (shift.changed if shift else history.machine[visit])]
-        told = [f"{series.label}: {_ms(time_s)} ms", f"{session.day}, {short(session.name, _LONGEST)}{commit}"]
+        found = [short(arrow(each), _LONGEST) for each in (shift["changed"] if shift else history.machine[visit])]
+        told = [f"{series['label']}: {_ms(time_s)} ms", f"{session.day}, {short(session.name, _LONGEST)}{commit}"]
         hovers.append("<br>".join(map(plain, [*told, *change, *found[:MOST_CHANGES]])))
     # Without the parts of the label that are in the heading of the figure.
-    ranks = f", {format.count(series.case.world_size, 'rank')}"
-    name = cut(series.label.removeprefix(f"{series.case.strategy} ").replace(ranks, "", 1), LEGEND_NAME)
-    group = {"legendgroup": series.case.id, "meta": series.case.id}
+    ranks = f", {format.count(series['case'].world_size, 'rank')}"
+    name = cut(series["label"].removeprefix(f"{series['case'].strategy} ").replace(ranks, "", 1), LEGEND_NAME)
+    group = {"legendgroup": series["case_id"], "meta": series["case_id"]}
     marker = {
         "color": line["color"],
         "symbol": ["diamond" if visit in shifts else symbol for visit in visits],
@@ -189,12 +188,12 @@ def _line(history: History, series: Series, at: dict[int, int], line: dict[str, 
         hovers,
         marker,
         # Without levels, lines connect the marks.
-        mode="lines+markers" if series.why_not else "markers",
+        mode="lines+markers" if series["why_not"] else "markers",
         line=line | {"width": 1},
         error_y=ERROR_BARS | {"thickness": 1, "width": 0} | error,
         **group,
     )
-    levels = series.points[series.points["level_s"].notna()]
+    levels = series["points"][series["points"]["level_s"].notna()]
     yield {
         "type": "scatter",
         "mode": "lines",
@@ -213,35 +212,35 @@ def _line(history: History, series: Series, at: dict[int, int], line: dict[str, 
 
 def _changes(history: History) -> Table:
     """Return the table of all change points, the newest first."""
-    found = [(shift, series) for series in history.changed for shift in series.shifts]
-    found.sort(key=lambda each: (-each[0].visit, -each[0].change))
+    found = [(shift, series) for series in history.series for shift in series["shifts"]]
+    found.sort(key=lambda each: (-each[0]["visit"], -each[0]["change"]))
     rows: list[tuple[str, ...]] = [
         (
-            series.label,
-            history.visits[shift.visit].session.name,
-            format.listed(map(arrow, shift.changed), MOST_CHANGES) or NOTHING,
-            history.visits[shift.visit].session.day,
-            format.signed(shift.change),
-            f"{format.signed(shift.low)} to {format.signed(shift.high)}",
-            f"{_ms(shift.before_s)} → {_ms(shift.after_s)}",
+            series["label"],
+            history.visits[shift["visit"]].session.name,
+            format.listed(map(arrow, shift["changed"]), MOST_CHANGES) or NOTHING,
+            history.visits[shift["visit"]].session.day,
+            format.signed(shift["change"]),
+            f"{format.signed(shift['low'])} to {format.signed(shift['high'])}",
+            f"{_ms(shift['before_s'])} → {_ms(shift['after_s'])}",
         )
         for shift, series in found
     ]
     head = ("Case", "Session", "Changes at that time", "Since", "Change", "95%", "ms")
-    return Table("Change points", head, rows, 3, closed=False, cases=tuple(series.case.id for _, series in found))
+    return Table("Change points", head, rows, 3, closed=False, cases=tuple(series["case_id"] for _, series in found))
 
 
 def _cases(history: History) -> Table:
     """Return the table of all cases, with their states and newest step times."""
     rows: list[tuple[str, ...]] = [
         (
-            series.label,
-            "; ".join(filter(None, (series.state, note(series, history.visits)))),
-            _ms(next(iter(series.measured["step_time_s"][::-1]), None)),
-            FORMATS["signed"](series.shifts[-1].change if series.shifts else None),
-            FORMATS["signed"](series.whole if series.shifts else None),
-            FORMATS["percent"](series.session_sd),
-            str(len(series.measured)),
+            series["label"],
+            "; ".join(filter(None, (series["state"], series["note"]))),
+            _ms(next(iter(series["measured"]["step_time_s"][::-1]), None)),
+            FORMATS["signed"](series["shifts"][-1]["change"] if series["shifts"] else None),
+            FORMATS["signed"](series["whole"] if series["shifts"] else None),
+            FORMATS["percent"](series["session_sd"]),
+            str(len(series["measured"])),
         )
         for series in history.series
     ]
@@ -251,10 +250,10 @@ def _cases(history: History) -> Table:
 
 def _numbers(history: History, suite: str) -> Table:
     """Return the table of a suite with a row per case and a column per session, the newest first."""
-    own = [series for series in history.series if series.suite == suite]
-    step_s = pd.DataFrame({at: series.points.set_index("visit")["step_time_s"] for at, series in enumerate(own)})
+    own = [series for series in history.series if series["suite"] == suite]
+    step_s = pd.DataFrame({at: series["points"].set_index("visit")["step_time_s"] for at, series in enumerate(own)})
     step_s = step_s.sort_index(ascending=False)
-    rows = [(series.label, *map(_ms, step_s[at])) for at, series in enumerate(own)]
+    rows = [(series["label"], *map(_ms, step_s[at])) for at, series in enumerate(own)]
     days = (history.visits[visit].session.day for visit in step_s.index)
     return Table(f"Step time in ms, the newest session first: {suite}", ("Case", *days), rows)
 

@@ -79,8 +79,8 @@ def stepped(tmp_path_factory):
 
 def test_short_history_says_what_is_missing(stepped):
     seen = of_visits(visits_of([stepped])[:3])
-    assert {series.state for series in seen.series} == {"too few"}
-    assert all(len(series.measured) == 3 and series.shifts == () for series in seen.series)
+    assert {series["state"] for series in seen.series} == {"too few"}
+    assert all(len(series["measured"]) == 3 and series["shifts"] == [] for series in seen.series)
     assert "2 cases cannot be judged yet (3 sessions with a number so far, and " in history_text.sentence(seen)
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
 
@@ -120,18 +120,18 @@ def test_false_alarms_are_rare_and_a_step_of_5_percent_is_found():
 def test_change_has_date_size_and_what_changed(stepped):
     outcome = history([stepped])
     changed, steady = outcome.series
-    (shift,) = changed.shifts
-    assert changed.label == A.label
-    assert outcome.visits[shift.visit].session.name == "nightly-8"
-    assert shift.low < 0.08 < shift.high
-    assert [change.name for change in shift.changed] == ["torch", "commit"]
-    assert history_text.line(changed, outcome.visits).endswith(
+    (shift,) = changed["shifts"]
+    assert changed["label"] == A.label
+    assert outcome.visits[shift["visit"]].session.name == "nightly-8"
+    assert shift["low"] < 0.08 < shift["high"]
+    assert [change.name for change in shift["changed"]] == ["torch", "commit"]
+    assert changed["sentence"].endswith(
         "torch changed from 2.13.0 to 2.13.1; commit changed from 700000000000 to 800000000000"
     )
-    assert f"{changed.state}: {A.label}: " in history_text.line(changed, outcome.visits)
-    assert "since 2026-03-09 (nightly-8; 95%: +" in history_text.line(changed, outcome.visits)
-    assert steady.shifts == ()
-    assert steady.points.loc[steady.points["outlier"], "visit"].tolist() == [4]
+    assert f"{changed['state']}: {A.label}: " in changed["sentence"]
+    assert "since 2026-03-09 (nightly-8; 95%: +" in changed["sentence"]
+    assert steady["shifts"] == []
+    assert steady["points"].loc[steady["points"]["outlier"], "visit"].tolist() == [4]
     assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]
     assert history_text.sentence(outcome) == (
         "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 cases changed, 1 did not."
@@ -150,9 +150,9 @@ def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     outcome = history([load(path)])
     assert [visit.session.name for visit in outcome.visits[:2]] == ["a0", "b0"]
     (series,) = outcome.series
-    assert len(series.points) == 14
-    assert series.shifts == ()
-    assert series.points["level_s"].isna().tolist() == [True, False] * 7
+    assert len(series["points"]) == 14
+    assert series["shifts"] == []
+    assert series["points"]["level_s"].isna().tolist() == [True, False] * 7
     assert not history_text.answer(outcome).tables["sessions"]["judged"][0]
 
 
