@@ -23,7 +23,6 @@ PACKAGES = {
     "pytest": "pytest",
     "pytest_benchmark": "pytest-benchmark",
     "rich": "rich",
-    "ruptures": "ruptures",
     "scipy": "scipy",
     "torch": "torch",
 }

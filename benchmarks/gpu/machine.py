@@ -27,19 +27,6 @@ def doctor(target: Target) -> Outcome:
     )
 
 
-@check("imports", "measuring does not need ruptures", 120)
-def imports(target: Target) -> Outcome:
-    """Import what measures, with ruptures hidden: only reports need it."""
-    script = (
-        "import sys; sys.modules.update(ruptures=None); "
-        "import parabench.launch.launcher, parabench.plan.plan, parabench.store.store, parabench.session.runner; "
-        "print('imported')"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    text = "imported" if ended.returncode == 0 else ended.stderr.strip().splitlines()[-1]
-    return Outcome.judged(text, ended.returncode == 0)
-
-
 @check("fork-server", "the server has not touched CUDA; its child can use it", 90)
 def fork_server(target: Target) -> Outcome:
     """Check that a child of the fork server, as every rank is, finds CUDA untouched and can use it."""

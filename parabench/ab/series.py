@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from parabench import json_text
@@ -27,6 +27,7 @@ SERIES_NAME = "series.json"
 # The rounds of a pair of launches: enough for the noise of two shared cores, with a look every minute and a half.
 ROUNDS = 36
 REJECTED = 1
+_VERDICT = {True: "accepted", False: "rejected", None: "not decided"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +77,10 @@ def read_series(folder: Path) -> Series | None:
     """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
     path = folder / SERIES_NAME
     try:
-        content = json_text.parsed(path.read_text(), str(path))
-        return Series(**content | {"proposals": tuple(Proposal(**each) for each in content["proposals"])})
+        return msgspec.json.decode(path.read_bytes(), type=Series)
     except FileNotFoundError:
         return None
-    except (OSError, LookupError, ValueError, TypeError) as error:
+    except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
 
 
@@ -98,21 +98,23 @@ def run_series(
     UsageError before anything is launched, if a variant ends early, and if `alpha` or `least` differ from the series.
     """
     folder = request.run.out
-    series = _series(folder, {"alpha": alpha, "least": least})
-    words = [read_variant(name, text).recorded() for name, text in (("a", request.a), ("b", request.b))]
-    number = len(series.proposals) + 1
-    if series.proposals and (last := series.proposals[-1]).accept is None:
-        # It has spent its share if anything was measured. The same proposal continues.
-        again = not _begun(folder, last.number) or [last.baseline, last.proposal] == words
-        number -= again
-    mine = Proposal(number=number, baseline=words[0], proposal=words[1], alpha=alpha_of(number, series.alpha))
-    place = folder / f"{number:04d}"
-    run = replace(request.run, out=place, resume=_begun(folder, number))
+    series = read_series(folder) or Series(
+        alpha=ALPHA if alpha is None else alpha, least=LEAST if least is None else least
+    )
+    for name, value, has in (("alpha", alpha, series.alpha), ("least", least, series.least)):
+        if value not in (None, has):
+            raise UsageError(
+                f"--{name} is {value:g}, and the series in {folder} has {has:g} from its first proposal on; drop it, "
+                "or start another series"
+            )
+    baseline, proposal = read_variant("a", request.a).recorded(), read_variant("b", request.b).recorded()
+    mine = _next(series, folder, baseline, proposal)
+    store = _folder(folder, mine) / STORE_NAME
+    run = replace(request.run, out=store.parent, resume=store.is_file())
     start = time.monotonic()
 
     def judged(sessions: Sequence[int], over: bool) -> Judgement:
-        base, candidate = sides_of(load(place / STORE_NAME), sessions)
-        return judge_proposal(base, candidate, mine.alpha, series.least, over)
+        return judge_proposal(*sides_of(load(store), sessions), mine.alpha, series.least, over)
 
     def enough(sessions: Sequence[int]) -> bool:
         late = budget_s is not None and time.monotonic() - start > budget_s
@@ -128,27 +130,23 @@ def run_series(
     answer = logger(console, answers=not request.files)
     for line in lines(series):
         answer(line)
-    logger(console)(f"store:  {place / STORE_NAME}")
+    logger(console)(f"store:  {store}")
     return series
 
 
-def _series(folder: Path, given: Mapping[str, Any]) -> Series:
-    """Return the series of the folder, or a new one. Raises UsageError if it was started with other values."""
-    there = read_series(folder)
-    values = {name: value for name, value in given.items() if value is not None}
-    if there is None:
-        return replace(Series(alpha=ALPHA, least=LEAST), **values)
-    for name, value in values.items():
-        if value != (has := getattr(there, name)):
-            raise UsageError(
-                f"--{name} is {value:g}, and the series in {folder} has {has:g} from its first proposal on; drop it, "
-                "or start another series"
-            )
-    return there
+def _next(series: Series, folder: Path, baseline: str, proposal: str) -> Proposal:
+    """Return the next proposal. The last one continues if it is the same and undecided, or if nothing was measured of
+    it; otherwise it has spent its share."""
+    number = len(series.proposals) + 1
+    if series.proposals and (last := series.proposals[-1]).accept is None:
+        measured = (_folder(folder, last) / STORE_NAME).is_file()
+        number -= not measured or (last.baseline, last.proposal) == (baseline, proposal)
+    alpha = alpha_of(number, series.alpha)
+    return Proposal(number=number, baseline=baseline, proposal=proposal, alpha=alpha)
 
 
-def _begun(folder: Path, number: int) -> bool:
-    return (folder / f"{number:04d}" / STORE_NAME).is_file()
+def _folder(folder: Path, proposal: Proposal) -> Path:
+    return folder / f"{proposal.number:04d}"
 
 
 def _write(folder: Path, series: Series, mine: Proposal) -> Series:
@@ -161,7 +159,7 @@ def _write(folder: Path, series: Series, mine: Proposal) -> Series:
 def lines(series: Series) -> list[str]:
     """Describe the last proposal and the series."""
     mine = series.proposals[-1]
-    found = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
+    found = [f"Proposal {mine.number}: {_VERDICT[mine.accept]}" + (f": {mine.why}." if mine.why else ".")]
     if mine.gain is not None and mine.low is not None and mine.high is not None:
         least, most = sorted((-mine.high, -mine.low))
         found.append(
@@ -179,11 +177,7 @@ def lines(series: Series) -> list[str]:
 def table(series: Series) -> list[str]:
     """Return a line per proposal."""
     rows = [
-        (str(each.number), _verdict(each), each.proposal, "" if each.gain is None else format.signed(-each.gain))
+        (str(each.number), _VERDICT[each.accept], each.proposal, "" if each.gain is None else format.signed(-each.gain))
         for each in series.proposals
     ]
     return format.aligned([("number", "verdict", "proposal", "step"), *rows], texts=3)
-
-
-def _verdict(proposal: Proposal) -> str:
-    return {True: "accepted", False: "rejected", None: "not decided"}[proposal.accept]

@@ -9,8 +9,7 @@ describes every field of the answer.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from parabench.analysis.answer import Answer, columns, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.numbers import LAUNCH_NUMBERS, of_pair
+from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, select_session, select_sessions, split
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import (
@@ -62,36 +61,34 @@ MOST_DIFFERENCE = 50.0
 class Pilot:
     """Measured pairs of launches.
 
-    `differences` has the shape (cases, pairs): log(b / a) of the pairs that all cases have. Pair i started at
-    `begun_s[i]`, and the session ended at `ended_s`, in seconds from its start. `rounds` is None if whole launches
-    alternate. `left_out` has the cases without any pair.
+    `differences` has the shape (cases, pairs): log(b / a) of the pairs that all cases have. `times_s` are the starts of
+    these pairs, and the end of the session if it has ended, in seconds from its start. `rounds` is None if whole
+    launches alternate. `left_out` has the cases without any pair.
     """
 
     suite: str
     rounds: int | None
     cases: tuple[str, ...]
     differences: Numbers
-    begun_s: Numbers
-    ended_s: float | None = None
+    times_s: Numbers
     left_out: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> int:
-        return len(self.begun_s)
+        return int(self.differences.shape[1])
 
     @property
     def first_s(self) -> float | None:
         """The seconds before the first pair: the first launch of each case, and references."""
-        return max(0.0, float(self.begun_s[0])) if self.pairs else None
+        return max(0.0, float(self.times_s[0])) if self.pairs else None
 
     @property
     def pair_s(self) -> float | None:
-        """The median seconds from the start of a pair to the next start; for a single pair to the end."""
-        ends = self.begun_s if self.pairs > 1 or self.ended_s is None else np.append(self.begun_s, self.ended_s)
-        return max(0.0, float(np.median(np.diff(ends)))) if self.pairs and len(ends) > 1 else None
+        """The median seconds from the start of a pair to the next start, or to the end."""
+        return max(0.0, float(np.median(np.diff(self.times_s)))) if self.pairs and len(self.times_s) > 1 else None
 
-    def minutes(self, launches: int) -> float | None:
-        """Return the duration of an `ab` of so many launches per variant."""
+    def minutes(self, launches: Any) -> Any:
+        """Return the duration of an `ab` of so many launches per variant; None if it is unknown."""
         return None if self.first_s is None or self.pair_s is None else (self.first_s + launches * self.pair_s) / 60
 
 
@@ -188,44 +185,32 @@ def read_pilot(store: str) -> Pilot:
     results = load(path, LAUNCH_NUMBERS)
     found = [each for each in select_sessions(results, results.listed["id"].tolist()) if each.interleaved]
     own = select_session(results, named) if named is not None else next(reversed(found), None)
-    if own is None:
-        raise UsageError(f"{results.path} has no interleaved variants; measure some with `parabench noise`")
-    run = own.interleaved.get("run")
+    run = own.interleaved.get("run") if own else None
     both = {each.interleaved["side"]: each.id for each in found if each.interleaved["run"] == run}
     if set(both) != {"a", "b"}:
-        raise UsageError(
-            f"{own.name} of {results.path} is not one of two variants; name a session of `parabench ab` or "
-            "`parabench noise`"
-        )
+        name = f"{own.name} of {results.path}" if own else str(results.path)
+        raise UsageError(f"{name} has no interleaved variants; name a session of `parabench ab` or `parabench noise`")
     return pilot_of(side_of(results, both["a"], "base"), side_of(results, both["b"], "candidate"))
 
 
 def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
     """Return the pilot of the variants of an `ab`. They need not be equal: a constant difference adds no spread."""
+    first, second = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
+    ratios = (second / first).astype(float).transform(np.log).unstack("case")
     cases = [case for case in base.cases_by_id.index if case in candidate.cases_by_id.index]
-    sides = {case: of_pair((case, case), base.by_case, candidate.by_case, paired=True) for case in cases}
-    found = {
-        case: pd.Series(logs_of(new) - logs_of(old), old.index.get_level_values("repetition"))
-        for case, (old, new) in sides.items()
-        if len(old)
-    }
-    common = pd.DataFrame(found).dropna()
+    found = ratios.reindex(columns=cases).dropna(axis="columns", how="all")
+    names = [str(case) for case in found.columns]
+    common = found.dropna()
     starts = pd.concat([base.numbers, candidate.numbers]).groupby("repetition")["started_utc"].min()
-    ended = base.session.finished_utc
+    times = pd.to_datetime([*starts.loc[common.index], *filter(None, [base.session.finished_utc])], format="ISO8601")
     return Pilot(
         suite=base.session.suite,
         rounds=base.session.plan["protocol"].get("rounds") or None,
-        cases=tuple(base.labels[case] for case in found),
-        differences=common.to_numpy(dtype=float).T.reshape(len(found), len(common)),
-        begun_s=np.array([_seconds(base, starts[at]) for at in common.index], dtype=float),
-        ended_s=None if ended is None else _seconds(base, ended),
-        left_out=tuple(base.labels[case] for case in cases if case not in found),
+        cases=tuple(base.labels[case] for case in names),
+        differences=common.to_numpy(dtype=float).T,
+        times_s=np.asarray((times - pd.Timestamp(base.session.started_utc)).total_seconds(), dtype=float),
+        left_out=tuple(base.labels[case] for case in cases if case not in names),
     )
-
-
-def _seconds(base: SessionData, utc: str) -> float:
-    """Return the seconds from the start of the session."""
-    return (pd.Timestamp(utc) - pd.Timestamp(base.session.started_utc)).total_seconds()
 
 
 # ---- the statistics
@@ -252,10 +237,10 @@ def spread_of(differences: Numbers) -> Spread | None:
     return Spread(math.exp(typical), _off(cases, alike, pairs), own, alike)
 
 
-def _bias(half: float) -> float:
+def _bias(half: Any) -> Any:
     """Return the mean logarithm of the ratio of a sample standard deviation to the true one, for 2 * half degrees of
     freedom."""
-    return (float(psi(half)) - math.log(half)) / 2
+    return (psi(half) - np.log(half)) / 2
 
 
 def _off(cases: int, alike: float, *pairs: int) -> float:
@@ -278,8 +263,7 @@ def _alike(differences: Numbers) -> float:
     squares = (apart @ apart.T) ** 2
     mean = (float(squares.sum()) - float(np.trace(squares))) / (cases * (cases - 1))
     by_chance = 1 / (pairs - 1)
-    times: float = 1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance))
-    return times
+    return float(1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance)))
 
 
 def pairs_needed(cases: int, alike: float) -> int:
@@ -287,13 +271,13 @@ def pairs_needed(cases: int, alike: float) -> int:
     return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _off(cases, alike, n) <= KNOWN_WITHIN)
 
 
-def least_change(sd: float, launches: int, cases: int) -> float:
+def least_change(sd: float, launches: Any, cases: int) -> Any:
     """Return the smallest slowdown of one of so many cases that is called a regression in POWER of runs, a fraction.
 
     Holm's method tests the slowest case at ALPHA / cases.
     """
-    errors = float(errors_shown(np.array([launches - 1.0]), 1 - ALPHA / cases, POWER)[0])
-    return math.expm1(min(MOST_DIFFERENCE, errors * sd / math.sqrt(launches)))
+    errors = errors_shown(np.subtract(launches, 1.0), 1 - ALPHA / cases, POWER)
+    return np.expm1(np.minimum(MOST_DIFFERENCE, errors * sd / np.sqrt(launches)))
 
 
 def half_width(sd: float, launches: int) -> float:
@@ -303,23 +287,25 @@ def half_width(sd: float, launches: int) -> float:
     return math.expm1(float(stdtrit(launches - 1, (1 + CONFIDENCE) / 2)) * typical / math.sqrt(launches))
 
 
-def passes(errors: Numbers, df: Numbers, tolerance: float) -> float:
-    """Return the least probability that equal variants pass in all cases, by their standard errors (Bonferroni)."""
-    return 1 - float((1 - shown(math.log1p(tolerance) / errors, df)).sum())
+def passes(errors: Numbers, df: Numbers, tolerance: float) -> Any:
+    """Return the least probability that equal variants pass in all cases, the first axis of their standard errors
+    (Bonferroni)."""
+    return 1 - (1 - shown(math.log1p(tolerance) / errors, df)).sum(axis=0)
 
 
 def least_tolerance(errors: Numbers, df: Numbers) -> float:
     """Return the smallest tolerance with which such a gate passes in POWER of runs."""
 
     def lacks(difference: float) -> float:
-        return POWER - passes(errors, df, math.expm1(difference))
+        return POWER - float(passes(errors, df, math.expm1(difference)))
 
     return math.expm1(MOST_DIFFERENCE if lacks(MOST_DIFFERENCE) > 0 else brentq(lacks, 0.0, MOST_DIFFERENCE))
 
 
-def in_turns(spread: Spread, launches: int) -> tuple[Numbers, Numbers]:
+def in_turns(spread: Spread, launches: Any) -> tuple[Numbers, Numbers]:
     """Return the (standard errors, degrees of freedom) of the difference of each case, for so many pairs."""
-    return spread.own / math.sqrt(launches), np.full(len(spread.own), launches - 1.0)
+    errors = np.divide.outer(spread.own, np.sqrt(launches))
+    return errors, np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
 
 
 # ---- the answer
@@ -334,16 +320,13 @@ def sensitivity(pilot: Pilot) -> Sensitivity:
     known: dict[str, Any] = {}
     if spread is not None:
         at = int(np.argmax(spread.own))
-        known = {
-            "sd": math.expm1(spread.typical),
-            "sd_low": math.expm1(spread.typical / spread.off),
-            "sd_high": math.expm1(spread.typical * spread.off),
-            "noisiest": pilot.cases[at],
-            "noisiest_sd": math.expm1(float(spread.own[at])),
-        }
+        sds = {"sd": spread.typical, "sd_low": spread.typical / spread.off, "sd_high": spread.typical * spread.off}
+        sds["noisiest_sd"] = float(spread.own[at])
+        known = {name: math.expm1(sd) for name, sd in sds.items()} | {"noisiest": pilot.cases[at]}
         if pilot.pairs >= needed:
-            known["seen"] = tuple(_seen(pilot, spread, minutes) for minutes in BUDGETS)
-            known["needs"] = tuple(_needs(pilot, spread, change) for change in CHANGES)
+            plans = _plans(pilot, spread)
+            known["seen"] = tuple(_seen(pilot, spread, plans, minutes) for minutes in BUDGETS)
+            known["needs"] = tuple(_needs(spread, plans, change) for change in CHANGES)
     return Sensitivity(
         suite=pilot.suite,
         rounds=pilot.rounds,
@@ -358,37 +341,34 @@ def sensitivity(pilot: Pilot) -> Sensitivity:
     )
 
 
-def _seen(pilot: Pilot, spread: Spread, minutes: float) -> Seen:
-    n = bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=lambda n: pilot.minutes(n) or 0.0)
-    if n < FEWEST_LAUNCHES:
+def _plans(pilot: Pilot, spread: Spread) -> pd.DataFrame:
+    """Return the minutes and the least change of a typical case by launches per variant, with its INTERVAL."""
+    launches = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1)
+    sds = {"low": spread.typical / spread.off, "change": spread.typical, "high": spread.typical * spread.off}
+    changes = {name: least_change(sd, launches, len(spread.own)) for name, sd in sds.items()}
+    return pd.DataFrame({"minutes": pilot.minutes(launches), **changes}, index=launches)
+
+
+def _seen(pilot: Pilot, spread: Spread, plans: pd.DataFrame, minutes: float) -> Seen:
+    plans = plans[plans["minutes"] <= minutes]
+    if plans.empty:
         return Seen(minutes, None)
-    low, change, high = (_detected(spread, n, off) for off in (1 / spread.off, 1.0, spread.off))
+    n = int(plans.index[-1])
+    change, low, high = plans[["change", "low", "high"]].iloc[-1].tolist()
     # Two errors: of the pilot, and of the run itself. Nothing predicts how the noise changes after the pilot.
     sure = _off(len(pilot.cases), RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
     tolerance = least_tolerance(*in_turns(spread, n))
     return Seen(minutes, n, change, low, high, half_width(spread.typical, n), tolerance, sure)
 
 
-def _needs(pilot: Pilot, spread: Spread, change: float) -> Needs:
-    launches, low, high = (
-        _fewest(lambda n, off=off: _detected(spread, n, off) <= change)  # type: ignore[misc]
-        for off in (1.0, 1 / spread.off, spread.off)
-    )
-    gate = _fewest(lambda n: _detected(spread, n) <= 2 * change and passes(*in_turns(spread, n), change) >= POWER)
-    minutes, low_minutes, high_minutes, gate_minutes = (n and pilot.minutes(n) for n in (launches, low, high, gate))
-    return Needs(change, launches, minutes, low_minutes, high_minutes, gate, gate_minutes)
+def _needs(spread: Spread, plans: pd.DataFrame, change: float) -> Needs:
+    def first(enough: Any) -> tuple[int | None, float | None]:
+        found = plans[enough]
+        return (int(found.index[0]), float(found["minutes"].iloc[0])) if len(found) else (None, None)
 
-
-def _detected(spread: Spread, launches: int, off: float = 1.0) -> float:
-    """Return the least change of a typical case, if the spread is `off` by this factor."""
-    return least_change(spread.typical * off, launches, len(spread.own))
-
-
-def _fewest(enough: Callable[[int], bool]) -> int | None:
-    """Return the fewest launches per variant that are enough; None beyond MOST_LAUNCHES."""
-    if not enough(MOST_LAUNCHES):
-        return None
-    return bisect_left(range(MOST_LAUNCHES + 1), True, lo=FEWEST_LAUNCHES, key=enough)
+    passing = passes(*in_turns(spread, plans.index), change) >= POWER
+    (launches, minutes), low, high = (first(plans[name] <= change) for name in ("change", "low", "high"))
+    return Needs(change, launches, minutes, low[1], high[1], *first(passing & (plans["change"] <= 2 * change)))
 
 
 def against_baseline(base: SessionData) -> AgainstBaseline:
@@ -415,8 +395,7 @@ def against_baseline(base: SessionData) -> AgainstBaseline:
     )
 
 
-# ---- in words
-
+# ---- text and answer
 
 # The tables of the answer.
 TABLES = {
@@ -447,8 +426,10 @@ def lines(of: Sensitivity) -> Iterator[str]:
             f"{format.duration(of.first_s or 0.0)}{left}."
         )
     if of.seen:
-        yield from format.aligned([_SEEN, *map(_seen_row, of.seen)], texts=0)
-        yield from format.aligned([_NEEDS, *map(_needs_row, of.needs)], texts=0)
+        head = ("minutes", "--launches", "sees", "interval", "passes")
+        yield from format.aligned([head, *map(_seen_row, of.seen)], texts=0)
+        head = ("change", "to see it", "--launches", "to pass with it", "--launches")
+        yield from format.aligned([head, *map(_needs_row, of.needs)], texts=0)
         yield (
             f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
             "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
@@ -482,10 +463,6 @@ def sentence(of: Sensitivity) -> str:
     needs = _minutes(gate.gate_minutes) or f"more than {MOST_LAUNCHES} launches"
     sees = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
     return f"Here `ab` of {of.suite} sees {sees}; its gate needs {needs} for {format.percent(TOLERANCE)}."
-
-
-_SEEN = ("minutes", "--launches", "sees", "interval", "passes")
-_NEEDS = ("change", "to see it", "--launches", "to pass with it", "--launches")
 
 
 def _seen_row(of: Seen) -> tuple[str, ...]:

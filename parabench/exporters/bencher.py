@@ -6,30 +6,18 @@ measure `latency` is in nanoseconds, `throughput` in operations per second: here
 
 from __future__ import annotations
 
-from typing import Any
-
 from parabench import json_text
 from parabench.analysis.session import SessionData
-from parabench.exporters.results import LATENCY, Metric, Result, results_of
+from parabench.exporters.results import LATENCY, metrics_of
 
-# The longest name of a benchmark.
-MOST_CHARACTERS = 1024
+NAMES = {"": "value", "_low": "lower_value", "_high": "upper_value"}
 
 
 def export(seen: SessionData) -> str:
     """Return the file's text. Raises UsageError for a session without numbers."""
-    return json_text.written(
-        {_name(each): {one.name.replace("_", "-"): _measure(one) for one in each.metrics} for each in results_of(seen)}
-    )
-
-
-def _name(result: Result) -> str:
-    """Return the name, cut if it is too long, with the case's id to stay unique."""
-    cut = f"{result.name[: MOST_CHARACTERS - len(result.case_id) - 1]} {result.case_id}"
-    return result.name if len(result.name) <= MOST_CHARACTERS else cut
-
-
-def _measure(metric: Metric) -> dict[str, Any]:
-    scale = 1e9 if metric.name == LATENCY else 1.0
-    bounds = {"value": metric.value, "lower_value": metric.low, "upper_value": metric.high}
-    return {name: bound * scale for name, bound in bounds.items() if bound is not None}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for each in metrics_of(seen):
+        scale = 1e9 if each.name == LATENCY else 1.0
+        measure = {NAMES[end]: value * scale for end, value in each.ends.items()}
+        found.setdefault(each.case, {})[each.name.replace("_", "-")] = measure
+    return json_text.written(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.exporters.results import ENERGY, LATENCY, MEMORY, results_of
+from parabench.exporters.results import ENERGY, LATENCY, MEMORY, metrics_of
 from parabench.store.record import MIB
 
 # {metric: (name, unit, SI units in one of these)}
@@ -23,12 +23,10 @@ SMALLER_IS_BETTER = {
 def export(seen: SessionData) -> str:
     """Return the file's text. Raises UsageError for a session without numbers."""
     entries = []
-    for each in results_of(seen):
-        for metric in each.metrics:
-            if metric.name in SMALLER_IS_BETTER:
-                called, unit, scale = SMALLER_IS_BETTER[metric.name]
-                launches = [format.count(len(metric.launches), "launch")] if metric.launches else []
-                spread = {} if metric.high is None else {"range": f"± {(metric.high - metric.value) / scale:.3g}"}
-                entry = {"name": f"{each.name}: {called}", "unit": unit, "value": metric.value / scale}
-                entries.append({**entry, "extra": "\n".join([*launches, each.case_id]), **spread})
+    for each in (each for each in metrics_of(seen) if each.name in SMALLER_IS_BETTER):
+        called, unit, scale = SMALLER_IS_BETTER[each.name]
+        launches = f"{format.count(len(each.launches), 'launch')}\n" if each.launches else ""
+        spread = {} if each.high is None else {"range": f"± {(each.high - each.value) / scale:.3g}"}
+        entry = {"name": f"{each.case}: {called}", "unit": unit, "value": each.value / scale}
+        entries.append({**entry, "extra": launches + each.case_id, **spread})
     return json_text.written(entries)

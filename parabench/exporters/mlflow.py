@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 
 from mlflow.tracking import MlflowClient, get_tracking_uri
@@ -12,7 +13,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
-from parabench.exporters.results import Result, results_of
+from parabench.exporters.results import Metric, metrics_of
 from parabench.report.build import write_report
 
 EXPERIMENT = "parabench"
@@ -24,7 +25,8 @@ def export(seen: SessionData, place: str) -> list[str]:
     The session's run is finished when everything is there. Raises UsageError for a session without numbers, and for a
     place that MLflow cannot use.
     """
-    uri, results, session = place or get_tracking_uri(), results_of(seen), seen.session
+    uri, session = place or get_tracking_uri(), seen.session
+    cases = [list(own) for _, own in groupby(metrics_of(seen), lambda metric: metric.case)]
     start = round(datetime.fromisoformat(session.started_utc).timestamp() * 1000)
     tags = {"suite": session.suite, "command": shlex.join(session.argv), "parabench": session.version}
     known = {"commit": session.commit, "host": session.known("host"), "torch": session.known("versions", "torch")}
@@ -37,10 +39,10 @@ def export(seen: SessionData, place: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             page = write_report(seen.results, Path(folder) / "report.html", str(session.id))
             client.log_artifact(parent, str(page))
-        for each in results:
-            tags = {MLFLOW_PARENT_RUN_ID: parent, "case_id": each.case_id}
-            run = client.create_run(experiment, start_time=start, tags=tags, run_name=each.name).info.run_id
-            _log(client, run, each, start)
+        for own in cases:
+            tags = {MLFLOW_PARENT_RUN_ID: parent, "case_id": own[0].case_id}
+            run = client.create_run(experiment, start_time=start, tags=tags, run_name=own[0].case).info.run_id
+            _log(client, run, own, start)
             client.set_terminated(run)
         client.set_terminated(parent)
     except UsageError:
@@ -49,17 +51,16 @@ def export(seen: SessionData, place: str) -> list[str]:
         why = " ".join(str(error).split())
         remedy = "give another with -o, such as http://HOST:5000"
         raise UsageError(f"MLflow cannot use {uri!r}: {why}; {remedy}") from error
-    return [f"{uri}: experiment {EXPERIMENT}, run {parent} with {len(results)} runs in it"]
+    return [f"{uri}: experiment {EXPERIMENT}, run {parent} with {len(cases)} runs in it"]
 
 
-def _log(client: MlflowClient, run: str, result: Result, start: int) -> None:
+def _log(client: MlflowClient, run: str, metrics: list[Metric], start: int) -> None:
     """Log the fields of a case, and its metrics: the number, the ends of its interval, and a step for each launch."""
-    for name, value in result.fields.items():
+    for name, value in metrics[0].fields.items():
         client.log_param(run, name, value)
-    for metric in result.metrics:
+    for metric in metrics:
         unit = metric.unit.replace("/s", "_per_s")
-        for end, value in {"": metric.value, "_low": metric.low, "_high": metric.high}.items():
-            if value is not None:
-                client.log_metric(run, f"{metric.name}{end}_{unit}", value, timestamp=start, step=0)
+        for end, value in metric.ends.items():
+            client.log_metric(run, f"{metric.name}{end}_{unit}", value, timestamp=start, step=0)
         for step, value in enumerate(metric.launches):
             client.log_metric(run, f"{metric.name}_of_launch_{unit}", value, timestamp=start, step=step)

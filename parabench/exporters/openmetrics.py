@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from parabench.analysis.session import SessionData
-from parabench.exporters.results import results_of
+from parabench.exporters.results import metrics_of
 
 UNITS = {"s": "seconds", "bytes": "bytes", "J": "joules", "bytes/s": "bytes_per_second"}
 HELP = {
@@ -30,25 +30,21 @@ LIMITS = {"": "", "_low": ", lower end of the 95% interval", "_high": ", upper e
 
 def export(seen: SessionData) -> str:
     """Return the file's text. Raises UsageError for a session without numbers."""
-    results = results_of(seen)
-    axes = sorted({name for each in results for name in each.fields})
+    metrics = metrics_of(seen)
+    axes = sorted({name for each in metrics for name in each.fields})
     session = {"session": seen.session.name, "suite": seen.session.suite, "host": seen.session.known("host") or ""}
-    names = [*session, "case", "case_id", *axes]
     start = GaugeMetricFamily(
         "parabench_session_start_time_seconds", "Start of the session.", labels=list(session), unit="seconds"
     )
     start.add_metric(list(session.values()), datetime.fromisoformat(seen.session.started_utc).timestamp())
     families = {"": start}
-    for each in results:
-        fields = (each.fields.get(name) for name in axes)
+    for each in metrics:
         # An empty label is one that is not there.
-        labels = [*session.values(), each.name, each.case_id, *("" if one is None else str(one) for one in fields)]
-        for metric in each.metrics:
-            unit = UNITS.get(metric.unit) or metric.unit.replace("/s", "_per_second")
-            for end, value in {"": metric.value, "_low": metric.low, "_high": metric.high}.items():
-                if value is not None:
-                    name = f"parabench_{metric.name}{end}_{unit}"
-                    text = f"{HELP[metric.name]}{LIMITS[end]}."
-                    family = families.setdefault(name, GaugeMetricFamily(name, text, labels=names, unit=unit))
-                    family.add_metric(labels, value)
+        fields = {name: each.fields.get(name) for name in axes}
+        labels = session | {"case": each.case, "case_id": each.case_id} | fields
+        unit = UNITS.get(each.unit) or each.unit.replace("/s", "_per_second")
+        for end, value in each.ends.items():
+            name, text = f"parabench_{each.name}{end}_{unit}", f"{HELP[each.name]}{LIMITS[end]}."
+            family = families.setdefault(name, GaugeMetricFamily(name, text, labels=list(labels), unit=unit))
+            family.add_metric(["" if label is None else str(label) for label in labels.values()], value)
     return str(generate_latest(SimpleNamespace(collect=families.values)).decode())

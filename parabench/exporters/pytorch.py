@@ -2,7 +2,7 @@
 
 Source: "How to integrate with PyTorch OSS benchmark database" (the wiki of pytorch/pytorch), and the table that stores
 it: clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql in pytorch/test-infra. The uploader adds repository, commit,
-workflow and time. Values of `extra_info` are strings.
+workflow and time. Values of `extra_info` are strings. Unknown values are left out: the table has a default for each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from parabench import json_text
 from parabench.analysis.session import SessionData
-from parabench.exporters.results import Metric, Result, results_of
+from parabench.exporters.results import Metric, metrics_of
 from parabench.store.record import GB
 
 # The fields of a case that have their own place in a record.
@@ -21,27 +21,25 @@ APART = ("model", "precision", "dtype", "backend")
 
 def export(seen: SessionData) -> str:
     """Return the file's text. Raises UsageError for a session without numbers."""
-    environment = seen.session.environment
+    environment, session = seen.session.environment, seen.session
     versions = {name: {"version": str(each)} for name, each in (environment.get("versions") or {}).items() if each}
     common = {"runners": [_runner(environment)], "dependencies": versions}
-    return json_text.written(
-        [_record(seen, each, metric) | common for each in results_of(seen) for metric in each.metrics]
-    )
+    return json_text.written([_record(each, session.suite, session.kind) | common for each in metrics_of(seen)])
 
 
-def _record(seen: SessionData, result: Result, metric: Metric) -> dict[str, Any]:
-    session, fields = seen.session, result.fields
+def _record(metric: Metric, suite: str, kind: str) -> dict[str, Any]:
+    fields = metric.fields
     other = {name: value for name, value in fields.items() if name not in APART}
     return {
         "benchmark": {
-            "name": f"parabench {session.suite}",
-            "mode": session.kind,
+            "name": f"parabench {suite}",
+            "mode": kind,
             "dtype": str(fields.get("precision") or fields.get("dtype")),
-            "extra_info": _strings({"case": result.name, "case_id": result.case_id, **other}),
+            "extra_info": _strings({"case": metric.case, "case_id": metric.case_id, **other}),
         },
         "model": {
             "name": str(fields.get("model") or fields["op"]),
-            "type": session.kind,
+            "type": kind,
             "backend": str(fields["backend"]),
             "origins": ["parabench"],
         },
@@ -55,20 +53,19 @@ def _record(seen: SessionData, result: Result, metric: Metric) -> dict[str, Any]
 
 
 def _runner(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the machine, without unknown values: the table has a default for each."""
     gpus = environment.get("gpus") or []
-    memory = {"avail_mem_in_gb": environment.get("memory_bytes")}
-    memory["avail_gpu_mem_in_gb"] = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
-    known = {
+    memory, of_gpus = environment.get("memory_bytes"), sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
+    every = {
         "name": environment.get("host"),
         "type": environment.get("os"),
         "cpu_info": environment.get("cpu"),
         "cpu_count": environment.get("cores"),
         "gpu_info": gpus[0].get("name") if gpus else None,
         "gpu_count": len(gpus),
-        **{name: round(size / GB) if size else None for name, size in memory.items()},
+        "avail_mem_in_gb": round(memory / GB) if memory else None,
+        "avail_gpu_mem_in_gb": round(of_gpus / GB) if of_gpus else None,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in every.items() if value is not None}
 
 
 def _strings(values: Mapping[str, Any]) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""The results of a session for other tools: a few numbers for each configuration, with 95% intervals."""
+"""The numbers of a session for other tools: a few for each configuration, with 95% intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from parabench import json_text
@@ -25,12 +26,15 @@ LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "e
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
+    """A number of a case in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
 
-    `low` to `high` is its 95% interval over launches, `None` if it is unknown. `launches` has a number for each launch
-    if the database has them.
+    `case` is the name of the case, unique in its session, and `fields` are the case's. `low` to `high` is the 95%
+    interval over launches, `None` if it is unknown. `launches` has a number for each launch if the database has them.
     """
 
+    case_id: str
+    case: str
+    fields: dict[str, Any]
     name: str
     unit: str
     value: float
@@ -38,59 +42,53 @@ class Metric:
     high: float | None = None
     launches: tuple[float, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The metrics of a case. `name` is unique in its session, `fields` are the case's."""
-
-    case_id: str
-    name: str
-    fields: dict[str, Any]
-    metrics: tuple[Metric, ...]
+    @property
+    def ends(self) -> dict[str, float]:
+        """The number and the known ends of its interval, by the ending of their names."""
+        every = {"": self.value, "_low": self.low, "_high": self.high}
+        return {name: value for name, value in every.items() if value is not None}
 
 
-def results_of(seen: SessionData) -> list[Result]:
-    """Return the result of each case, the fastest first; of collectives, of each case at each size.
+def metrics_of(seen: SessionData) -> list[Metric]:
+    """Return the metrics of each case, the fastest first; of collectives, of each case at each size.
 
     Raises UsageError with the reason if there is none.
     """
-    if seen.session.kind == "collectives":
-        found = list(_collectives(seen))
-        why = "no launch succeeded"
-    else:
-        found = list(_training(seen))
-        why = seen.why_none[0].lower() + seen.why_none[1:]
-    if not found:
-        raise UsageError(f"{seen.session.name} has nothing to export: {why}; name another session: STORE@SESSION")
-    return found
+    collectives = seen.session.kind == "collectives"
+    if found := list(_collectives(seen) if collectives else _training(seen)):
+        return found
+    why = "no launch succeeded" if collectives else seen.why_none[0].lower() + seen.why_none[1:]
+    raise UsageError(f"{seen.session.name} has nothing to export: {why}; name another session: STORE@SESSION")
 
 
-def _training(seen: SessionData) -> Iterator[Result]:
+def _training(seen: SessionData) -> Iterator[Metric]:
     """Yield step time, throughput, peak memory per rank, and energy of a step for each case."""
     answers = [answer.candidates for answer in seen.once(spots)]
-    alone = {candidates[0].case_id for candidates in answers if len(candidates) == 1}
     margins = {one.case_id: one.plus_minus_s for candidates in answers for one in candidates}
-    used = seen.once(efficiency).set_index("case_id")
-    cases = seen.cases[seen.cases["step_time_s"].notna()]
-    for row in cases.to_dict("records"):
+    alone = {candidates[0].case_id for candidates in answers if len(candidates) == 1}
+    joules = seen.once(efficiency).set_index("case_id")["joules_per_step"]
+    for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         key = str(row["case_id"])
+        metric = partial(Metric, key, str(row["label"]), seen.case(key).to_dict())
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
         own = tuple(seen.by_case[key].tolist()) if key in seen.by_case else ()
-        low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key) or None)
-        unit, rates = f"{format.unit_of(int(row['seq_len']))}/s", tuple(work / each for each in own)
+        margin = _margin_alone(step_s, own) if key in alone else margins.get(key)
+        low = high = None
+        if margin and math.isfinite(margin):
+            low, high = (step_s - margin if step_s > margin else None), step_s + margin
+        yield metric(LATENCY, "s", step_s, low, high, own)
         slow, fast = (work / each if each else None for each in (high, low))
-        metrics = [Metric(LATENCY, "s", step_s, low, high, own)]
-        metrics.append(Metric(THROUGHPUT, unit, work / step_s, slow, fast, rates))
+        unit, rates = f"{format.unit_of(int(row['seq_len']))}/s", tuple(work / each for each in own)
+        yield metric(THROUGHPUT, unit, work / step_s, slow, fast, rates)
         for name, unit, value in (
             (MEMORY, "bytes", row["peak_memory_bytes"]),
-            (ENERGY, "J", used["joules_per_step"].get(key, math.nan)),
+            (ENERGY, "J", joules.get(key, math.nan)),
         ):
             if format.known(value) and value > 0:
-                metrics.append(Metric(name, unit, float(value)))
-        yield Result(key, str(row["label"]), seen.case(key).to_dict(), tuple(metrics))
+                yield metric(name, unit, float(value))
 
 
-def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
+def _margin_alone(value: float, launches: tuple[float, ...]) -> float | None:
     """Return the 95% half-width of a case that was measured without others: a t interval of the mean logarithm."""
     n = len(launches)
     if n < 2:
@@ -99,31 +97,19 @@ def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
     return value * (factor(half) - 1)
 
 
-def _interval(value: float, margin: float | None) -> tuple[float | None, float | None]:
-    """Return the ends of value ± margin. The lower one is `None` if it is not above 0."""
-    if margin is None or not math.isfinite(margin):
-        return None, None
-    return (value - margin if value > margin else None), value + margin
-
-
-def _collectives(seen: SessionData) -> Iterator[Result]:
+def _collectives(seen: SessionData) -> Iterator[Metric]:
     """Yield the time of a call, and the bandwidths of nccl-tests in bytes per second, for each case and size."""
-    fields = {
-        case: CollectiveCase.from_dict(json_text.parsed(text)).to_dict()
-        for case, text in zip(seen.numbers["case"], seen.numbers["case_json"], strict=True)
-    }
+    texts = dict(zip(seen.numbers["case"], seen.numbers["case_json"], strict=True))
     good = measured(seen.counted)
     numbers = good.groupby(KEY)["call_s"].agg(tuple)
     for row in bus_table(good).to_dict("records"):
-        key = str(row["case_id"])
-        form = "in place" if row["in_place"] else "out of place"
-        yield Result(
-            key,
-            f"{row['label']}, {row['bytes']} bytes, {form}",
-            fields[key] | {"bytes": int(row["bytes"]), "in_place": bool(row["in_place"])},
-            (
-                Metric(LATENCY, "s", row["call_s"], launches=numbers[key, row["bytes"], row["in_place"]]),
-                Metric("algorithm_bandwidth", "bytes/s", row["algbw"] * GB),
-                Metric("bus_bandwidth", "bytes/s", row["busbw"] * GB),
-            ),
-        )
+        key, size, in_place = str(row["case_id"]), int(row["bytes"]), bool(row["in_place"])
+        fields = CollectiveCase.from_dict(json_text.parsed(texts[key])).to_dict() | {
+            "bytes": size,
+            "in_place": in_place,
+        }
+        name = f"{row['label']}, {size} bytes, {'in place' if in_place else 'out of place'}"
+        metric = partial(Metric, key, name, fields)
+        yield metric(LATENCY, "s", row["call_s"], launches=numbers[key, size, in_place])
+        yield metric("algorithm_bandwidth", "bytes/s", row["algbw"] * GB)
+        yield metric("bus_bandwidth", "bytes/s", row["busbw"] * GB)

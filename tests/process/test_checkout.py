@@ -15,13 +15,12 @@ import pytest
 from packaging.requirements import Requirement
 
 import fake_results as fake
-from parabench.analysis.history import NO_RUPTURES
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.errors import PACKAGES
 from paths import ROOT
 from process_helpers import COMMANDS
 
-# With what they require. Not among them: ruptures, plotly, and everything that only the tests need.
+# With what they require. Not among them: plotly, and everything that only the tests need.
 TYPICAL = (
     "torch", "numpy", "pandas", "scipy", "click", "rich", "jinja2", "psutil", "pytest-benchmark", "nvidia-ml-py",
     "msgspec",  # to be brought along (docs/how-to/gpu.md)
@@ -93,13 +92,13 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_checkout_fixture_hides_what_is_installed(checkout: Path) -> None:
-    hidden = ("parabench.suites", "parabench.reports", "ruptures", "plotly", "tiktoken", "xdist")
+    hidden = ("parabench.suites", "parabench.reports", "plotly", "tiktoken", "xdist")
     code = f"import importlib.util as util; print([name for name in {hidden} if util.find_spec(name)])"
     assert python(checkout, "-c", code).stdout == "[]\n"
 
 
-def test_checkout_answers_without_ruptures(checkout: Path, nightly: Path, tmp_path: Path) -> None:
-    """Also from another folder, with the checkout on PYTHONPATH."""
+def test_checkout_answers_from_another_folder(checkout: Path, nightly: Path, tmp_path: Path) -> None:
+    """The checkout is on PYTHONPATH."""
     page, report = tmp_path / "history.html", tmp_path / "report.html"
     output = commands(
         checkout,
@@ -116,9 +115,7 @@ def test_checkout_answers_without_ruptures(checkout: Path, nightly: Path, tmp_pa
         f"exit code 0: {name}" for name in ("list", "run", "history", "report", "best", "collectives")
     ], output
     assert "Does a checkout measure?" in output  # the additional suite
-    assert f"({NO_RUPTURES})" in output
-    assert NO_RUPTURES in page.read_text()
-    assert NO_RUPTURES in report.read_text()
+    assert "0 of 1 case changed, 1 did not" in output
 
 
 def test_command_names_missing_package_and_remedy(checkout: Path) -> None:

@@ -1,7 +1,7 @@
 """Find the change points of a series of sessions, each with the logarithms of several launches.
 
 The noise has two parts, both estimated from the series: launches differ within a session, and sessions differ more than
-their launches.
+their launches. docs/explanation/change-points.md explains the method and its accuracy.
 """
 
 from __future__ import annotations
@@ -26,23 +26,8 @@ SESSIONS_PER_LAG, MOST_LAGS = 10, 3
 LASTING = 1.5
 # Levels are tried in steps of this many standard deviations, which costs a segment of n sessions n / 400 at most.
 RESOLUTION = 0.1
-# What makes Qn consistent: the lower quartile of the distances between normal values is sqrt(2) Phi^-1(5/8).
+# The factor that makes Qn consistent: the lower quartile of distances between normal values is sqrt(2) Phi^-1(5/8).
 QN_NORMAL = 1 / (math.sqrt(2) * float(ndtri(5 / 8)))
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations on the log scale: of a `launch` within its session (None if no session has two), and between
-    sessions, beyond their launches."""
-
-    launch: float | None
-    session: float
-
-    def of(self, launches: Numbers) -> Numbers:
-        """Return the standard deviation of the mean of each session, by its number of launches."""
-        within = 0.0 if self.launch is None else self.launch**2
-        sd: Numbers = np.maximum(np.sqrt(within / launches + self.session**2), LEAST_SD)
-        return sd
 
 
 @dataclass(frozen=True)
@@ -57,92 +42,73 @@ class Level:
     outliers: tuple[int, ...]
 
 
-class LevelCost:
-    """The cost of sessions `y` with standard deviations `sd` at one level, for ruptures.
+def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], float]:
+    """Return the levels of a series, and the standard deviation between sessions beyond their launches.
 
-    It is the biweight loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA
-    114 (2019): the squared distance to the best level, in variances, at most `bound` for each session.
+    `sessions` are the logs of the launches of each session, in order of time. The levels minimize the sum of losses and
+    a penalty per change: 2 log n + 5 variances, by E. Lebarbier, "Detecting multiple change-points in the mean of
+    Gaussian process by model selection", Signal Processing 85 (2005), who has D (2 log(n / D) + 5) for D levels.
+    Schwarz's criterion, 2 log n, raises more false alarms if the variance is an estimate.
+
+    The loss of a session is the squared distance to its level in variances, at most penalty / LASTING (the biweight
+    loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA 114, 2019). So one
+    session is an outlier, and two that agree are a change. The limit is 7.9 at 30 sessions; they advise 9.
     """
+    y = np.array([session.mean() for session in sessions])
+    within = (launch_noise(sessions) or 0.0) ** 2 / np.array([len(session) for session in sessions])
+    between = math.sqrt(max(0.0, whole_noise(y) ** 2 - float(within.mean())))
+    sd = np.maximum(np.sqrt(within + between**2), LEAST_SD)
+    penalty = 2 * math.log(len(y)) + 5
+    most = penalty / LASTING
+    tried = _tried(y, sd, most)
+    loss = np.minimum(((y[:, None] - tried) / sd[:, None]) ** 2, most)
+    summed = np.vstack([np.zeros(len(tried)), loss.cumsum(axis=0)])
 
-    model, min_size = "biweight", 1
-
-    def __init__(self, y: Numbers, sd: Numbers, bound: float) -> None:
-        self.y, self.sd, self.bound = y, sd, bound
-        self.signal = y.reshape(-1, 1)
-        step = RESOLUTION * float(sd.min())
-        # The best level is a mean of sessions within the bound, so levels far from all sessions are not tried.
-        reach = math.ceil(math.sqrt(bound) * float(sd.max()) / step)
-        places = np.unique((np.round((y - y.min()) / step)[:, None] + np.arange(-reach, reach + 1)).ravel())
-        self._levels = y.min() + places[(places >= 0) & (places * step <= np.ptp(y) + step)] * step
-        loss = np.minimum(((y[:, None] - self._levels) / sd[:, None]) ** 2, bound)
-        self._summed = np.vstack([np.zeros(len(self._levels)), loss.cumsum(axis=0)])
-
-    def fit(self, signal: object) -> LevelCost:
-        return self
-
-    def error(self, start: int, end: int) -> float:
-        """Return the cost of sessions `start` to before `end`."""
-        return float((self._summed[end] - self._summed[start]).min())
-
-    def level(self, start: int, end: int) -> Level:
-        """Return the level of sessions `start` to before `end`."""
-        nearest = self._levels[(self._summed[end] - self._summed[start]).argmin()]
-        y, sd = self.y[start:end], self.sd[start:end]
-        near = ((y - nearest) / sd) ** 2 < self.bound
+    def level(start: int, end: int) -> Level:
+        nearest = tried[(summed[end] - summed[start]).argmin()]
+        near = np.zeros(len(y), dtype=bool)
+        near[start:end] = ((y - nearest) / sd)[start:end] ** 2 < most
         weights = 1 / sd[near] ** 2
-        outliers = tuple(int(place) + start for place in np.flatnonzero(~near))
-        mean = float(np.average(y[near], weights=weights))
-        return Level(start, end, mean, float(weights.sum() ** -0.5), outliers)
+        outliers = tuple(place for place in range(start, end) if not near[place])
+        return Level(start, end, float(np.average(y[near], weights=weights)), float(weights.sum() ** -0.5), outliers)
+
+    return tuple(level(*ends) for ends in itertools.pairwise(_ends(summed, penalty))), between
 
 
-def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], Noise]:
-    """Return the levels of a series; `sessions` are the logs of the launches of each session, in order of time.
+def _tried(y: Numbers, sd: Numbers, most: float) -> Numbers:
+    """Return the levels to try. The best one is a mean of sessions within the limit, so others are left out."""
+    step = RESOLUTION * float(sd.min())
+    reach = math.ceil(math.sqrt(most) * float(sd.max()) / step)
+    places = np.unique((np.round((y - y.min()) / step)[:, None] + np.arange(-reach, reach + 1)).ravel())
+    tried: Numbers = y.min() + places[(places >= 0) & (places * step <= np.ptp(y) + step)] * step
+    return tried
 
-    The segmentation has the least penalized cost (PELT: R. Killick, P. Fearnhead and I. A. Eckley, "Optimal detection
-    of changepoints with a linear computational cost", JASA 107, 2012).
+
+def _ends(summed: Numbers, penalty: float) -> list[int]:
+    """Return 0 and the ends of the segments with the least penalized loss; `summed` are losses by session and level.
+
+    This is the exact minimum by dynamic programming (B. Jackson et al., "An algorithm for optimal partitioning of data
+    on an interval", IEEE Signal Processing Letters 12, 2005).
     """
-    import ruptures
+    least, start_of = np.zeros(len(summed)), np.zeros(len(summed), dtype=int)
+    for end in range(1, len(summed)):
+        losses = least[:end] + (summed[end] - summed[:end]).min(axis=1) + penalty
+        start_of[end] = losses.argmin()
+        least[end] = losses[start_of[end]]
+    ends = [len(summed) - 1]
+    while ends[0]:
+        ends.insert(0, int(start_of[ends[0]]))
+    return ends
 
-    means = np.array([session.mean() for session in sessions])
-    noise = noise_of(sessions)
-    sd = noise.of(np.array([len(session) for session in sessions], dtype=float))
-    cost = LevelCost(means, sd, bound(len(sessions)))
-    ruptures.base.BaseCost.register(LevelCost)
-    ends = ruptures.Pelt(custom_cost=cost, min_size=1, jump=1).fit_predict(means, pen=penalty(len(sessions)))
-    return tuple(cost.level(start, end) for start, end in itertools.pairwise([0, *ends])), noise
 
+def whole_noise(means: Numbers) -> float:
+    """Return the standard deviation of sessions, robust against a few steps and outliers.
 
-def penalty(sessions: int) -> float:
-    """Return the least gain of a change, in variances: 2 log n + 5.
-
-    E. Lebarbier, "Detecting multiple change-points in the mean of Gaussian process by model selection", Signal
-    Processing 85 (2005), has D (2 log(n / D) + 5) for D levels. Schwarz's criterion, 2 log n, raises more false alarms
-    if the variance is an estimate.
+    It is Qn of the differences between neighbors, which a step affects once. In long series, lags of two and three
+    count as well, and the largest is used: a correlation of neighbors would hide how far sessions differ.
     """
-    return 2 * math.log(sessions) + 5
-
-
-def bound(sessions: int) -> float:
-    """Return the largest cost of a session, in variances: one session is an outlier, and two that agree are a change.
-
-    At 30 sessions it is 7.9, at 100 it is 9.5; Fearnhead and Rigaill advise 9.
-    """
-    return penalty(sessions) / LASTING
-
-
-def noise_of(sessions: Sequence[Numbers]) -> Noise:
-    """Return both parts of the noise, robust against a few steps and outliers.
-
-    Between sessions it is Qn of the differences between neighbors, which a step affects once, without the part that
-    launches explain. In long series, lags of two and three count as well, and the largest is used: a correlation of
-    neighbors would hide how far sessions differ.
-    """
-    means = np.array([session.mean() for session in sessions])
-    lags = range(1, 1 + max(1, min(MOST_LAGS, len(sessions) // SESSIONS_PER_LAG)))
-    whole = max(qn_scale(means[lag:] - means[:-lag]) for lag in lags) / math.sqrt(2)
-    launch = launch_noise(sessions)
-    explained = 0.0 if launch is None else launch**2 * float(np.mean([1 / len(session) for session in sessions]))
-    return Noise(launch, math.sqrt(max(0.0, whole**2 - explained)))
+    lags = range(1, 1 + max(1, min(MOST_LAGS, len(means) // SESSIONS_PER_LAG)))
+    return max(qn_scale(means[lag:] - means[:-lag]) for lag in lags) / math.sqrt(2)
 
 
 def qn_scale(values: Numbers) -> float:
@@ -166,9 +132,10 @@ def launch_noise(sessions: Sequence[Numbers]) -> float | None:
     It is the median of the sessions' variances, each divided by its median for normal values.
     """
     several = [session for session in sessions if len(session) >= FEWEST_LAUNCHES]
-    if not several:
-        return None
-    freedom = [len(session) - 1 for session in several]
-    by_chance = {df: 2 * float(gammaincinv(df / 2, 0.5)) / df for df in set(freedom)}
-    typical = [session.var(ddof=1) / by_chance[df] for session, df in zip(several, freedom, strict=True)]
-    return math.sqrt(float(np.median(typical)))
+    typical = [session.var(ddof=1) / _median_variance(len(session) - 1) for session in several]
+    return math.sqrt(float(np.median(typical))) if several else None
+
+
+def _median_variance(df: int) -> float:
+    """Return the median of a sample variance of normal values with variance 1."""
+    return 2 * float(gammaincinv(df / 2, 0.5)) / df

@@ -19,7 +19,7 @@ from command_line import parabench
 from docs.site.schemas import schema
 from page_helpers import figures as figures_of
 from parabench.analysis import history as history_text
-from parabench.analysis.history import NO_RUPTURES, history, of_visits, visits_of
+from parabench.analysis.history import history, of_visits, visits_of
 from parabench.analysis.stats.change_point import (
     FEWEST_SESSIONS,
     levels_of,
@@ -77,16 +77,12 @@ def stepped(tmp_path_factory):
 # ---- change points
 
 
-def test_history_is_unknown_without_ruptures(stepped, monkeypatch):
-    """The numbers are there; only where they changed is not known."""
-    short = visits_of([stepped])[:3]
-    monkeypatch.setattr("parabench.analysis.history.find_spec", lambda name: None)
-    seen = history([stepped])
-    assert {(series.state, series.why_not) for series in seen.series} == {("unknown", NO_RUPTURES)}
-    assert all(series.newest is not None and series.shifts == () for series in seen.series)
-    assert history_text.sentence(seen).endswith(f"nothing can be said yet of 2 cases ({NO_RUPTURES}).")
+def test_short_history_says_what_is_missing(stepped):
+    seen = of_visits(visits_of([stepped])[:3])
+    assert {series["state"] for series in seen.series} == {"too few"}
+    assert all(len(series["measured"]) == 3 and series["shifts"] == [] for series in seen.series)
+    assert "2 cases cannot be judged yet (3 sessions with a number so far, and " in history_text.sentence(seen)
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
-    assert {series.state for series in of_visits(short).series} == {"too few"}
 
 
 def test_a_known_step_and_an_outlier_are_told_apart():
@@ -124,18 +120,18 @@ def test_false_alarms_are_rare_and_a_step_of_5_percent_is_found():
 def test_change_has_date_size_and_what_changed(stepped):
     outcome = history([stepped])
     changed, steady = outcome.series
-    (shift,) = changed.shifts
-    assert changed.label == A.label
-    assert outcome.visits[shift.visit].session.name == "nightly-8"
-    assert shift.low < 0.08 < shift.high
-    assert [change.name for change in shift.changed] == ["torch", "commit"]
-    assert history_text.line(changed, outcome.visits).endswith(
+    (shift,) = changed["shifts"]
+    assert changed["label"] == A.label
+    assert outcome.visits[shift["visit"]].session.name == "nightly-8"
+    assert shift["low"] < 0.08 < shift["high"]
+    assert [change.name for change in shift["changed"]] == ["torch", "commit"]
+    assert changed["sentence"].endswith(
         "torch changed from 2.13.0 to 2.13.1; commit changed from 700000000000 to 800000000000"
     )
-    assert f"{changed.state}: {A.label}: " in history_text.line(changed, outcome.visits)
-    assert "since 2026-03-09 (nightly-8; 95%: +" in history_text.line(changed, outcome.visits)
-    assert steady.shifts == ()
-    assert [point.visit for point in steady.points if point.outlier] == [4]
+    assert f"{changed['state']}: {A.label}: " in changed["sentence"]
+    assert "since 2026-03-09 (nightly-8; 95%: +" in changed["sentence"]
+    assert steady["shifts"] == []
+    assert steady["points"].loc[steady["points"]["outlier"], "visit"].tolist() == [4]
     assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]
     assert history_text.sentence(outcome) == (
         "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 cases changed, 1 did not."
@@ -154,9 +150,9 @@ def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     outcome = history([load(path)])
     assert [visit.session.name for visit in outcome.visits[:2]] == ["a0", "b0"]
     (series,) = outcome.series
-    assert len(series.points) == 14
-    assert series.shifts == ()
-    assert [point.level_s is None for point in series.points] == [True, False] * 7
+    assert len(series["points"]) == 14
+    assert series["shifts"] == []
+    assert series["points"]["level_s"].isna().tolist() == [True, False] * 7
     assert not history_text.answer(outcome).tables["sessions"]["judged"][0]
 
 
@@ -195,13 +191,14 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     page = (tmp_path / "history.html").read_text()
     figures = figures_of(page)
     (figure,) = figures.values()
-    diamond = next(trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "diamond")
-    assert diamond["x"] == [8]
-    assert "torch 2.13.0 → 2.13.1" in diamond["hovertext"][0]
+    marks, levels = figure["data"][:2]
+    assert marks["marker"]["symbol"] == ["circle"] * 8 + ["diamond"] + ["circle"] * 3
+    assert "from here on<br>torch 2.13.0 → 2.13.1" in marks["hovertext"][8]
+    assert {trace["meta"] for trace in figure["data"]} == {A.id, B.id}  # the page's filters select by it
     (line,) = figure["layout"]["shapes"]
     assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
-    levels = next(trace for trace in figure["data"] if trace.get("mode") == "lines")
-    assert levels["x"] == [*range(8), None, *range(8, 12)]
+    assert levels["x"] == [*range(12)]
+    assert len(set(levels["y"])) == 2
     for said in ("Over time", "Change points", "nightly-8", "Every case", "Sessions"):
         assert said in page
 

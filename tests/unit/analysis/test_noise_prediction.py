@@ -38,7 +38,7 @@ def judged(differences: np.ndarray) -> list:
 def pilot(differences: np.ndarray, first_s: float = 60.0, pair_s: float = 10.0) -> Pilot:
     cases = tuple(f"case {at}" for at in range(len(differences)))
     begun = first_s + pair_s * np.arange(differences.shape[1])
-    return Pilot(suite="quick", rounds=4, cases=cases, differences=differences, begun_s=begun)
+    return Pilot(suite="quick", rounds=4, cases=cases, differences=differences, times_s=begun)
 
 
 def test_least_change_is_found_with_its_power(lot) -> None:
@@ -108,7 +108,8 @@ def test_short_pilot_says_what_it_needs(lot) -> None:
     assert (one.seen, one.exit_code) == ((), 3)
     assert enough.seen
     for pairs, ended_s in ((0, 90.0), (1, None), (1, 90.0)):
-        none = sensitivity(replace(pilot(np.zeros((3, pairs))), ended_s=ended_s))
+        times_s = [60.0] * pairs + [ended_s] * (ended_s is not None)
+        none = sensitivity(replace(pilot(np.zeros((3, pairs))), times_s=np.array(times_s)))
         assert (none.sd, none.seen, none.exit_code) == (None, (), 3)
         assert none.pairs_needed >= FEWEST_PAIRS
         took = (60 + 30 * none.pairs_needed) / 60 if pairs and ended_s else None

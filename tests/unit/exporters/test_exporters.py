@@ -17,7 +17,7 @@ from command_line import parabench
 from consumer_schemas import BENCHER, GITHUB, PYTORCH
 from parabench.analysis.session import SessionData, session_data
 from parabench.exporters import EXPORTERS, bencher, github, pytorch
-from parabench.exporters.results import results_of
+from parabench.exporters.results import metrics_of
 from parabench.store.record import MIB, Status
 
 JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
@@ -113,14 +113,14 @@ def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData
 
 
 def test_of_collectives_each_size_has_its_time_and_bandwidths(tmp_path: Path) -> None:
-    found = results_of(collectives(tmp_path / "r.db"))
-    assert len({each.name for each in found}) == len(found)
-    for each in found:
-        time, algorithm, bus = each.metrics
-        assert time.value == pytest.approx(each.fields["bytes"] * 1e-9)
+    found = metrics_of(collectives(tmp_path / "r.db"))
+    assert len({(each.case, each.name) for each in found}) == len(found)
+    for time, algorithm, bus in zip(found[::3], found[1::3], found[2::3], strict=True):
+        assert {algorithm.case, bus.case} == {time.case}
+        assert time.value == pytest.approx(time.fields["bytes"] * 1e-9)
         assert len(time.launches) == 2
         assert algorithm.value == pytest.approx(1e9)
-        assert bus.value == pytest.approx(1e9 * 2 * (each.fields["world_size"] - 1) / each.fields["world_size"])
+        assert bus.value == pytest.approx(1e9 * 2 * (time.fields["world_size"] - 1) / time.fields["world_size"])
 
 
 class TestCommand:

@@ -1,0 +1,169 @@
+"""A suite under pytest: its cases are items, which are launched together.
+
+All selected cases of a suite are launched when the first of them runs; each item then passes its recorded step times to
+pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that returns 0, t0, 0, t1, ...
+yields them as results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from parabench.analysis import format
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.session import SessionData
+from parabench.cluster.participants import Participants
+from parabench.errors import UsageError
+from parabench.machine import machine
+from parabench.plan.case import Case
+from parabench.plan.plan import NothingToRun
+from parabench.plan.protocol import LAUNCHES_DEFAULT, Protocol
+from parabench.plan.suite import load_suite
+from parabench.pytest_plugin import launch_options, option_of
+from parabench.report import build
+from parabench.session.request import Planned, TrainingRequest, plan_training
+from parabench.session.resume import REPORT_NAME, resume_command
+from parabench.session.session import lead_session
+from parabench.signals import STOPPED
+from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.results import load
+from parabench.store.store import STORE_NAME
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+
+class SuiteFile(pytest.File):
+    """One suite. Its selected cases are launched together, once."""
+
+    planned: Planned[Case, Protocol]
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield an item for each case; cases that this machine cannot run, perhaps all of them, are skipped.
+
+        Raises CollectError for a suite that is wrong on every machine, and for values of options that are.
+        """
+        if not self.config.pluginmanager.hasplugin("benchmark"):
+            raise self.CollectError(
+                "parabench: pytest-benchmark is needed for the cases of a suite; install it, and leave out "
+                "-p no:benchmark"
+            )
+        try:
+            self.planned = self._plan()
+            cases, skipped = self.planned.plan.cases, self.planned.plan.skipped
+        except NothingToRun as nothing:
+            cases, skipped = (), nothing.skipped
+        except UsageError as error:
+            raise self.CollectError(f"parabench: {format.error_line(error)}") from error
+        for case in cases:
+            yield CaseItem.of(self, case, None)
+        for each in skipped:
+            yield CaseItem.of(self, each.case, each.reason)
+
+    @property
+    def request(self) -> TrainingRequest:
+        """The options as a run's request."""
+        config, options = self.config, launch_options()
+        return TrainingRequest.of(
+            suite=str(self.path),
+            argv=["pytest", *map(str, config.invocation_params.args)],
+            axes=tuple(config.getoption("--parabench-set")),
+            out=Path(config.getoption("--parabench-out")),
+            **{name: config.getoption(option_of(each)) for name, each in options.items()},
+        )
+
+    def _plan(self) -> Planned[Case, Protocol]:
+        """Plan the suite without racing. Cases share launches only if rounds are requested. Raises UsageError."""
+        request = self.request
+        turns = bool(request.options.get("rounds"))
+        planned = plan_training(request, load_suite(str(self.path)), machine.this_machine(), turns=turns)
+        protocol = planned.plan.protocol
+        if not protocol.races:
+            return planned
+        return replace(planned, plan=planned.plan.replace(protocol=protocol.replace(launches=LAUNCHES_DEFAULT)))
+
+    @cached_property
+    def outcomes(self) -> dict[str, list[float] | str]:
+        """{case id: its step times, or why it failed}; measures the selected cases."""
+        items = [item for item in self.session.items if isinstance(item, CaseItem)]
+        selected = {item.case.id for item in items if item.parent is self}
+        try:
+            return _read(self._measure(tuple(case for case in self.planned.plan.cases if case.id in selected)))
+        except UsageError as error:
+            return dict.fromkeys(selected, f"parabench: {format.error_line(error)}")
+
+    def _measure(self, cases: tuple[Case, ...]) -> SessionData:
+        """Measure the cases in a separate session and write its report.
+
+        Ends pytest if the session is stopped. Raises UsageError.
+        """
+        request = self.request
+        planned = replace(self.planned, plan=self.planned.plan.replace(cases=cases))
+        code, session = lead_session(request, planned, machine.this_machine(), Participants(), Console())
+        path = request.out / STORE_NAME
+        if code == STOPPED:
+            pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
+        results = load(path)
+        build.write_report(results, path.with_name(REPORT_NAME), str(session))
+        return side_of(results, session, "candidate")
+
+
+class CaseItem(pytest.Function):
+    """One case of a suite."""
+
+    case: Case
+    # The readings of the benchmark's timer: 0, t0, 0, t1, ...
+    readings: deque[float]
+
+    @classmethod
+    def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
+        """Return the item for `case`, skipped if there is a reason."""
+        item: CaseItem = cls.from_parent(parent, name=case.id, callobj=measured_steps)
+        item.case = case
+        item.readings = deque()
+        item.add_marker(pytest.mark.benchmark(timer=item.readings.popleft), append=False)
+        # If its launches failed, there is nothing to time.
+        item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+        if skipped is not None:
+            item.add_marker(pytest.mark.skip(reason=skipped))
+        return item
+
+
+def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
+    """Step time: the slowest rank's time, every measured step of every launch."""
+    item = request.node
+    assert isinstance(item, CaseItem)
+    assert isinstance(item.parent, SuiteFile)
+    outcome = item.parent.outcomes[item.case.id]
+    if isinstance(outcome, str):
+        pytest.fail(outcome, pytrace=False)
+    item.readings.extend(reading for duration in outcome for reading in (0.0, duration))
+    benchmark.extra_info["case"] = item.case.to_dict()
+    # The ranks did the work before.
+    benchmark.pedantic(lambda: None, rounds=len(outcome), iterations=1)
+
+
+def _read(measured: SessionData) -> dict[str, list[float] | str]:
+    """Return {case id: its step times, or why it failed} of a session.
+
+    If configurations were interleaved, their step times come from the shared launches only.
+    """
+    launches = measured.results.launch
+    launches = launches[launches["block"] >= FIRST_BLOCK]
+    steps = measured.results.steps.merge(launches, left_on="launch_id", right_on="id")
+    compared = {str(case): set(group) for case, group in measured.timed.groupby("case")["launch_id"]}
+    outcomes: dict[str, list[float] | str] = {}
+    for case, group in steps.groupby("case_id"):
+        counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
+        outcomes[str(case)] = group.loc[counts, "step_s"].tolist()
+    for row in launches[launches["status"] != Status.OK].to_dict("records"):
+        outcomes[str(row["case_id"])] = format.error_line(f"{row['status']}: {row['error']}")
+    return outcomes
