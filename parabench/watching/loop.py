@@ -154,9 +154,8 @@ class Loop:
     @guarded
     def asks(self) -> None:
         """The loop requests a batch."""
-        now_s = perf_counter()
         if self._left_s is not None and self.steps:
-            self.pauses[self.steps] = self.pauses.get(self.steps, 0.0) + now_s - self._left_s
+            self.pauses[self.steps] = self.pauses.get(self.steps, 0.0) + perf_counter() - self._left_s
         if self._next == END:
             self._end_step()
         if self._next == REQUESTED:
