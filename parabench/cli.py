@@ -1,7 +1,6 @@
-"""The command line: a group whose commands are imported by name, when they are asked for.
+"""The command line: a group that imports the module of a command when the command is called.
 
-Exit codes: 0: all is well; 1: a regression, or a launch that is not ok; 2: wrong usage; 3: inconclusive;
-130: interrupted.
+Exit codes: 0: success; 1: a regression, or a launch that is not ok; 2: wrong usage; 3: inconclusive; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from parabench.commands.output import Exampled
 from parabench.errors import UsageError, print_error, unknown
 from parabench.signals import STOPPED
 
-# Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
-# own use imports.
+# Each is a function in the module of its name in `parabench.commands`, or in the module that MODULES names.
 COMMANDS = {
     "ab": "Compare two variants of the code, interleaved.",
     "best": "Show the fastest configuration in a store, and by how much.",
@@ -44,7 +42,7 @@ COMMANDS = {
     "serve": "Show the report in a browser, live while a session runs.",
 }
 MODULES = {"check": "init", "collectives": "run", "noise": "ab", "serve": "report"}
-# Inside torchrun, mpirun or srun, one process of each host runs these; the commands of the second line refuse that.
+# Inside torchrun, mpirun or srun, one process of each host runs ON_NODES, and IN_ONE_PROCESS are refused.
 ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")
 USAGE = 2
@@ -97,40 +95,36 @@ class Commands(Exampled, click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         _open_standard_streams()
         try:
-            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # it was so for the imports
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set so for the imports
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             return super().invoke(ctx)
+        except KeyboardInterrupt:  # before or after the command handles stop requests itself
+            text, code = "stopped", STOPPED
         except UsageError as error:
-            print_error(f"parabench: {format.error_line(error)}")
-            ctx.exit(USAGE)
-        except KeyboardInterrupt:
-            # Before or after what a command does itself when it is asked to stop.
-            print_error("parabench: stopped")
-            ctx.exit(STOPPED)
+            text, code = format.error_line(error), USAGE
+        except sqlite3.Error as error:
+            text, code = f"the store cannot be used: {format.error_line(error)}; give the results.db of a run", USAGE
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EIO):
-                raise  # a closed pipe is click's to end; anything else is a fault
-            print_error(f"parabench: what is said cannot be written: {format.error_line(error)}")
-            ctx.exit(USAGE)
-        except sqlite3.Error as error:
-            why = format.error_line(error)
-            print_error(f"parabench: the store cannot be used: {why}; give the results.db of a run")
-            ctx.exit(USAGE)
+                raise  # click handles a closed pipe; other errors are bugs
+            text, code = f"the output cannot be written: {format.error_line(error)}", USAGE
+        print_error(f"parabench: {text}")
+        ctx.exit(code)
 
 
 def _open_standard_streams() -> None:
-    """Whoever started us may have closed standard input, output or error (`>&-`). The next file that is opened would
-    get that number, and what a library or a rank writes to standard output would go into it: a store, a pipe."""
+    """Open closed standard streams (`>&-`) on /dev/null. Otherwise the next file that is opened gets the number of the
+    stream, and texts that a library or a rank prints go into that file."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             os.set_inheritable(nowhere, True)
 
 
 if "_PARABENCH_COMPLETE" in os.environ:
-    importlib.import_module("parabench.commands.options")  # how bash is completed
+    importlib.import_module("parabench.commands.options")  # for bash
 
 
 @click.group(

@@ -1,5 +1,4 @@
-"""What ends a command early and is not a fault of parabench: input that can be mended, and a node that is gone; and
-how it is said."""
+"""Errors that end a command and are no bug of parabench, and the texts of error messages."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ PACKAGES = {
     "torch": "torch",
 }
 
-# The variable from which torch's C++ reads what it logs, and the level at which it logs nothing that does not end it.
+# The variable for the log level of torch's C++, and the level that logs only fatal errors.
 LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"
 
 
 class NodeGone(Exception):
-    """A node of the session is lost and did not come back in time: the session cannot go on."""
+    """A node of the session is lost and did not return in time: the session cannot go on."""
 
 
 class UsageError(ValueError):
@@ -40,16 +39,16 @@ class UsageError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
-    """What to say of a name that is unknown, a question with a space at its end: of the known names that are nearest;
-    empty where none is near. `cutoff` is difflib's: how alike two names are, from 0 to 1."""
-    import difflib  # 10 ms that no right name needs
+    """Return the question for an unknown name, with the most similar known names and a space at its end; empty if none
+    is similar. `cutoff` is difflib's similarity, from 0 to 1."""
+    import difflib  # takes 10 ms, which known names do not need
 
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def near(path: Path) -> str:
-    """The same of a file that is not there: what lies in its folder and is nearest."""
+    """Return the same question for a file that does not exist, with the most similar file of its folder."""
     try:
         there = os.listdir(path.parent)
     except OSError:
@@ -58,8 +57,8 @@ def near(path: Path) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", hint: str = "") -> UsageError:
-    """The error of a name that is none of the known ones, with the nearest; `otherwise` is what could stand there
-    too, `hint` what `did_you_mean` says of that."""
+    """Return the error for an unknown name, with the most similar one. `otherwise` are other valid inputs, and `hint`
+    is the question about them."""
     known = list(known)
     hint = did_you_mean(str(name), known) or hint
     return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
@@ -79,8 +78,7 @@ def needs_package(name: str) -> str:
 
 
 def print_error(line: str) -> None:
-    """Print a line on standard error. Where that cannot be written, as to a terminal that was closed, the line is lost,
-    and nothing else."""
+    """Print a line on standard error. If that fails, as on a closed terminal, only the line is lost."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -88,14 +86,14 @@ def print_error(line: str) -> None:
 
 
 def discard(stream: IO[str]) -> None:
-    """Write nothing more to where a stream leads: what it still holds would fail again, when it is flushed at exit."""
+    """Send everything that a stream still holds, and will receive, to nowhere. Its flush at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def worker_error(message: str) -> str | None:
-    """Return the error of a DataLoader's worker in one line; None for any other message. torch's message is the whole
+    """Return the error of a DataLoader's worker in one line; `None` for any other message. torch's message is the whole
     traceback of the worker, and its last line is the error."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if len(lines) < 2 or not lines[0].startswith("Caught "):

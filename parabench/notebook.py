@@ -16,6 +16,8 @@ from parabench.analysis.ranking.objectives import OBJECTIVES, require
 from parabench.analysis.session import SessionData, session_data, split
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError, needs_package, unknown
+from parabench.plan.case import DEFAULTS
+from parabench.records import Rate, Share, read
 from parabench.store import results
 
 if TYPE_CHECKING:
@@ -95,6 +97,9 @@ class LoadedSession:
         """
         if objective not in OBJECTIVES:
             raise unknown("objective", objective, OBJECTIVES)
+        for axis in _names(by):
+            if axis not in DEFAULTS:
+                raise unknown("by", axis, DEFAULTS)
         if self._data.session.kind == "collectives":
             if by or objective != "step_time_s":
                 raise UsageError(f"{self._data.session.name} measured collectives, which have no objective and no axes")
@@ -103,8 +108,7 @@ class LoadedSession:
             return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
         self._data.session.require("training", self._data.results.path)
         require(self._data, OBJECTIVES[objective])
-        axes = (by,) if isinstance(by, str) else tuple(by)
-        rankings = ranking.spots(self._data, OBJECTIVES[objective], axes)
+        rankings = ranking.spots(self._data, OBJECTIVES[objective], _names(by))
         return words.answer(self._data, rankings, self._data.once(session_warnings))
 
     def figure(self, name: str, *, panel: str | None = None) -> Figure:
@@ -126,10 +130,6 @@ class LoadedSession:
             raise unknown("panel", panel, [each.title for each in section.panels])
         chosen = section.panels[0] if panel is None else panels[panel]
         return _figure(chosen, " · ".join(filter(None, (section.title, chosen.title))))
-
-    def _as(self, role: str) -> SessionData:
-        self._data.session.require("training", self._data.results.path)
-        return replace(self._data, role=role)
 
     def _section(self, name: str) -> Section:
         from parabench.report.build import section_makers
@@ -170,20 +170,20 @@ def compare(
     """
     from parabench.analysis.compare import gate
 
-    for name, value, least, most in (
-        ("tolerance", tolerance, 0.0, 1.0),
-        ("alpha", alpha, 1e-4, 0.5),
-        ("between_sessions", between_sessions, 0.0, 1.0),
-    ):
-        if not isinstance(value, (int, float)) or not least <= value <= most:
-            raise UsageError(f"{name} is {value!r}; give a number from {least:g} to {most:g}, such as 0.02")
-    sides = [each if isinstance(each, LoadedSession) else load(each) for each in (base, candidate)]
-    first, other = (side._as(role) for side, role in zip(sides, ("base", "candidate"), strict=True))
-    return gate.answer(
-        gate.compare(
-            first, other, tolerance, alpha, (changed,) if isinstance(changed, str) else tuple(changed), between_sessions
-        )
-    )
+    tolerance, alpha = read(Share, tolerance, "tolerance"), read(Rate, alpha, "alpha")
+    allowance = read(Share, between_sessions, "between_sessions")
+    first, other = _side("base", base), _side("candidate", candidate)
+    return gate.answer(gate.compare(first, other, tolerance, alpha, _names(changed), allowance))
+
+
+def _side(role: str, given: LoadedSession | str | Path) -> SessionData:
+    data = (given if isinstance(given, LoadedSession) else load(given))._data
+    data.session.require("training", data.results.path)
+    return replace(data, role=role)
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _figure(panel: Panel, heading: str) -> Figure:

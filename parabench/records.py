@@ -22,6 +22,11 @@ from parabench.errors import UsageError, unknown
 R = TypeVar("R")
 _SCALARS = (bool, int, float, str)
 
+# No test can have a smaller rate of false alarms than the least one.
+LEAST_RATE, MOST_RATE = 1e-4, 0.5
+Rate = Annotated[float, Meta(ge=LEAST_RATE, le=MOST_RATE)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
 
 class Field(Struct, frozen=True, kw_only=True):
     """Rules and texts of a field beyond its type and bounds.

@@ -1,4 +1,4 @@
-"""Names to code: our own entries, a user's `package.module:name`, or an installed package's entry point.
+"""Names to code: parabench's own entries, a user's `package.module:name`, or an installed package's entry point.
 
 Nothing is imported before `load` is called, so names can be listed and checked without torch.
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where a strategy, algorithm, model, source of data or exporter lives (`module:name`), and what it is in a few
-    words. `package` is what must be installed, by the name that Python imports."""
+    """A strategy, algorithm, model, data source or exporter: the place of its code (`module:name`), a few words about
+    it, and the `package` that must be installed, by the name in an import."""
 
     target: str
     summary: str
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def missing(self) -> str | None:
-        """The package that is needed and not installed."""
+        """The required package, if it is not installed."""
         absent = self.package is not None and importlib.util.find_spec(self.package) is None
         return self.package if absent else None
 
@@ -42,9 +42,9 @@ E = TypeVar("E", bound=Entry)
 
 
 def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
-    """The entry called `name`; None for a user's own, which is then named by its target alone.
+    """Return the entry called `name`; `None` for a user's own, which is named by its target alone.
 
-    Raises UsageError for an unknown name, with the nearest known one.
+    Raises UsageError for an unknown name, with the most similar known one.
     """
     if name in table:
         return table[name]
@@ -54,7 +54,7 @@ def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
 
 
 def working_directory() -> str:
-    """Where this process stands. Raises UsageError where that was removed: not even torch can be loaded there."""
+    """Return the working directory. Raises UsageError if it was removed: even torch could not be imported then."""
     try:
         return os.getcwd()
     except FileNotFoundError as error:
@@ -62,31 +62,26 @@ def working_directory() -> str:
 
 
 def import_from_here() -> None:
-    """Let package.module:name also stand for a module in the working directory; last in line, so that no file there
-    takes the place of a library's. Raises UsageError."""
+    """Let package.module:name also name a module in the working directory. It comes last on the path, so no file there
+    replaces a library. Raises UsageError."""
     sys.path.append(working_directory())
 
 
 def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
-    """The object that `name` stands for, imported now. Raises UsageError when it cannot be had."""
+    """Import and return the object called `name`. Raises UsageError if that fails."""
     entry = find(table, kind, name)
     point = None if entry or ":" in name else _entry_point(kind, name)
     target = entry.target if entry else point.value if point else name
-    module_name, _, attribute = target.partition(":")
+    module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a UsageError too: what it says is not of the user's options
-        # What was meant may be one of the table that has a colon, as nccl:ring and mnist:DIR have.
-        colon = [each for each in table if ":" in each] + [f"{each}:{attribute}" for each in table if kind == "data"]
-        hint = did_you_mean(name, colon, cutoff=0.8) if isinstance(error, ModuleNotFoundError) else ""
-        if isinstance(error, ModuleNotFoundError) and not hint:
-            hint = _where_to_look(module_name, attribute, error.name or "")
-        why = _one_line(error) + (hint and f"; {hint.rstrip()}")
-        raise UsageError(f"{kind} {name!r} cannot be loaded: {why}") from error
+        return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # even a UsageError, whose text is not about the user's options
+        hint = _where_to_look(table, kind, name, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {_one_line(error)}{hint and '; '}{hint}") from error
 
 
 def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str) -> Callable[..., Any]:
-    """A user's own function, which is to return a `returns`. Raises UsageError when it cannot be had or is none."""
+    """Import and return a user's function, which returns a `returns`. Raises UsageError if it is not a function."""
     factory = load(table, kind, name)
     if not callable(factory):
         raise UsageError(f"{kind} {name!r} is {type(factory).__name__}; it must be a function that returns a {returns}")
@@ -94,13 +89,13 @@ def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str)
 
 
 def call_factory(factory: Callable[..., Any], case: object) -> Any:
-    """What a user's factory gives; one that takes an argument is given the case."""
+    """Call a user's factory, with the case if it takes an argument."""
     return factory(case) if takes_argument(factory) else factory()
 
 
 @contextlib.contextmanager
 def users_code(failing: str, remedy: str = "") -> Iterator[None]:
-    """Raise UsageError for whatever somebody else's code raises inside: what fails then, why, and the remedy."""
+    """Turn errors of a user's code in the block into UsageErrors: what fails, the error, and the remedy."""
     try:
         yield
     except UsageError:
@@ -113,14 +108,19 @@ def takes_argument(function: Any, more_than: int = 0) -> bool:
     """Return whether a user's function requires more than this number of arguments. Defaults do not count."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # a function in C that does not tell
+    except ValueError:  # a function in C without a signature
         return False
     asked = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(each.kind in asked and each.default is each.empty for each in parameters) > more_than
 
 
-def _where_to_look(module: str, attribute: str, missing: str) -> str:
-    """Return the remedy for an import of `module` that failed because the module `missing` was not found."""
+def _where_to_look(table: Mapping[str, Entry], kind: str, name: str, missing: str) -> str:
+    """Return the remedy for an import that failed because the module `missing` was not found."""
+    module, _, attribute = name.partition(":")
+    # Some names of the tables have a colon, as nccl:ring and mnist:DIR.
+    colon = [each for each in table if ":" in each] + [f"{each}:{attribute}" for each in table if kind == "data"]
+    if similar := did_you_mean(name, colon, cutoff=0.8):
+        return similar.rstrip()
     if module.endswith(".py"):
         return f"write {module.removesuffix('.py')}:{attribute}"
     if module == missing or module.startswith(f"{missing}."):
@@ -135,10 +135,10 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-@functools.cache  # a look takes milliseconds
+@functools.cache  # a search takes milliseconds
 def _entry_point(kind: str, name: str) -> EntryPoint | None:
-    """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model`, `.data` or `.exporter`."""
-    from importlib import metadata  # and email with it, which only another package's names are worth
+    """Return `name` in the entry point group `parabench.strategy`, `.algorithm`, `.model`, `.data` or `.exporter`."""
+    from importlib import metadata  # imports email, which only names of other packages need
 
     points = metadata.entry_points(group=f"parabench.{kind}", name=name)
     return next(iter(points), None)

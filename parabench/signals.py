@@ -1,4 +1,4 @@
-"""Being asked to stop: one exception for Ctrl-C, SIGTERM and a closed terminal; and to end with one's parent."""
+"""One exception for all stop requests (Ctrl-C, SIGTERM, a closed terminal); processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# A rank that seems to hang is asked by it where it stands (`launch.hang`).
+# A rank that seems to hang receives it, and reports its position (`launch.hang`).
 HANG_REQUEST = signal.SIGUSR2
 
-# The exit code of a command that was asked to stop.
+# The exit code of a command that was stopped.
 STOPPED = 130
 
-# How long after it was lost a signal is given again.
+# A signal whose exception was lost is sent again after this time.
 AGAIN_S = 0.01
 
 PR_SET_PDEATHSIG = 1
@@ -28,9 +28,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Interrupted(BaseException):
-    """The driver was asked to stop, or that of another node (`where`); when this is raised no rank is left here.
+    """The driver was stopped, or the driver of another node (`where`). When it is raised, no rank is left here.
 
-    Like KeyboardInterrupt it is no Exception: whoever catches what a user's code or a library may raise lets it pass.
+    Like KeyboardInterrupt, it is not an Exception, so that code that catches errors does not catch it.
     """
 
     def __init__(self, signal_number: int, where: str | None = None) -> None:
@@ -41,43 +41,35 @@ class Interrupted(BaseException):
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Inside, a stop signal raises Interrupted. From then on more of them are ignored: the process is ending.
+    """Let a stop signal raise Interrupted in the block. Later ones are ignored, because the process is ending.
 
-    A signal that comes while an object is deleted, or in a callback from C, would be lost there, as Python lets no
-    exception out of these: it is given again a moment later.
+    Python drops an exception that is raised in a destructor or in a callback from C. Then the signal is sent again.
     """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code is swallowed.__code__:
-                # An exception raised in a hook is lost as well.
-                give_again(number)
-                return
-            frame = frame.f_back
-        _ignore()
-        raise Interrupted(number)
-
-    def give_again(number: int) -> None:
-        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)))
-        again[-1].start()
-
-    def swallowed(ignored: sys.UnraisableHookArgs) -> None:
-        if not isinstance(ignored.exc_value, Interrupted):
-            hook(ignored)
-            return
-        for each in before:
-            signal.signal(each, stop)
-        give_again(ignored.exc_value.signal)
-
     before, hook = {number: signal.getsignal(number) for number in watched()}, sys.unraisablehook
     again: list[threading.Timer] = []
-    for each in before:
-        signal.signal(each, stop)
-    sys.unraisablehook = swallowed
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        _restore(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN))
+        raise Interrupted(number)
+
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        lost = unraisable.exc_value
+        if not isinstance(lost, Interrupted):
+            try:
+                hook(unraisable)
+                return
+            except Interrupted as error:
+                lost = error
+        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), lost.signal)))
+        again[-1].start()
+        _restore(dict.fromkeys(before, stop))
+
+    _restore(dict.fromkeys(before, stop))
+    sys.unraisablehook = dropped
     try:
         yield
     except Interrupted:
-        _ignore()
+        _restore(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN))
         for timer in again:
             timer.cancel()
         raise
@@ -90,23 +82,13 @@ def stop_signals() -> Iterator[None]:
 
 
 def watched() -> list[signal.Signals]:
-    """The stop signals that mean something here: nohup, for one, has SIGHUP ignored."""
+    """Return the stop signals that are not ignored; nohup, for example, ignores SIGHUP."""
     return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-
-
-def _ignore() -> None:
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """Put back whatever handlers the block replaces."""
+    """Restore the handlers that the block replaces."""
     before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
     try:
         yield
@@ -114,21 +96,23 @@ def signals_restored() -> Iterator[None]:
         _restore(before)
 
 
-def die_with_parent(parent: int) -> None:
-    """Make this process die at once when `parent`, which started it, does, even while it is stopped.
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
-    A process whose parent is gone already is somebody else's child by now, perhaps the driver's: it dies here.
-    """
+
+def die_with_parent(parent: int) -> None:
+    """Kill this process as soon as its parent `parent` ends, even while it is stopped; now if the parent has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`: this process ends by itself, and in order."""
+    """Undo `die_with_parent`: this process ends by itself."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, 0)
 
 
 def adopt_orphans() -> None:
-    """What a child of this process leaves behind becomes this process' child, which can then end it."""
+    """Become the parent of processes whose parent, a child of this process, has ended."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -15,6 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from parabench.errors import LOG_LEVEL, SILENT, UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
+from parabench.records import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
@@ -142,8 +143,7 @@ class Rate(click.FloatRange):
         return rate
 
 
-# Below its least nobody can tell a rate of false alarms.
-ALPHAS = Rate(1e-4, 0.5)
+ALPHAS = Rate(LEAST_RATE, MOST_RATE)
 
 # What a gate is asked for.
 gate_options = (

@@ -1,5 +1,5 @@
-"""Whether a case's data is there, well-formed, enough, and of a kind that its model takes. Free of torch, but for a
-user's own data and model."""
+"""Check that a case's data exists, fills a global batch and suits its model. Free of torch, except for a user's data
+and model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ def check(case: Case, model: ModelEntry) -> None:
     if name == TEXT:
         _check_text(case, model)
     elif name == MNIST:
-        _check_mnist(case, model, argument)
-    elif name == SYNTHETIC:
-        if argument:
-            raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
-        if not model.synthetic:
-            raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
-        if case.model not in MODELS:
-            from parabench.models.factory import check_batch
-
-            check_batch(case.reference())
-    else:
+        if not model.images:
+            raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
+        check_count(case.data, mnist.count(argument), case.global_batch)
+    elif name == SYNTHETIC and argument:
+        raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
+    elif name == SYNTHETIC and not model.synthetic:
+        raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
+    elif name is None:
         from parabench.data.datasets import check_dataset
 
         check_dataset(case, model)
@@ -48,10 +45,10 @@ def _check_text(case: Case, model: ModelEntry) -> None:
     if model.vocabulary is None:
         raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
     if case.vocabulary:
-        knows = text.vocabulary_size(case.vocabulary)
-        if knows > model.vocabulary:
+        tokens = text.vocabulary_size(case.vocabulary)
+        if tokens > model.vocabulary:
             raise UsageError(
-                f"vocabulary {case.vocabulary!r} has {knows} tokens, model {case.model} knows {model.vocabulary}; "
+                f"vocabulary {case.vocabulary!r} has {tokens} tokens, model {case.model} knows {model.vocabulary}; "
                 "use a model that knows as many, gpt2 say, or a smaller vocabulary"
             )
         have, unit = text.token_file(case.data, case.vocabulary).stat().st_size // text.TOKEN_BYTES, "tokens"
@@ -66,11 +63,3 @@ def _check_text(case: Case, model: ModelEntry) -> None:
             f"data {case.data!r} holds {have} {unit}, one batch needs {needed}; "
             "give a longer file, or a smaller global_batch or seq_len"
         )
-
-
-def _check_mnist(case: Case, model: ModelEntry, folder: str) -> None:
-    if not model.images:
-        raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
-    if not folder:
-        raise UsageError("data mnist needs the folder of its IDX files; give mnist:DIR")
-    check_count(case.data, mnist.count(folder), case.global_batch)

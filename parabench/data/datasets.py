@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from parabench.data import text as corpus
 from parabench.errors import UsageError
 from parabench.models import ModelEntry
 from parabench.models.base import Model
-from parabench.models.batches import Batch, inputs_of, map_tensors, rows_of, take_rows, tensors_of
+from parabench.models.batches import Batch, map_tensors, rows_of, take_rows
 from parabench.models.factory import make_samples
 from parabench.plan.case import Case
 from parabench.registry import call_factory, load, load_factory, users_code
@@ -110,47 +108,24 @@ def is_stream(dataset: Any) -> bool:
 
 
 def check_dataset(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError for data that is too short, or whose samples do not make a batch that the model takes.
+    """Raise UsageError for data that is too short, or has options that do not suit the case.
 
-    The first and the last item are read: the last one shows whether the Dataset is as long as it says. Of data in its
-    own order the first batch is read.
+    The last item of map-style data is read, because it shows whether the Dataset is as long as its `__len__`. `trial`
+    reads a whole batch.
     """
     dataset = user_dataset(case)
-
-    def giving(failing: str, where: str) -> contextlib.AbstractContextManager[None]:
-        return users_code(f"data {case.data!r} gives {failing}", f"fix its {where}")
-
     if is_stream(dataset):
         if case.split == "sample":
             raise UsageError(f"data {case.data!r} is read in its own order; use split batch")
-        is_loader = isinstance(dataset, DataLoader)
-        decided = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
-        for name in (name for name, value in decided.items() if is_loader and value):
+        given = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
+        for name in (name for name, value in given.items() if value and isinstance(dataset, DataLoader)):
             raise UsageError(f"data {case.data!r} is a DataLoader, which has its own {name}; drop {name}")
-        with giving("no first batch", "Dataset or collate_fn" if is_loader else "__iter__"):
-            items = list(islice(dataset, 1 if is_loader else case.global_batch))
-        if not items:
-            raise UsageError(f"data {case.data!r} is empty; give at least {case.global_batch} samples")
-    else:
-        with giving("no length", "__len__"):
-            count = len(dataset)
-        check_count(case.data, count, case.global_batch)
-        items = []
-        for at in (0, count - 1):
-            with giving(f"no item {at}", "__getitem__"):
-                items.append(dataset[at])
-    batch = items[0]
-    if isinstance(dataset, DataLoader):
-        check_global_batch(batch, case)
-    elif "collate" not in model.own:  # a model's own collate is tried with the model
-        with giving("items that do not stack", "__iter__" if is_stream(dataset) else "__getitem__"):
-            batch = default_collate(items)
-    inputs = tensors_of(inputs_of(batch))
-    if not inputs and "collate" not in model.own:
-        raise UsageError(f"data {case.data!r} gives a batch without a tensor of inputs; give numbers, or Model.collate")
-    if model.vocabulary is not None and inputs and inputs[0].is_floating_point():
-        kind = str(inputs[0].dtype).removeprefix("torch.")
-        raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
+        return
+    with users_code(f"data {case.data!r} gives no length", "fix its __len__"):
+        count = len(dataset)
+    check_count(case.data, count, case.global_batch)
+    with users_code(f"data {case.data!r} gives no item {count - 1}", "fix its __getitem__"):
+        dataset[count - 1]
 
 
 def check_global_batch(batch: Batch, case: Case) -> None:

@@ -32,18 +32,14 @@ def read(folder: str) -> tuple[Bytes, Bytes]:
 
     Raises UsageError for a file that is missing, damaged or not MNIST's.
     """
-    found = {name: _find(folder, name) for name in (IMAGES, LABELS)}
-    images, labels = read_idx(found[IMAGES], 3), read_idx(found[LABELS], 1)
-    if images.shape[1:] != (SIDE, SIDE):
+    images, labels = _read_idx(folder, IMAGES, 3), _read_idx(folder, LABELS, 1)
+    most = labels.max(initial=0)
+    if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels) or most >= CLASSES:
         size = "x".join(map(str, images.shape[1:]))
-        raise UsageError(f"data file {str(found[IMAGES])!r} holds images of {size}; MNIST's are {SIDE}x{SIDE}")
-    if len(images) != len(labels):
         raise UsageError(
-            f"data folder {folder!r} holds {len(images)} images and {len(labels)} labels; give files that belong "
-            "together"
+            f"data folder {folder!r} holds {len(images)} images of {size} and {len(labels)} labels up to {most}; MNIST "
+            f"has a label from 0 to 9 for each image of {SIDE}x{SIDE}"
         )
-    if labels.size and labels.max() >= CLASSES:
-        raise UsageError(f"data file {str(found[LABELS])!r} holds the label {labels.max()}; MNIST's are 0 to 9")
     return images, labels
 
 
@@ -53,31 +49,20 @@ def count(folder: str) -> int:
     return len(read(folder)[1])
 
 
-def read_idx(path: Path, dimensions: int) -> Bytes:
-    """Return the array of unsigned bytes in an IDX file. Raises UsageError for anything else."""
-    magic, length = bytes([0, 0, _UNSIGNED_BYTES, dimensions]), 4 + 4 * dimensions
+def _read_idx(folder: str, name: str, dimensions: int) -> Bytes:
+    """Return the array of unsigned bytes in an IDX file, which may be gzipped. Raises UsageError for anything else."""
+    # Unlike Path's, os.path.exists takes a name that is too long for a file.
+    path = next((path for end in ("", ".gz") if os.path.exists(path := Path(folder, name + end))), None)
+    if not folder or path is None:
+        raise UsageError(f"data folder {folder!r} has no {name} and no {name}.gz; give mnist:DIR, their folder")
+    readable("data", path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"data file {str(path)!r} cannot be read: {error}; fetch it again") from error
-    if content[:4] != magic:
-        raise UsageError(
-            f"data file {str(path)!r} begins with {content[:4].hex() or 'nothing'}, MNIST's with {magic.hex()}; "
-            "give the IDX file of that name"
-        )
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, length, 4)]
-    if len(content) != length + math.prod(shape):
-        raise UsageError(
-            f"data file {str(path)!r} has {len(content)} bytes, and by its head {length + math.prod(shape)}; fetch it "
-            "again"
-        )
-    return np.frombuffer(content, np.uint8, offset=length).reshape(shape)
-
-
-def _find(folder: str, name: str) -> Path:
-    for path in (Path(folder, name), Path(folder, f"{name}.gz")):
-        if os.path.exists(path):  # unlike Path's, it takes a name that is too long for a file
-            readable("data", path)
-            return path
-    raise UsageError(f"data folder {folder!r} has no {name} and no {name}.gz; give the folder of MNIST's IDX files")
+    start = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
+    if content[:4] != bytes([0, 0, _UNSIGNED_BYTES, dimensions]) or len(content) != start + math.prod(shape):
+        raise UsageError(f"data file {str(path)!r} is damaged, or not MNIST's {name}; fetch it again")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

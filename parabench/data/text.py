@@ -62,7 +62,7 @@ def vocabulary_size(vocabulary: str) -> int:
 
 def token_file(data: str, vocabulary: str) -> Path:
     """Return the file with the tokens of a text, int32 in this machine's byte order. It is made for each state of the
-    text and the vocabulary: path, size, and time of change. Raises UsageError if the text cannot be read or encoded."""
+    text and the vocabulary (path, size, time of change). Raises UsageError if the text cannot be read or encoded."""
     path = path_of(data)
     readable("data", path)
     readable("vocabulary", Path(vocabulary))
@@ -70,7 +70,16 @@ def token_file(data: str, vocabulary: str) -> Path:
     state = json.dumps(states)
     kept = cache_folder() / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.tokens"
     if not kept.is_file():
-        _keep(encode(path, vocabulary), kept)
+        tokens = encode(path, vocabulary)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as part:
+                tokens.tofile(part)
+        except OSError as error:
+            raise UsageError(
+                f"tokens cannot be kept in {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a "
+                "folder that can be written"
+            ) from error
     return kept
 
 
@@ -101,39 +110,21 @@ def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.in
     return np.asarray(encoding.encode_to_numpy(text, allowed_special="all"), dtype=np.int32)
 
 
-def _keep(tokens: np.ndarray[tuple[int], np.dtype[np.int32]], kept: Path) -> None:
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as part:
-            tokens.tofile(part)
-    except OSError as error:
-        raise UsageError(
-            f"tokens cannot be kept in {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "
-            "that can be written"
-        ) from error
-
-
 @cache
 def _ranks(path: str) -> dict[bytes, int]:
     """Return {token: rank} of a vocabulary file in tiktoken's form, with a token in base64 and its rank on each line.
 
     tiktoken's own reader keeps a copy by the file's name alone, and does not detect that the file has changed.
     """
-    ranks: dict[bytes, int] = {}
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
-        if not line:
-            continue
-        try:
-            token, rank = line.split()
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
-        except ValueError as error:
-            raise UsageError(
-                f"vocabulary file {path!r} is none of tiktoken's, see line {number}; each must be a token in base64 "
-                "and its rank"
-            ) from error
-    absent = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
-    if absent is not None:
-        raise UsageError(f"vocabulary file {path!r} lacks the byte {absent:#04x}; it must hold every single byte")
-    if sorted(ranks.values()) != list(range(len(ranks))):
-        raise UsageError(f"vocabulary file {path!r} has ranks that are not 0 to {len(ranks) - 1}, each once")
+    lines = [line.split() for line in Path(path).read_bytes().splitlines() if line]
+    try:
+        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+        valid = sorted(ranks.values()) == list(range(len(lines))) and all(bytes([each]) in ranks for each in range(256))
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"vocabulary file {path!r} is not tiktoken's: each line must be a token in base64 and its rank, with every "
+            "single byte, and every rank from 0 on once"
+        )
     return ranks

@@ -1,5 +1,4 @@
-"""A small batch of a model and its data, tried on the CPU before the first launch, so that each plain mistake is one
-line."""
+"""Try a small batch of a model and its data on the CPU before the first launch, so that a plain mistake is one line."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from parabench.data import SYNTHETIC
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.models import EXACT, IEEE, IGNORED_LABELS, MODELS, RANDOM_DATA, remedies
@@ -41,8 +41,8 @@ from parabench.strategies import entry_of
 # BatchNorm needs two samples.
 ROWS = 2
 
-# The most that a trial may cost: operations for each core, some seconds, and the share of the memory that is free. A
-# parameter needs 16 bytes with its gradient and AdamW's state; the rest is room for activations.
+# The most that a trial may cost: operations for each core, some seconds, and the share of the free memory. A parameter
+# needs 16 bytes with its gradient and AdamW's state; the rest is for activations.
 OPERATIONS_PER_CORE = 2e11
 FREE_SHARE, BYTES_PER_PARAMETER = 0.5, 20
 
@@ -52,16 +52,18 @@ SAME = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What one batch showed.
+    """The result of one batch.
 
-    `skipped` is why nothing was tried, or None. `steps` has a few words for each step that passed, by its name.
-
-    `unused`, `unread` and `hidden` are trainable parameters without a gradient. The module's output does not depend on
-    `unused`. It depends on the others, and the loss leaves that part of the output out: DDP can find `unread` ones, but
-    not `hidden` ones, which are behind a dataclass. `left_out` are trainable parameters that the optimizer leaves out.
-
-    `suspects` are keys of `models.SUSPECTS`. `apart` is the difference between `head(blocks(stem(x)))` and `module(x)`,
-    relative to the output; None if there are no blocks.
+    Attributes:
+        skipped: Why nothing was tried, or `None`.
+        steps: A few words for each step that passed, by its name.
+        unused: Trainable parameters without a gradient that the module's output does not depend on.
+        unread, hidden: The output depends on them, but the loss does not use that part of the output. DDP can find
+            `unread` ones, but not `hidden` ones, which are behind a dataclass.
+        left_out: Trainable parameters that the optimizer leaves out.
+        suspects: Keys of `models.SUSPECTS`.
+        apart: The difference between `head(blocks(stem(x)))` and `module(x)`, relative to the output; `None` if there
+            are no blocks.
     """
 
     skipped: str | None = None
@@ -81,19 +83,18 @@ def trial_of(case: Case) -> Trial:
 
 
 def notes_of(case: Case) -> Iterator[str]:
-    """Give what the trial of a case's model and data warns of, a line each."""
+    """Yield the warnings of the trial of a case's model and data, a line each."""
     trial, name = trial_of(case), f"model {case.model}"
     if trial.skipped:
         yield f"{name} is not tried before the first launch: {trial.skipped}"
-    if case.world_size == 1:
-        return
-    needs = needs_of_ddp(trial, case.strategy, find_unused=case.find_unused_parameters, static=case.static_graph)
-    for line in warnings_of(trial, case.verification, gradients=needs is not None):
-        yield f"{name}: {line}"
+    if case.world_size > 1:
+        options = {"find_unused": case.find_unused_parameters, "static": case.static_graph}
+        gradients = needs_of_ddp(trial, case.strategy, **options) is not None
+        yield from (f"{name}: {line}" for line in warnings_of(trial, case.verification, gradients=gradients))
 
 
 def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator[str]:
-    """Give the warnings of a trial, a line each; those about parameters without a gradient only if they matter."""
+    """Yield the warnings of a trial, a line each; those about parameters without a gradient only if they matter."""
     if gradients and (found := (*trial.unused, *trial.unread)):
         yield f"the loss does not depend on {first_of(found)}; DDP needs --set find_unused_parameters=on"
     if gradients and trial.hidden:
@@ -110,7 +111,8 @@ def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator
 
 
 def needs_of_ddp(trial: Trial, strategy: str, *, find_unused: bool, static: bool) -> str | None:
-    """Return what DDP lacks to train parameters without a gradient; None if nothing, or if the strategy has no DDP."""
+    """Return what DDP lacks to train parameters without a gradient; `None` if nothing, or if the strategy has no
+    DDP."""
     if "find_unused_parameters" not in entry_of(strategy).axes:
         return None
     if trial.hidden:
@@ -128,36 +130,37 @@ def _tried(case: Case) -> Trial:
     parameters = (MODELS[case.model] if case.model in MODELS else describe(case)).parameters or 0
     if why := _too_large(parameters, case):
         return Trial(skipped=why)
-    steps: dict[str, str] = {}
     with _random_states_kept():
         with users_code(f"{name} cannot be built", "fix that function"), torch.device("cpu"):
             model = build_model(case, seed=case.seed)
-        steps["built"] = f"{type(model.module).__name__}, {parameters:,} parameters, {len(model.blocks)} blocks"
         loading = Loading(case, model)
-        with users_code(f"data {case.data!r} gives no first batch", "fix its items, or Model.collate"):
-            batch = next(loading.batches(0, 1, torch.device("cpu")))
-        with users_code(f"{name}: a batch of shapes {shapes_of(batch)} has no common first dimension"):
-            rows = rows_of(batch)
-        if rows != case.global_batch:
-            raise UsageError(
-                f"{name}: collate gives {rows} samples for {case.global_batch} items; give one for each item"
-            )
-        batch = take_rows(batch, slice(0, min(ROWS, rows)))
-        steps["batch"] = f"shapes {shapes_of(batch)} from data {case.data}"
+        batch = _first_batch(loading, case, model)
         suspects = [*suspects_of(model.module)]
         suspects += [IGNORED_LABELS] * ignores_labels(batch) + [RANDOM_DATA] * loading.is_random()
         apart = _apart(model, batch) if model.blocks else None
-        output = _backward(model, batch, name, steps)
-        missing = _without_gradient(model, name)
+        output, loss = _backward(model, batch, name)
         trained = {key: each for key, each in model.module.named_parameters() if each.requires_grad}
-        steps["backward"] = f"gradients of {len(trained) - len(missing)} of {len(trained)} trainable parameters"
-        steps["optimizer"], left_out = _step(model, case)
-        unused, unread, hidden = _by_reach(trained, missing, output)
+        missing = _without_gradient(trained, model, name)
+        optimizer, left_out = _step(model, case)
+        # With `find_unused_parameters`, DDP takes parameters as unused that are not in the graph of the output's
+        # tensors, which it also finds in dataclasses (`_find_tensors`). If the loss leaves out a tensor of the output,
+        # DDP still gets an undefined gradient, but only from the tensors that torch's pytrees find (`_DDPSink`), which
+        # are not those in dataclasses.
+        reached, flat = ({*map(id, leaves_of(each))} for each in (tensors_of(output), tree_leaves(output)))
+        unused = [key for key in missing if id(trained[key]) not in reached]
+        unread = [key for key in missing if id(trained[key]) in flat]
         return Trial(
-            steps=steps,
-            unused=unused,
-            unread=unread,
-            hidden=hidden,
+            steps={
+                "built": f"{type(model.module).__name__}, {parameters:,} parameters, {len(model.blocks)} blocks",
+                "batch": f"shapes {shapes_of(batch)} from data {case.data}",
+                "forward": f"{type(output).__name__}, shapes {shapes_of(output)}",
+                "loss": f"{float(loss.detach()):.4g}",
+                "backward": f"gradients of {len(trained) - len(missing)} of {len(trained)} trainable parameters",
+                "optimizer": optimizer,
+            },
+            unused=tuple(unused),
+            unread=tuple(unread),
+            hidden=tuple(key for key in missing if key not in (*unused, *unread)),
             left_out=left_out,
             suspects=(*suspects, *buffer_suspect(_moved_buffers(model, batch))),
             apart=apart,
@@ -186,20 +189,36 @@ def _too_large(parameters: int, case: Case) -> str | None:
     return None
 
 
-def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> Any:
-    """Run forward, loss and backward, and return the output. Raises UsageError if one of them fails."""
+def _first_batch(loading: Loading, case: Case, model: Model) -> Batch:
+    """Return the first samples of the data. Raises UsageError if they do not suit the model."""
+    name, data = f"model {case.model!r}", f"data {case.data!r}"
+    with users_code(f"{data} gives no first batch", "fix its items, or Model.collate"):
+        batch = next(loading.batches(0, 1, torch.device("cpu")))
+    inputs = tensors_of(inputs_of(batch))
+    if not inputs and model.collate is None:
+        raise UsageError(f"{data} gives a batch without a tensor of inputs; give numbers, or Model.collate")
+    if case.data != SYNTHETIC and model.vocabulary is not None and inputs and inputs[0].is_floating_point():
+        kind = str(inputs[0].dtype).removeprefix("torch.")
+        raise UsageError(f"{data} gives inputs of {kind}, model {case.model} takes tokens; give integers")
+    with users_code(f"{name}: a batch of shapes {shapes_of(batch)} has no common first dimension"):
+        rows = rows_of(batch)
+    if rows != case.global_batch:
+        raise UsageError(f"{name}: collate gives {rows} samples for {case.global_batch} items; give one for each item")
+    return take_rows(batch, slice(0, min(ROWS, rows)))
+
+
+def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
+    """Run forward, loss and backward, and return output and loss. Raises UsageError if one of them fails."""
     given = f"on a batch of shapes {shapes_of(batch)}"
     widths = {each.dtype for each in tensors_of(inputs_of(batch)) if each.is_floating_point()}
-    weights = {each.dtype for each in model.module.parameters()}
-    hint = ""
-    if torch.float64 in widths - weights:
-        hint = "the inputs are float64 and the weights are not; give float32"
+    wide = torch.float64 in widths - {each.dtype for each in model.module.parameters()}
     called: list[bool] = []
     before = dict(model.module.named_parameters())
     # TorchScript modules take no hook.
     observed = model.forward is not None and not isinstance(model.module, torch.jit.ScriptModule)
     hook = model.module.register_forward_hook(lambda *_: called.append(True)) if observed else None
-    with users_code(f"{name} fails {given}", hint or "fix its forward, or the data"):
+    remedy = "the inputs are float64 and the weights are not; give float32" if wide else "fix its forward, or the data"
+    with users_code(f"{name} fails {given}", remedy):
         output = output_of(model, model.module, batch)
     if hook is not None:
         hook.remove()
@@ -214,42 +233,20 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
             f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still have the old one; "
             "change the values in place, under torch.no_grad()"
         )
-    steps["forward"] = f"{type(output).__name__}, shapes {shapes_of(output)}"
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):
         loss: Any = loss_of(model, output, batch)
-    if not isinstance(loss, Tensor):
-        raise UsageError(f"{name}: loss gives {what_is(loss)}; return a tensor, the mean over the samples")
-    if loss.dim() and loss.numel() != 1:
-        raise UsageError(f"{name}: loss gives shape {tuple(loss.shape)}; return one number, the mean over the samples")
-    if loss.is_complex():
-        raise UsageError(f"{name}: loss gives a complex number; return a real one, the mean over the samples")
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
+        found = f"a tensor of {loss.dtype}, shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else what_is(loss)
+        raise UsageError(f"{name}: loss gives {found}; return a tensor with one real number, the mean over the samples")
     if not loss.requires_grad:
         raise UsageError(f"{name}: loss has no gradient; it must depend on the parameters of module")
-    steps["loss"] = f"{float(loss.detach()):.4g}"
     with users_code(f"{name}: backward fails {given}", "fix its forward, or Model.loss"):
         loss.backward()
-    return output
-
-
-def _by_reach(
-    trained: Mapping[str, nn.Parameter], missing: Sequence[str], output: Any
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the parameters without a gradient as the fields `unused`, `unread` and `hidden` of a trial.
-
-    With `find_unused_parameters`, DDP takes parameters as unused that are not in the graph of the output's tensors,
-    which it also finds in dataclasses (`_find_tensors`). If the loss leaves out a tensor of the output, DDP still gets
-    an undefined gradient, but only from what torch's pytrees flatten (`_DDPSink`): not from dataclasses.
-    """
-    found, flat = ({*map(id, leaves_of(each))} for each in (tensors_of(output), tree_leaves(output)))
-    reach = {name: (id(trained[name]) in found, id(trained[name]) in flat) for name in missing}
-    unused, unread, hidden = (
-        tuple(name for name in missing if reach[name] == each) for each in ((False, False), (True, True), (True, False))
-    )
-    return unused, unread, hidden
+    return output, loss
 
 
 def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
-    """Give the tensors that the autograd graph of some tensors accumulates gradients for; other values are ignored."""
+    """Yield the tensors that the autograd graph of some tensors accumulates gradients for; other values are ignored."""
     tensors = [each for each in outputs if isinstance(each, Tensor)]
     yield from (each for each in tensors if each.requires_grad and each.is_leaf)
     nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
@@ -284,18 +281,16 @@ def _moved_buffers(model: Model, batch: Batch) -> list[str]:
         if not moved:
             return []
         (outputs, _), (after, _) = forward(batch, start), forward(batch, other)
-    except Exception:
-        # Other samples than those of the batch are not what forward was made for.
+    except Exception:  # forward may not take other samples than those of the batch
         return []
     return moved if not all(map(same, outputs, after)) else []
 
 
-def _without_gradient(model: Model, name: str) -> tuple[str, ...]:
+def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: str) -> list[str]:
     """Return the trainable parameters that the loss does not depend on. Raises UsageError if it depends on none, or if
     AdamW cannot use a gradient."""
-    trained = {key: each for key, each in model.module.named_parameters() if each.requires_grad}
-    unused = tuple(key for key, each in trained.items() if each.grad is None)
-    if len(unused) == len(trained):
+    missing = [key for key, each in trained.items() if each.grad is None]
+    if len(missing) == len(trained):
         raise UsageError(f"{name}: loss depends on no parameter of module; there is nothing to train")
     sparse = [key for key, each in trained.items() if each.grad is not None and each.grad.is_sparse]
     if sparse and model.optimizer is None:
@@ -303,53 +298,44 @@ def _without_gradient(model: Model, name: str) -> tuple[str, ...]:
             f"{name}: the gradient of {sparse[0]} is sparse, which AdamW does not take; use sparse=False, or give "
             "Model.optimizer"
         )
-    return unused
+    return missing
 
 
 def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
-    """Step the model's own optimizer and scheduler once. Raises UsageError if they fail.
-
-    Returns:
-        The names of their classes, and the trainable parameters that the optimizer leaves out.
-    """
+    """Step the model's optimizer and scheduler once, and return the names of their classes, and the trainable
+    parameters that the optimizer leaves out. Raises UsageError if they fail."""
     trained = [each for each in model.module.parameters() if each.requires_grad]
-    if model.optimizer is None and model.scheduler is None:
-        return "AdamW", ()
     optimizer = torch.optim.AdamW(trained) if model.optimizer is None else own_optimizer(model, case, trained)
-    scheduler = None if model.scheduler is None else own_scheduler(model, case, optimizer)
-    with users_code(f"model {case.model!r}: a step of {type(optimizer).__name__} fails", "fix Model.optimizer"):
-        optimizer.step()
+    steps: list[tuple[str, Any]] = [("optimizer", optimizer)]
+    if model.scheduler is not None:
+        steps.append(("scheduler", own_scheduler(model, case, optimizer)))
+    for name, each in steps if model.optimizer or model.scheduler else ():
+        with users_code(f"model {case.model!r}: a step of {type(each).__name__} fails", f"fix Model.{name}"):
+            each.step()
     taken = {id(each) for group in optimizer.param_groups for each in group["params"]}
     named = model.module.named_parameters()
     left_out = tuple(name for name, each in named if each.requires_grad and id(each) not in taken)
-    if scheduler is None:
-        return type(optimizer).__name__, left_out
-    with users_code(f"model {case.model!r}: a step of {type(scheduler).__name__} fails", "fix Model.scheduler"):
-        scheduler.step()
-    return f"{type(optimizer).__name__} and {type(scheduler).__name__}", left_out
+    return " and ".join(type(each).__name__ for _, each in steps), left_out
 
 
-def _apart(model: Model, batch: Batch) -> float | None:
+def _apart(model: Model, batch: Batch) -> float:
     """Return the largest difference between `head(blocks(stem(x)))` and `module(x)`, relative to the largest output;
     infinite if they cannot be compared."""
-    parts: list[nn.Module] = [part for part in (model.stem, *model.blocks, model.head) if part is not None]
-    inputs = inputs_of(batch)
-    if model.forward is not None or not isinstance(inputs, Tensor):
+    value: Any = inputs_of(batch)
+    if model.forward is not None or not isinstance(value, Tensor):
         return float("inf")
     state = torch.random.get_rng_state()
     buffers = copies_of_buffers(model.module)
     try:
         with torch.no_grad():
-            whole = model.module(inputs)
+            whole = model.module(value)
             torch.random.set_rng_state(state)
-            value: Any = inputs
-            for part in parts:
-                value = part(value)
+            for part in (model.stem, *model.blocks, model.head):
+                value = value if part is None else part(value)
         if not isinstance(whole, Tensor) or not isinstance(value, Tensor) or whole.shape != value.shape:
             return float("inf")
         return float((whole - value).abs().max() / whole.abs().max().clamp(min=1e-30))
-    except Exception:
-        # What the blocks cannot do one after the other is what a pipeline cannot do.
+    except Exception:  # blocks that do not run one after the other cannot be a pipeline
         return float("inf")
     finally:
         torch.random.set_rng_state(state)

@@ -12,19 +12,18 @@ from parabench.registry import Entry
 GPT2_VOCABULARY = 50304
 BYTES_VOCABULARY = 256
 
-# The perceptron: features to this width, then pairs of linear layers up and down again, then classes.
+# The perceptron: a first layer from features to width, then pairs of linear layers up and down, then classes.
 MLP_FEATURES, MLP_WIDTH, MLP_HIDDEN, MLP_BLOCKS, MLP_CLASSES = 256, 256, 1024, 8, 16
 
-# What a strategy may ask of a model: parts in order, a plan for tensor parallel, one with sequence parallel too,
+# What a strategy may require of a model: parts in order, a plan for tensor parallel, one with sequence parallel too,
 # a first layer that can take features split between ranks.
 BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_parallel", "first"
 
-
-# What every launch of a model is compared with. EXACT: the training of one device, which takes each batch as a whole.
-# SAME_SPLIT: that of one device which takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
+# What every launch of a model is compared with. EXACT: training on one device, which takes each batch as a whole.
+# SAME_SPLIT: one device that takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
 EXACT, SAME_SPLIT, FIRST_LOSS = "exact", "same_split", "first_loss"
 VERIFICATIONS = (EXACT, SAME_SPLIT, FIRST_LOSS)
-# The level that the model names; a case has it until it is resolved.
+# Stands for the level of the model until a case is resolved.
 OF_THE_MODEL = "auto"
 
 # The optional fields of `Model` that are parts of a training step.
@@ -33,17 +32,24 @@ OWN = ("loss", "collate", "forward", "optimizer", "scheduler", "clip_norm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry(Entry):
-    """What the planner must know of a model before it is built.
+    """The facts of a model that are required before it is built.
 
-    `brings`: which of BLOCKS, TENSOR, SEQUENCE and FIRST it has; `blocks`: how many parts. `width` is that of a
-    decoder's embedding, None of other models, whose attention is not known. `heads` and `widths` must divide by the
-    ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the model takes no
-    tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may take MNIST's.
-    `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the case, and so may
-    make something of `seq_len`. `outside` names a parameter that is in none of a user's parts, which FSDP does not mind
-    and a pipeline does; such a model does not bring BLOCKS. `verification` is one of VERIFICATIONS. `own` names the
-    parts of a training step that the model defines itself, such as its loss, forward or optimizer (`OWN`).
-    `why_missing` says why it does not bring BLOCKS, TENSOR, SEQUENCE or FIRST, if the model does.
+    Attributes:
+        brings: Which of BLOCKS, TENSOR, SEQUENCE and FIRST it has.
+        blocks: The number of its blocks.
+        width, heads: The width of a decoder's embedding, and its attention heads; `None` for other models.
+        widths: Widths that must divide by the number of ranks that share a layer, as `heads` must.
+        features: The number of features, which must divide by the number of ranks that share the input.
+        vocabulary: The number of tokens; `None` if it takes no tokens.
+        context: The longest sequence; `None` if there is no limit.
+        images: It may take MNIST's images.
+        synthetic: It makes samples itself.
+        takes_case: A user's factory receives the case, and so may use `seq_len`.
+        outside: A parameter that is in none of a user's parts. FSDP accepts it, a pipeline does not, so such a model
+            does not bring BLOCKS.
+        verification: One of VERIFICATIONS.
+        own: The parts of a training step that the model defines itself (`OWN`).
+        why_missing: Why it does not bring BLOCKS, TENSOR, SEQUENCE or FIRST, if the model gives a reason.
     """
 
     parameters: int | None = None
@@ -65,18 +71,18 @@ class ModelEntry(Entry):
 
     @property
     def sequences(self) -> bool:
-        """Whether `seq_len` means anything to it."""
+        """Whether it uses `seq_len`."""
         return self.vocabulary is not None or self.takes_case
 
     @property
     def reads_bytes(self) -> bool:
-        """Whether text read as bytes is something it knows."""
+        """Whether it can read text as bytes."""
         return self.vocabulary is not None and self.vocabulary >= BYTES_VOCABULARY
 
 
 def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> ModelEntry:
-    """The entry of a decoder of that shape. Trainable parameters: embeddings (the tied head is one of them), blocks,
-    final norm; of a block: two norms 4d, qkv 3d^2+3d, projection d^2+d, MLP 8d^2+5d."""
+    """Return the entry of a decoder of that shape. Its trainable parameters are embeddings (including the tied head),
+    blocks and the final norm; a block has two norms 4d, qkv 3d^2+3d, projection d^2+d, MLP 8d^2+5d."""
     context = 1024
     block = 12 * width * width + 13 * width
     return ModelEntry(

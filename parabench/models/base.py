@@ -1,4 +1,4 @@
-"""A model and how to train it, and what is known of its size."""
+"""A model and how to train it, and its size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeBatch = Callable[..., Batch]
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """`values` for a loss: float32 where they are narrower, because a mean of many needs the digits; float64 stays."""
+    """Widen `values` for a loss to float32, because a mean of many needs the digits; float64 stays."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -112,30 +112,28 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
 
 
 def sizes(model: Model) -> dict[str, int]:
-    """Bytes of all parameters, and of those that tensor parallel would split; how many numbers they are, and how many
-    of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
+    """Return the bytes of all parameters and of those that tensor parallel splits, the number of parameters, and how
+    many of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
     parameters = {id(p): p for p in model.module.parameters()}
-    split = {
-        id(p): p.nbytes
-        for name, module in model.module.named_modules()
-        if any(fnmatch(name, pattern) for pattern in model.tensor_parallel)
-        for p in module.parameters()
-    }
+    split: set[int] = set()
     looked_up: set[int] = set()
     multiplied: set[int] = set()
-    for module in model.module.modules():
+    for name, module in model.module.named_modules():
+        if any(fnmatch(name, pattern) for pattern in model.tensor_parallel):
+            split |= {id(p) for p in module.parameters()}
         kind = looked_up if isinstance(module, nn.Embedding) else multiplied
         kind |= {id(p) for p in module.parameters(recurse=False)}
     return {
         "bytes": sum(p.nbytes for p in parameters.values()),
-        "tensor_parallel_bytes": sum(split.values()),
+        "tensor_parallel_bytes": sum(parameters[each].nbytes for each in split),
         "parameters": sum(p.numel() for p in parameters.values()),
         "embedding_parameters": sum(parameters[each].numel() for each in looked_up - multiplied),
     }
 
 
 def attention_of(case: Case) -> dict[str, int]:
-    """{"layers", "heads", "head_dim"} of our decoders' attention; empty for other models, whose shape is not known."""
+    """Return {"layers", "heads", "head_dim"} of a built-in decoder's attention; empty for other models, whose shape is
+    unknown."""
     entry = find(MODELS, "model", case.model)
     if entry is None or entry.heads is None or entry.width is None:
         return {}

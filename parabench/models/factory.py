@@ -104,20 +104,20 @@ def make_samples(batch: MakeBatch, case: Case) -> Batch:
     with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
         given = (case.seq_len,) if takes_argument(batch, 2) else ()
         made: Any = batch(rows, torch.Generator().manual_seed(case.seed), *given)
-    wanted = f"asked for {rows} samples; give tensors on the CPU whose first dimension is {rows}"
     tensors = tensors_of(made)
-    if not tensors:
-        raise UsageError(f"model {case.model!r}: batch gives {type(made).__name__} without a tensor, {wanted}")
-    if any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
-        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3])
-        raise UsageError(f"model {case.model!r}: batch gives {len(tensors)} tensors, {shapes}, {wanted}")
+    if not tensors or any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
+        found = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3]) or "none"
+        raise UsageError(
+            f"model {case.model!r}: batch gives {type(made).__name__} with the tensors {found}, asked for {rows} "
+            f"samples; give tensors on the CPU whose first dimension is {rows}"
+        )
     return made
 
 
-# -- what a factory returns -------------------------------------------------------------------------------------------
+# -- checks of what a factory returns ---------------------------------------------------------------------------------
 
 
-# Fields of a Model that are functions, and what they are called with.
+# Fields of a Model that are functions, and their arguments.
 FUNCTIONS = {
     "loss": "output and targets", "batch": "n, a generator and perhaps seq_len", "collate": "a list of items",
     "forward": "module and batch", "optimizer": "a list of parameters", "scheduler": "the optimizer",
@@ -134,73 +134,60 @@ def check_model(name: str, made: Any) -> None:
 
 
 def _faults(model: Any) -> Iterator[str]:
-    """Give what is wrong, types first: a later check relies on the earlier ones."""
+    """Yield what is wrong, types first: a later check relies on the earlier ones."""
+
+    def must_be(field: str, what: str) -> str:
+        return f"{field} is {what_is(getattr(model, field))}; it must be {what}"
+
     if not isinstance(model.module, nn.Module):
-        yield f"module is {what_is(model.module)}; it must be an nn.Module"
+        yield must_be("module", "an nn.Module")
     if isinstance(model.module, nn.DataParallel):
         yield "module is a DataParallel, which would use the devices of other ranks; give the module inside it"
     parameters = list(model.module.parameters())
-    if not parameters:
-        yield "module has no parameters; there is nothing to train"
-    if any(isinstance(each, UninitializedParameter) for each in parameters):
-        yield "module has a parameter without a shape; give lazy layers their sizes"
     if not any(each.requires_grad for each in parameters):
         yield "no parameter of module requires a gradient; there is nothing to train"
+    if any(isinstance(each, UninitializedParameter) for each in parameters):
+        yield "module has a parameter without a shape; give lazy layers their sizes"
     for field, arguments in FUNCTIONS.items():
         value = getattr(model, field)
         # A class of optimizers or schedulers makes one when it is called.
         a_class = isinstance(value, type) and field not in ("optimizer", "scheduler")
         if value is not None and (a_class or not callable(value)):
-            yield f"{field} is {what_is(value)}; it must be a function of {arguments}, or None"
+            yield must_be(field, f"a function of {arguments}, or None")
     if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
         yield "loss has parameters of its own, which no optimizer would train; make it a part of module"
     if model.clip_norm is not None and (not isinstance(model.clip_norm, (int, float)) or not model.clip_norm > 0):
-        yield f"clip_norm is {what_is(model.clip_norm)}; it must be a number above 0, or None"
+        yield must_be("clip_norm", "a number above 0, or None")
     if model.verification not in VERIFICATIONS:
-        yield f"verification is {what_is(model.verification)}; use {', '.join(VERIFICATIONS)}"
+        yield must_be("verification", f"one of {', '.join(VERIFICATIONS)}")
     for field in ("vocabulary", "context"):
         value = getattr(model, field)
         if value is not None and (type(value) is not int or value < 1):
-            yield f"{field} is {what_is(value)}; it must be a whole number of 1 or more, or None"
-    yield from _faults_of_parts(model)
-    yield from _faults_of_plans(model)
-
-
-def _faults_of_parts(model: Any) -> Iterator[str]:
+            yield must_be(field, "a whole number of 1 or more, or None")
     if not isinstance(model.blocks, (list, tuple, nn.ModuleList, nn.Sequential)):
-        yield f"blocks is {what_is(model.blocks)}; it must be a list of modules, empty where there are none"
-    for block in model.blocks:
-        if not isinstance(block, nn.Module):
-            yield f"blocks hold {what_is(block)}; each must be an nn.Module"
+        yield must_be("blocks", "a list of modules, or empty")
     parts = set(model.module.modules())
-    if not parts.issuperset(model.blocks):
+    if any(block not in parts for block in model.blocks):
         yield "blocks hold a module that is not part of module"
-    known = {id(each) for each in model.module.parameters()}
     for field in ("stem", "head"):
         part = getattr(model, field)
         if part is not None and not isinstance(part, nn.Module):
-            yield f"{field} is {what_is(part)}; it must be an nn.Module, or None"
-        elif part is not None and not known.issuperset(map(id, part.parameters())):
+            yield must_be(field, "an nn.Module, or None")
+        elif part is not None and not {*map(id, parameters)}.issuperset(map(id, part.parameters())):
             yield f"{field} has a parameter that is none of module's; make it of module's own layers"
-
-
-def _faults_of_plans(model: Any) -> Iterator[str]:
     names = [each for each, _ in model.module.named_modules()]
     for field in ("tensor_parallel", "sequence_parallel"):
         plan = getattr(model, field)
-        if not isinstance(plan, Mapping):
-            yield f"{field} is {what_is(plan)}; it must be a dict, as parallelize_module takes it"
-        for pattern, style in plan.items():
-            if not isinstance(pattern, str) or not isinstance(style, ParallelStyle):
-                yield f"{field} holds {what_is(pattern)}: {what_is(style)}; give names and a ParallelStyle for each"
+        if not isinstance(plan, Mapping) or not all(isinstance(style, ParallelStyle) for style in plan.values()):
+            yield must_be(field, "a dict of names and ParallelStyles, as parallelize_module takes it")
+        for pattern in plan:
             if not any(fnmatch(each, pattern) for each in names):
                 yield f"a plan names {pattern!r}, which is not part of module; name one, as named_modules does"
     first = model.first
-    if first is None:
-        return
-    if not isinstance(first, str) or not isinstance(module_named(model.module, first), nn.Linear):
+    if first is not None and not isinstance(module_named(model.module, first), nn.Linear):
         yield f"first is {what_is(first)}, which is not a linear layer of module; name one, as named_modules does"
-    if any(isinstance(style, ColwiseParallel) and fnmatch(first, at) for at, style in model.tensor_parallel.items()):
+    by_columns = [at for at, style in model.tensor_parallel.items() if isinstance(style, ColwiseParallel)]
+    if first is not None and any(fnmatch(first, at) for at in by_columns):
         yield f"first is {first!r}, which tensor_parallel splits by columns; name a layer whose output is whole"
 
 
@@ -220,25 +207,25 @@ def module_named(module: nn.Module, name: str | None) -> nn.Module | None:
 
 
 def describe(case: Case) -> ModelEntry:
-    """What the case's model, a user's own, brings. Raises UsageError where it cannot be built or contradicts itself."""
-    return _built_once(_factory_case(case))[0]
-
-
-def _factory_case(case: Case) -> Case:
-    """Return the case that the factory is called with. It must return the same model for all cases that train the same,
-    and names the level of verification itself."""
-    return case.replace(verification=EXACT).reference() if takes_case(case.model) else Case(model=case.model)
-
-
-def takes_case(name: str) -> bool:
-    """Whether the factory of a user's model is given the case. Raises UsageError when it cannot be had or is none."""
-    return takes_argument(load_factory(MODELS, "model", name, "Model"))
+    """Return the description of a user's model. Raises UsageError if it cannot be built, or contradicts itself."""
+    # The factory must return the same model for all cases that train the same, and names the level of verification.
+    takes_case = takes_argument(load_factory(MODELS, "model", case.model, "Model"))
+    return _described(
+        case.replace(verification=EXACT).reference() if takes_case else Case(model=case.model), takes_case
+    )
 
 
 @cache
-def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
-    """What building the model once shows, and what it makes samples with."""
-    model = _built(case)
+def _described(case: Case, takes_case: bool) -> ModelEntry:
+    try:
+        with torch.device("meta"):
+            model = build_model(case)
+    except UsageError:
+        raise
+    except (Exception, SystemExit):  # not everything works without memory; a real error is raised again
+        remedy = "fix that function, or call it in Python to see where"
+        with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
+            model = build_model(case)
     outside_parameter = outside(model) if model.blocks else None
     first = module_named(model.module, model.first)
     offered = {
@@ -247,7 +234,7 @@ def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
         SEQUENCE: model.sequence_parallel,
         FIRST: model.first,
     }
-    entry = ModelEntry(
+    return ModelEntry(
         target=case.model,
         summary="a user's own",
         parameters=sum(parameter.numel() for parameter in model.module.parameters()),
@@ -259,48 +246,17 @@ def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
         context=model.context,
         images=model.vocabulary is None,
         synthetic=model.batch is not None,
-        takes_case=takes_case(case.model),
+        takes_case=takes_case,
         outside=outside_parameter,
         verification=model.verification,
         own=frozenset(name for name in OWN if getattr(model, name) is not None),
         why_missing=model.why_missing,
     )
-    return entry, model.batch
-
-
-@cache
-def check_batch(case: Case) -> None:
-    """Raise UsageError unless the model makes the samples of this case, a reference."""
-    _, batch = _built_once(_factory_case(case))
-    assert batch is not None
-    try:
-        make_samples(batch, case)
-    except UsageError:
-        # What it takes from the factory may be on the meta device, as the model is; no rank's ever is.
-        model = _built_on_cpu(case)
-        if model.batch is None:
-            raise
-        make_samples(model.batch, case)
-
-
-def _built(case: Case) -> Model:
-    try:
-        with torch.device("meta"):
-            return build_model(case)
-    except UsageError:
-        raise
-    except (Exception, SystemExit):  # not everything can be done without memory; what is really wrong shows again
-        return _built_on_cpu(case)
-
-
-def _built_on_cpu(case: Case) -> Model:
-    remedy = "fix that function, or call it in Python to see where"
-    with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
-        return build_model(case)
 
 
 def outside(model: Model) -> str | None:
-    """A parameter that is in none of stem, blocks and head, which a pipeline would lose; None when there is none."""
+    """Return a parameter that is in none of stem, blocks and head, and that a pipeline would lose; `None` if there is
+    none."""
     parts = [part for part in (model.stem, *model.blocks, model.head) if part is not None]
     held = {id(parameter) for part in parts for parameter in part.parameters()}
     return next((name for name, each in model.module.named_parameters() if id(each) not in held), None)

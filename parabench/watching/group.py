@@ -1,6 +1,6 @@
 """The ranks of a watched loop and their hosts. Ranks send their results to rank 0 over the process group's own store,
-so that nothing else listens. A batch system or a container may show each rank only its own devices and cores, so every
-rank reports them, and rank 0 puts the record of a host together."""
+so that nothing else listens. A batch system or a container may show each rank only its own device and cores, so every
+rank reports them, and rank 0 assembles the record of a host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from parabench.launch.rendezvous import RendezvousPoint
 from parabench.machine import gpus, host
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, environment
-from parabench.machine.nvml import readable_devices
 
 # How long a rank waits for the others: at the start they are all there soon, at the end one may still write a
 # checkpoint. If this rank failed, others that failed with it have sent their results long before.
@@ -97,7 +96,7 @@ class Group:
             return None
         return RendezvousPoint("", 0, self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
-    def send(self, found: Mapping[str, Any]) -> None:
+    def send(self, found: Any) -> None:
         """Send `found`, which JSON can hold, to rank 0."""
         text = zlib.compress(json.dumps(found).encode(), level=1)
         pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
@@ -105,13 +104,13 @@ class Group:
             self.store.set(f"found/{self.rank}/{at}", piece)
         self.store.set(f"found/{self.rank}", str(len(pieces)))
 
-    def collect(self, own: Mapping[str, Any], timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
-        """Return at rank 0 what each rank sent, in order; `None` for a rank that did not within that time, or
+    def collect(self, timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
+        """Return at rank 0 what each other rank sent, in order; `None` for a rank that did not within that time, or
         within FAILED_S once it is `hurried`."""
         missing = await_keys(self.store, [f"found/{rank}" for rank in range(1, self.size)], timeout_s, hurried)
-        return [own, *(None if f"found/{rank}" in missing else self._of(rank) for rank in range(1, self.size))]
+        return [None if f"found/{rank}" in missing else self._received(rank) for rank in range(1, self.size)]
 
-    def _of(self, rank: int) -> Any:
+    def _received(self, rank: int) -> Any:
         pieces = range(int(self.store.get(f"found/{rank}")))
         return json.loads(zlib.decompress(b"".join(self.store.get(f"found/{rank}/{at}") for at in pieces)))
 
@@ -137,28 +136,56 @@ def await_keys(
 # What one rank reports of its host.
 About = Mapping[str, Any]
 
-APART = "no process of this host sees all devices"
+APART = "the ranks of this host see different devices"
 
 
 def of_this(group: Group, machine: Machine) -> dict[str, Any]:
-    """Return what this rank reports: its cores and the device that it uses. The first rank of a host also describes all
-    devices that NVML shows it; each other rank describes its own, which may be hidden from the first."""
-    about: dict[str, Any] = {
-        "cores": sorted(os.sched_getaffinity(0)),
-        "core_limit": host.core_limit(),
-        "devices_reason": machine.gpus_reason,
-    }
+    """Return what this rank reports: its cores, the device that it uses, and, for the first rank of a host, the record
+    of the host, with the devices that its ranks use if all of them see the same devices."""
+    about: dict[str, Any] = {"cores": sorted(os.sched_getaffinity(0)), "core_limit": host.core_limit()}
+    about["devices_reason"] = machine.gpus_reason
     if machine.gpus:
         used = machine.gpus[group.local_rank % len(machine.gpus)]  # as `rank.device_of` does
+        record = gpus.describe([used])
         about["used"] = asdict(used)
-        if group.local_rank:
-            record = gpus.describe([used])
-            about["own"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
+        about["own"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
     if group.local_rank == 0:
-        shown = gpus.devices(readable_devices)[0] if machine.gpus else ()
+        shown = machine.gpus[: group.ranks_per_node]
         about["environment"] = environment(replace(machine, gpus=shown))
         about["shown"] = [_place(gpu) for gpu in shown]
     return about
+
+
+def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machine:
+    """Return `machine`, rank 0's host, with the cores of all its ranks and the devices that they use."""
+    used = used_devices(abouts)
+    unread = next((each["devices_reason"] for each in abouts if "used" in each and each["devices_reason"]), None)
+    return replace(
+        machine,
+        cores=cores_of(abouts),
+        gpus=tuple(used),
+        gpus_reason=unread if used else machine.gpus_reason,
+        nodes=group.nodes,
+        ranks_per_node=group.ranks_per_node,
+    )
+
+
+def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
+    """Return the record of a host, with the cores of all its ranks and the devices that they use."""
+    found: dict[str, Any] = dict(abouts[0]["environment"]) | {"cores": cores_of(abouts)}
+    used = used_devices(abouts)
+    if used and [*map(_place, used)] != abouts[0]["shown"]:
+        own = {_place(Gpu(**each["used"])): each["own"] for each in abouts if "own" in each}
+        found["gpus"] = [own[_place(gpu)] | {"index": gpu.index} for gpu in used]
+        found["links"] = {"matrix": None, "reasons": {"all": APART}}
+    return found
+
+
+def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
+    """Return the records of all hosts if there are several; rank 0's own is completed later."""
+    if len(hosts) < 2:
+        return []
+    return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
 
 
 def cores_of(abouts: Sequence[About]) -> int:
@@ -176,69 +203,5 @@ def used_devices(abouts: Sequence[About]) -> list[Gpu]:
     return [*used.values()]
 
 
-def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machine:
-    """Return `machine`, rank 0's host, with the cores of all its ranks and the devices that they use."""
-    used, unread = used_devices(abouts), _unread(abouts)
-    reason = next((each["devices_reason"] for each in abouts if each["devices_reason"]), None)
-    return replace(
-        machine,
-        cores=cores_of(abouts),
-        gpus=tuple(used),
-        gpus_reason=None if used and not unread else reason,
-        nodes=group.nodes,
-        ranks_per_node=group.ranks_per_node,
-    )
-
-
-def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
-    """Return the record of a host, with the devices that its ranks use."""
-    first = abouts[0]
-    found: dict[str, Any] = dict(first["environment"]) | {"cores": cores_of(abouts)}
-    used = used_devices(abouts)
-    if not used:
-        return found
-    at = {place: position for position, place in enumerate(first["shown"])}
-    known = {_place(Gpu(**each["used"])): each["own"] for each in abouts if "own" in each}
-    known |= {place: found["gpus"][position] for place, position in at.items()}
-    recorded = {_place(gpu): gpu.index for gpu in used if _place(gpu) in known}
-    found["gpus"] = [known[place] | {"index": index} for place, index in recorded.items()]
-    found["links"] = _links(found["links"], [at.get(place) for place in recorded])
-    if not _unread(abouts):
-        found["nvml"] = {"available": True, "reason": None}
-    return found
-
-
 def _place(gpu: Gpu) -> str:
     return gpu.address or f"device {gpu.index}"
-
-
-def _unread(abouts: Sequence[About]) -> bool:
-    """Return whether NVML does not read the devices that the ranks use."""
-    return any("used" in each and each["devices_reason"] for each in abouts)
-
-
-def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[str, Any]:
-    """Return the rows and columns at `positions` of a record of links; unknown if it lacks one of these devices."""
-    matrix = links["matrix"]
-    known = [each for each in positions if each is not None]
-    if len(known) < len(positions):
-        return {"matrix": None, "reasons": {"all": APART}}
-    if matrix is None:
-        return dict(links)
-    moved = {str(old): str(new) for new, old in enumerate(known)}
-    return {
-        "matrix": [[matrix[a][b] for b in known] for a in known],
-        "nvlinks_to_switches": [links["nvlinks_to_switches"][each] for each in known],
-        "reasons": {
-            "-".join(moved[old] for old in key.split("-")): reason
-            for key, reason in links["reasons"].items()
-            if moved.keys() >= {*key.split("-")}
-        },
-    }
-
-
-def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
-    """Return the records of all hosts if there are several; rank 0's own is completed later."""
-    if len(hosts) < 2:
-        return []
-    return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]

@@ -1,8 +1,8 @@
-"""The moments of a loop that is not ours: when it asks for a batch and has it, when the model's forward is over, when
-the optimizer begins and ends.
+"""The timestamps of the user's training loop: when it requests a batch and has it, when forward is over, and when the
+optimizer starts and ends.
 
-Nothing of it waits for a device or changes what is computed: the model's call, two hooks on the optimizer, and an
-iterator around the loader each take a moment.
+Nothing here waits for a device or changes a result: there is an iterator around the loader, the model's call is
+wrapped, and the optimizer has two hooks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -28,23 +28,24 @@ from parabench.strategies.base import StepMarker
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The marks of a step: the batch was asked for, was there, forward was over, the optimizer began (backward was over),
-# the optimizer ended, and the next batch was asked for.
-REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END = range(6)
+# The marks of a step: a batch was requested, it was there, forward was over, backward was over and the optimizer
+# started, the optimizer ended, and the next batch was requested. OVER: no further step is marked.
+REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END, OVER = range(7)
 WIDTH = END + 1
-# What is marked next where no further step is.
-OVER = WIDTH
 
 
 def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | None]:
-    """Let no error of a callback reach the training: at the first error, the loop marks no further step."""
+    """Let no error of a callback reach the training: after the first error, the loop marks no further step."""
 
     @functools.wraps(callback)
     def call(loop: Loop, *args: P.args, **named: P.kwargs) -> T | None:
         try:
             return callback(loop, *args, **named)
         except Exception as why:
-            loop._give_up(why)
+            loop._next = OVER  # the step that has begun is none
+            loop.marks_failed(why)
+            with contextlib.suppress(Exception):  # of a clock that fails again
+                loop.clock.keep_steps(loop.steps)
             return None
 
     # As `torch.compiler.disable` marks a function, but without importing the compiler: a compiled `optimizer.step`
@@ -53,56 +54,69 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
     return call
 
 
+@dataclass(slots=True)
+class Step:
+    """The step that has begun.
+
+    Attributes:
+        later_s: Seconds that it waited for batches after its first one.
+        straddles: It continues in another loop over batches.
+        batches_of_others: Batches after which another optimizer stepped.
+        other_stepped: Another optimizer has stepped since the last batch.
+    """
+
+    forwards: int = 0
+    batches: int = 0
+    later_s: float = 0.0
+    straddles: bool = False
+    batches_of_others: int = 0
+    other_stepped: bool = False
+
+
 class Loop:
     """Mark the steps of one rank on `clock`. A step ends when a batch is requested after the optimizer has stepped, so
     with gradient accumulation it has several batches.
 
     A step that continues in another loop over batches is discarded, because it includes the time between the loops.
 
-    Args:
-        begin_step: Called between two steps, and again if a step starts again. Returns the marker for the step, or
-            `None` to mark no further steps.
-        first_batch: Called with the first batch.
-        first_forward: Called during the forward calls of the first step.
-        first_gradients: Called when the first step has its gradients.
-        failed: Receives the first error of a callback. The steps before it are kept.
+    Attributes:
+        steps: The number of complete steps.
+        pauses: {step: seconds} between two loops over batches, before that step, such as a validation.
+        other_steps: Steps of other optimizers within the steps of the watched one, by class.
+        batch_seen, forward_seen, optimizer_seen: A batch came, the model was called, the optimizer stepped.
     """
 
-    def __init__(
-        self,
-        clock: StepClock,
-        *,
-        begin_step: Callable[[int], StepMarker | None],
-        first_batch: Callable[[Any], None] = lambda batch: None,
-        first_forward: Callable[[], None] = lambda: None,
-        first_gradients: Callable[[], None] = lambda: None,
-        failed: Callable[[Exception], None] = lambda why: None,
-    ) -> None:
-        self._clock, self._begin_step, self._failed = clock, begin_step, failed
-        self._first_batch, self._first_forward, self._first_gradients = first_batch, first_forward, first_gradients
+    def __init__(self, clock: StepClock) -> None:
+        self.clock = clock
         self._marker: StepMarker = clock
         self._next = REQUESTED
-        self._forwards = self._batches = 0
-        # Whether forward and backward take turns: the step before had several forwards.
-        self._turns = False
-        # Whether the loop was left since a batch was asked for, and amid the step that has begun.
-        self._left = self._straddles = False
-        self._left_s = 0.0
-        # When the batch that the loop waits for was asked for; None if the loop waits for none.
+        self._step = Step()
+        self._alternates = False  # the previous step had several forwards, so forward and backward alternate
+        # When the loop over batches was left, and when the awaited batch was requested; None if neither is the case.
+        self._left_s: float | None = None
         self._asked_s: float | None = None
         self.steps = 0
-        # {step: seconds} between two loops over batches, before that step: a validation after an epoch, for example.
         self.pauses: dict[int, float] = {}
-        # Whether a batch came, whether the watched model was called, and whether the watched optimizer stepped.
         self.batch_seen = self.forward_seen = self.optimizer_seen = False
-        # Steps of other optimizers by their class, those since the last batch, and the batches that belong to them.
         self.other_steps: Counter[str] = Counter()
-        self._other_stepped = False
-        self._batches_of_others = 0
-        # How long the step that has begun, and every step before the last that had several batches, waited for batches
-        # after its first, in seconds. How many steps had how many batches.
-        self._later_s, self._later_waits = 0.0, array("d")
+        self._later_waits = array("d")
         self._batches_of: Counter[int] = Counter()
+
+    def begin_step(self, step: int) -> StepMarker | None:
+        """Return the marker for the step, or `None` to mark no further step. Called again if a step starts again."""
+        return self.clock
+
+    def first_batch(self, batch: Any) -> None:
+        """Receive the first batch."""
+
+    def first_forward(self) -> None:
+        """Be called in the forward calls of the first step."""
+
+    def first_gradients(self) -> None:
+        """Be called when the first step has its gradients."""
+
+    def marks_failed(self, why: Exception) -> None:
+        """Receive the first error of a callback. The steps before it are kept."""
 
     @property
     def batches_of_step(self) -> int:
@@ -112,7 +126,7 @@ class Loop:
 
     def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
         """Return the seconds that `steps` with several batches waited for batches after the first, by step."""
-        return {at: self._later_waits[at] for at in steps if at < len(self._later_waits) and self._later_waits[at]}
+        return {at: self._later_waits[at] for at in steps if at < self.steps and self._later_waits[at]}
 
     @contextlib.contextmanager
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
@@ -135,118 +149,110 @@ class Loop:
         """Return `batches` unchanged, for a loop whose steps are marked."""
         return Batches(self, batches)
 
+    # For frameworks that own the loop, `asks`, `has` and `has_none` are called from their callbacks.
+
     @guarded
     def asks(self) -> None:
-        """The loop asks for a batch."""
-        if self._left and self.steps:
+        """The loop requests a batch."""
+        if self._left_s is not None and self.steps:
             self.pauses[self.steps] = self.pauses.get(self.steps, 0.0) + perf_counter() - self._left_s
         if self._next == END:
-            self._mark()
-            self._close()
+            self._end_step()
         if self._next == REQUESTED:
-            marker = self._begin_step(self.steps)
+            marker = self.begin_step(self.steps)
             if marker is None:
                 self._next = OVER
             else:
                 self._marker = marker
                 self._mark()
-        else:
-            self._straddles |= self._left and self._next > LOADED
-        self._asked_s = perf_counter()
-        self._left = False
+        elif self._left_s is not None and self._next > LOADED:
+            self._step.straddles = True
+        self._asked_s, self._left_s = perf_counter(), None
 
     @guarded
     def has(self, batch: Any) -> None:
-        """The batch is there."""
-        if self._next in (REQUESTED, END):  # nobody said that it was asked for
+        """The batch is available."""
+        if self._next in (REQUESTED, END):  # its request was not reported
             self.asks()
         if self._next == OVER:
             return
+        step = self._step
         if self._next == LOADED:
             self._mark()
         else:
-            self._later_s += 0.0 if self._asked_s is None else perf_counter() - self._asked_s
-            self._batches_of_others += self._other_stepped
-        self._asked_s, self._other_stepped, self.batch_seen = None, False, True
-        self._batches += 1
-        if self.steps == 0 and self._batches == 1:
-            self._first_batch(batch)
+            step.later_s += 0.0 if self._asked_s is None else perf_counter() - self._asked_s
+            step.batches_of_others += step.other_stepped
+        self._asked_s, step.other_stepped, self.batch_seen = None, False, True
+        step.batches += 1
+        if self.steps == 0 and step.batches == 1:
+            self.first_batch(batch)
 
     @guarded
     def has_none(self) -> None:
-        """There was no further batch: what was asked for began no step."""
+        """There are no more batches: the last request began no step."""
         self._leave(perf_counter() if self._asked_s is None else self._asked_s)
         if self._next == LOADED:
-            self._clock.forget()
+            self.clock.forget()
             self._next = REQUESTED
 
     @guarded
     def leaves(self) -> None:
         """The loop over these batches was left."""
         if self._next == END:
-            self._mark()
-            self._close()
+            self._end_step()
         self._leave(perf_counter())
 
     def _leave(self, now_s: float) -> None:
-        if not self._left:
-            self._left, self._left_s = True, now_s
+        if self._left_s is None:
+            self._left_s = now_s
 
     @guarded
     def finish(self) -> None:
-        """No more steps: one that has begun is none."""
+        """Mark no further step, and discard the step that has begun."""
         self.leaves()
         if self._next != OVER:
             self._forget(self._next)
         self._next = OVER
-        self._marker = self._clock  # instruments hold the model
-
-    def _give_up(self, why: Exception) -> None:
-        """Mark nothing from here on. Steps that are over stay; the step that has begun is none."""
-        self._next = OVER
-        self._failed(why)
-        with contextlib.suppress(Exception):  # of a clock that fails again
-            self._clock.keep_steps(self.steps)
+        self._marker = self.clock  # instruments hold the model
 
     @guarded
     def _forward_is_over(self) -> None:
         if self._next not in (FORWARD, BACKWARD, OPTIMIZER) or not torch.is_grad_enabled():  # a validation in the loop
             return
-        self._forwards += 1
+        self._step.forwards += 1
         self.forward_seen = True
         if self.steps == 0:
-            self._first_forward()
+            self.first_forward()
         if self._next == FORWARD:
-            self._skip() if self._turns else self._mark()
-        elif self._forwards == 2 and not self._turns:
-            self._clock.forget(self._next - FORWARD, skipped=True)
+            self._skip() if self._alternates else self._mark()
+        elif self._step.forwards == 2 and not self._alternates:
+            self.clock.forget(self._next - FORWARD, skipped=True)
 
     @guarded
     def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The optimizer's step was called. With a closure, as Lightning has one, forward and backward are still to
-        come, inside of it: then the call is given one that also tells when they are over."""
+        """Handle a call of the optimizer's step. With a closure, as in Lightning, forward and backward happen inside of
+        the closure, which is therefore wrapped."""
         self.optimizer_seen = True
         closures = [each for each in (*args[1:], *more.values()) if callable(each)] if args[1:] or more else ()
         if not closures:
             self._optimizer_begins()
             return None
 
-        def telling(*given: Any) -> Any:
+        def closure(*given: Any) -> Any:
             again = self._next == OPTIMIZER
             result = closures[0](*given)
             self._closure_is_over(again)
             return result
 
-        def instead(each: Any) -> Any:
-            return telling if each is closures[0] else each
+        def replaced(each: Any) -> Any:
+            return closure if each is closures[0] else each
 
-        # What is given first is the optimizer.
-        return tuple(map(instead, args)), {name: instead(each) for name, each in more.items()}
+        return tuple(map(replaced, args)), {name: replaced(each) for name, each in more.items()}
 
     @guarded
     def _closure_is_over(self, again: bool) -> None:
-        if again and self._next == OPTIMIZER:  # LBFGS calls it many times: only now backward is over
-            self._clock.again()
+        if again and self._next == OPTIMIZER:  # LBFGS calls it many times: backward is over only now
+            self.clock.again()
         self._optimizer_begins()
 
     @guarded
@@ -254,27 +260,26 @@ class Loop:
         """Another optimizer stepped: the batch before was not accumulated for the watched one. An optimizer inside or
         around the watched one steps when backward is over, and does not count."""
         if self._next in (FORWARD, BACKWARD):
-            self._other_stepped = True
+            self._step.other_stepped = True
             self.other_steps[type(other).__name__] += 1
 
     def _optimizer_begins(self) -> None:
-        if self._next == FORWARD:  # its forward was called past the hook
+        if self._next == FORWARD:  # the forward was called past the hook
             self._skip()
         if self._next == BACKWARD:
             if self.steps == 0:
-                self._first_gradients()
+                self.first_gradients()
             self._mark()
 
     @guarded
     def _optimizer_ends(self) -> None:
         if self._next == OPTIMIZER:
             self._mark()
-            if self._left:  # one step an epoch, after its loop
-                self._mark()
-                self._close()
+            if self._left_s is not None:  # one step per epoch, after its loop
+                self._end_step()
                 self._left_s = perf_counter()
         elif self._next == END:  # a second optimizer
-            self._clock.again()
+            self.clock.again()
 
     def _mark(self) -> None:
         self._marker.mark()
@@ -286,21 +291,19 @@ class Loop:
 
     def _forget(self, marks: int) -> None:
         for _ in range(marks):
-            self._clock.forget()
+            self.clock.forget()
 
-    def _close(self) -> None:
-        if self._straddles:
+    def _end_step(self) -> None:
+        self._mark()
+        step = self._step
+        if step.straddles:
             self._forget(WIDTH)
         else:
-            if self._batches > 1:
-                self._later_waits.extend(repeat(0.0, self.steps - len(self._later_waits)))
-                self._later_waits.append(self._later_s)
-            self._turns = self._forwards > 1
-            self._batches_of[self._batches - self._batches_of_others] += 1
+            self._later_waits.append(step.later_s)
+            self._alternates = step.forwards > 1
+            self._batches_of[step.batches - step.batches_of_others] += 1
             self.steps += 1
-        self._next, self._forwards, self._batches, self._straddles = REQUESTED, 0, 0, False
-        self._later_s, self._asked_s = 0.0, None
-        self._other_stepped, self._batches_of_others = False, 0
+        self._next, self._step, self._asked_s = REQUESTED, Step(), None
 
 
 class Batches(Generic[T]):
@@ -321,11 +324,11 @@ class Batches(Generic[T]):
         return getattr(self._batches, name)
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]  # TypeError where it has none, as ever
+        return len(self._batches)  # type: ignore[arg-type]  # raises TypeError if there is no length
 
     def __iter__(self) -> Iterator[T]:
         loop = self._loop
-        loop.asks()  # starting a loader's workers is part of waiting for the first batch
+        loop.asks()  # the start of a loader's workers is part of the wait for the first batch
         iterator = iter(self._batches)
         try:
             while True:

@@ -52,12 +52,12 @@ def loop_time(
         `steps` and `instrumented`, counts; `first`; `seconds`, the total of each part over all steps; `expensive`, the
         groups of expensive steps as `expensive_steps` returns them.
     """
-    own = marks[first:]
-    known = int(np.isfinite(own[:, END]).cumprod().sum())
-    own, with_instruments = own[:known], np.array(instrumented[first : first + known], dtype=bool)
+    known = int(np.isfinite(marks[first:, END]).cumprod().sum())
+    counted = slice(first, first + known)
+    waits, paused = (_by_step(each, len(marks) + 1)[counted] for each in (later_waits, pauses))
+    parts, with_instruments = _parts(marks[counted], waits, paused), np.array(instrumented[counted], dtype=bool)
     if with_instruments.all():
         return None
-    parts = _parts(own, first, later_waits, pauses)
     if with_instruments.any():
         seen, plain = (np.quantile(parts[each], UNDISTURBED, axis=0) for each in (with_instruments, ~with_instruments))
         parts[with_instruments] = np.maximum(0.0, parts[with_instruments] - np.maximum(0.0, seen - plain))
@@ -70,24 +70,26 @@ def loop_time(
     }
 
 
-def _parts(marks: Marks, first: int, later_waits: Mapping[int, float], pauses: Mapping[int, float]) -> Seconds:
+def _by_step(seconds: Mapping[int, float], steps: int) -> Seconds:
+    found = np.zeros(steps)
+    found[[*seconds]] = [*seconds.values()]
+    return found
+
+
+def _parts(marks: Marks, waits: Seconds, paused: Seconds) -> Seconds:
     """Return the seconds of each part of each step, shape (steps, parts)."""
-    found = {name: np.zeros(len(marks)) for name in PARTS}
-    found["data_s"] = marks[:, LOADED] - marks[:, REQUESTED]
-    found["optimizer_s"] = marks[:, OPTIMIZER] - marks[:, BACKWARD]
-    found["other_s"] = marks[:, END] - marks[:, OPTIMIZER]
-    waits = {step - first: seconds for step, seconds in later_waits.items() if 0 <= step - first < len(marks)}
-    if waits or np.isnan(marks[:, FORWARD]).any():
-        found["forward_backward_s"] = marks[:, BACKWARD] - marks[:, LOADED]
-        for at, seconds in waits.items():
-            found["data_s"][at] += seconds
-            found["forward_backward_s"][at] -= seconds
-    else:
-        found["forward_s"] = marks[:, FORWARD] - marks[:, LOADED]
-        found["backward_s"] = marks[:, BACKWARD] - marks[:, FORWARD]
-    for step, seconds in pauses.items():
-        if 0 <= step - 1 - first < len(marks) - 1:
-            found["other_s"][step - 1 - first] += seconds
+    took = np.diff(marks, axis=1)
+    nothing, both = np.zeros(len(marks)), marks[:, BACKWARD] - marks[:, LOADED] - waits
+    together = bool(waits.any() or np.isnan(marks[:, FORWARD]).any())
+    found = {
+        "data_s": took[:, REQUESTED] + waits,
+        "forward_s": nothing if together else took[:, LOADED],
+        "backward_s": nothing if together else took[:, FORWARD],
+        "forward_backward_s": both if together else nothing,
+        "optimizer_s": took[:, BACKWARD],
+        "other_s": took[:, OPTIMIZER],
+    }
+    found["other_s"][:-1] += paused[1:]
     return np.column_stack([found[name] for name in PARTS])
 
 
@@ -104,18 +106,15 @@ def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
-    groups: list[tuple[float, dict[str, Any]]] = []
-    for name, column in zip(PARTS, parts.T, strict=True):
-        if not len(column):
-            continue
+    groups: list[dict[str, Any]] = []
+    for name, column in zip(PARTS, parts.T, strict=True) if total else ():
         extra = column - np.quantile(column, USUAL)
         for every, members in _grouped(extra, usual):
-            share = float(extra[members].sum()) / total if total else 0.0
-            if share >= LEAST_SHARE:
-                extra_s = float(np.mean(extra[members]) if every is None else np.median(extra[members]))
-                group = {"part": name, "every": every, "steps": len(members), "extra_s": extra_s, "share": share}
-                groups.append((share, group))
-    return [group for _, group in sorted(groups, key=lambda each: -each[0])]
+            share = float(extra[members].sum()) / total
+            extra_s = float(np.mean(extra[members]) if every is None else np.median(extra[members]))
+            groups.append({"part": name, "every": every, "steps": len(members), "extra_s": extra_s, "share": share})
+    shown = [group for group in groups if group["share"] >= LEAST_SHARE]
+    return sorted(shown, key=lambda group: -group["share"])
 
 
 def _grouped(extra: Seconds, usual: float) -> Iterator[tuple[int | None, npt.NDArray[np.int64]]]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
+import numpy as np
 
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import error_of
-from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, as_json, of_ranks
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload, shares_of
 from parabench.machine.machine import this_machine
@@ -41,7 +43,7 @@ from parabench.store.record import (
 )
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.watching.group import LOOK_S, About, Group, environment_of, machine_of, node_records, of_this
+from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, node_records, of_this
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
@@ -50,216 +52,23 @@ from parabench.workloads.training import record_ranks, samples, step_marks
 # Another run may hold the results database for so long: one that records a loop is done earlier.
 BUSY_S = 10.0
 
-# Warnings that are printed at the end: they show what to change in the loop, or where.
-TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled")
-# These are printed, too: they have the reason why something could not be measured.
-TOLD_UNKNOWN = (BATCH_UNSEEN, "instrument_off", "no_measured_step")
+# Warnings that are printed at the end: what to change in the loop, and why something could not be measured.
+PRINTED = (
+    "data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled",
+    BATCH_UNSEEN, "instrument_off", "no_measured_step",
+)  # fmt: skip
+
+# Ranks whose mean steps differ by no more than this share wait for the rank that computes least.
+NEAR = 0.01
+COMPUTES = ("forward_s", "backward_s", "forward_backward_s")
+
+QUESTION = "Where does the time of this training's steps go?"
 
 LOOP = Finding(
     WATCHED,
     "The training is a loop of your own. Each run of it is one launch: how much runs differ is known only of several.",
     "Run it again with the same label, watch(..., label='before'): runs of one label are launches of one session.",
 )
-
-QUESTION = "Where does the time of this training's steps go?"
-
-
-def found_of(
-    observer: Observer,
-    sampler: Sampler,
-    clock: dict[str, float] | None,
-    error: BaseException | None,
-    log: Callable[[str], None],
-) -> dict[str, Any]:
-    """Return what this rank hands over: {"result": a NodeResult of one rank, "about": facts of its host, "stopped":
-    True if it was asked to end}."""
-    group = observer.group
-    stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
-    failed = error if not stopped else None
-    report, marks = observer.read(error_of(failed) if failed is not None else None, log)
-    report.clock = clock
-    result = NodeResult(
-        node=group.node,
-        host=group.hosts[group.rank],
-        first_rank=group.rank,
-        reports=[report],
-        marks=[marks],
-        outcome=ProcessOutcome(ok=failed is None),
-        began_s=observer.began_s,
-        tails=[] if failed is None else [""],
-        device_samples=sampler.samples(DeviceSample),
-        host_samples=[each for each in sampler.samples(HostSample) if each.rank is not None or group.local_rank == 0],
-        sampler=sampler.facts(),
-    )
-    return {"result": as_json(result), "about": of_this(group, this_machine()), "stopped": stopped}
-
-
-def record(
-    observer: Observer,
-    found: Sequence[Mapping[str, Any] | None],
-    waited_s: float,
-    out: Path,
-    label: str | None,
-    log: Callable[[str], None],
-) -> int:
-    """Store what the ranks sent (`found_of`, in order; None for a rank that did not within `waited_s` seconds),
-    write the report, and return the session's number.
-
-    Raises UsageError if the folder cannot be written.
-    """
-    nodes = results_of(observer.group, found, waited_s)
-    steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
-    case, protocol = observer.case(), protocol_of(observer.schedule, steps)
-    of_caps = tuple(case.replace(bucket_mib=cap) for cap in observer.caps)
-    spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
-    launched = launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
-    findings = observer.findings()
-    # A rank that handed nothing over is like the first one.
-    abouts: list[About] = [(each or found[0] or {})["about"] for each in found]
-    blocks = 2 if of_caps else 1  # the caps of a tuning are in the second
-    plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=blocks), seed=0)
-    with free_store(out, log) as store:
-        session_id, block = session_of(store, plan, observer.group, abouts, label, out)
-        launched.block = block
-        store.append(session_id, launched)
-        for place, arm in enumerate(launched.arms):
-            arm.block, arm.position = block + 1, place
-            store.append(session_id, arm)
-        for finding in findings:
-            store.add_finding(session_id, finding.replace(case_id=case.id))
-        if not store.has_finding(session_id, WATCHED):
-            store.add_finding(session_id, LOOP)
-        store.finish_session(session_id)
-        path = store.path
-    from parabench.analysis.ranking.words import closing_lines
-    from parabench.analysis.session import session_data
-    from parabench.analysis.warnings.launches import session_warnings
-    from parabench.report.build import write_report
-
-    stored = load(path)
-    report = write_report(stored, path.with_name(REPORT_NAME), str(session_id))
-    data = session_data(stored, session_id)
-    told = [finding.message for finding in session_warnings(data) if finding.code in TOLD]
-    told += [f.message for f in (*findings, *launched.findings) if f.code in (*TOLD, *TOLD_UNKNOWN)]
-    for line in (*closing_lines(data), *dict.fromkeys(told)):
-        log(line)
-    log(f"store:  {path}@{session_id}")
-    log(f"report: {report}")
-    return session_id
-
-
-@contextlib.contextmanager
-def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
-    """Yield the results database of a folder; if another run holds it for longer than BUSY_S, that of a new folder."""
-    until = time.monotonic() + BUSY_S
-    with contextlib.ExitStack() as on:
-        while True:
-            try:
-                store = on.enter_context(store_in(out))
-                break
-            except FolderInUse as why:
-                if time.monotonic() > until:
-                    out, until = out.with_name(f"{out.name}-{os.getpid()}"), math.inf
-                    log(f"watch: {why}; what was seen is in {str(out)!r}")
-                else:
-                    time.sleep(LOOK_S)
-        yield store
-
-
-def results_of(group: Group, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each node, from what its ranks sent within `waited_s` seconds.
-
-    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
-    """
-    results = []
-    for rank, each in enumerate(found):
-        if each:
-            result = NodeResult.from_json(each["result"])
-        else:
-            host = group.hosts[rank]
-            lost = f"rank {rank} ({host}) handed nothing over within {max(1, round(waited_s))} s of rank 0's end"
-            ranks = range(rank, rank + 1)
-            result = NodeResult.silent(rank // group.ranks_per_node, host, ranks, step_marks(WIDTH, None), lost=lost)
-        results.append(result)
-    if any(each and each["stopped"] for each in found):
-        for result in results:
-            if (error := result.reports[0].error) is not None and is_echo(error):
-                result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
-    nodes = group_by_node(results, group.ranks_per_node)
-    if all(is_echo(error) for each in results if (error := each.reports[0].error)):
-        nodes[0].lost = next((each.lost for each in results if each.lost), None)
-    return nodes
-
-
-def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[NodeResult]:
-    """Join results of one rank each, which are in the order of ranks, into one result per node."""
-    return [_node(parts[first : first + ranks_per_node]) for first in range(0, len(parts), ranks_per_node)]
-
-
-def _node(parts: Sequence[NodeResult]) -> NodeResult:
-    ok = all(part.outcome.ok for part in parts)
-    # Times count from the start of the node's first rank, but readings of a rank from its own start.
-    first = next((part for part in parts if part.lost is None), parts[0])
-    samplers = [part.sampler for part in parts if part.sampler]
-    costs = [each["cpu_s"] for each in samplers]
-    unread = {name: why for each in reversed(samplers) for name, why in each["unread"].items()}
-    cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
-    return replace(
-        parts[0],
-        began_s=first.began_s,
-        outcome=ProcessOutcome(ok=ok),
-        reports=[report for part in parts for report in part.reports],
-        marks=[each for part in parts for each in part.marks],
-        tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
-        device_samples=[
-            sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
-            for part in parts
-            for sample in part.device_samples
-        ],
-        sampler=samplers[0] | cost if samplers else {},
-    )
-
-
-def protocol_of(schedule: Schedule, steps: int) -> Protocol:
-    """Return the number of steps of each kind, at most as many as a protocol can have."""
-    counts = Counter(schedule.phases(steps))
-    return Protocol(
-        warmup=max(2, counts[Phase.WARMUP]),
-        steps=max(1, min(counts[Phase.MEASURE], MOST_STEPS)),
-        instrumented=min(counts[Phase.INSTRUMENT], MOST_STEPS),
-        launches=1,
-        rounds=0,
-    )
-
-
-def session_of(
-    store: Store, plan: Plan[Case, Protocol], group: Group, abouts: Sequence[About], label: str | None, out: Path
-) -> tuple[int, int]:
-    """Return the session of the launch, and its repetition: the last session with the same label, script and
-    configurations, else a new one. The caps of a tuning are in the next repetition."""
-    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
-    last = store.last_labelled(label, script) if label is not None else None
-    if last is not None:
-        before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
-        if before.cases == plan.cases:
-            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + plan.blocks))
-            store.replan(last.id, more.to_dict())
-            return last.id, before.blocks
-    each = group.ranks_per_node
-    hosts = [abouts[first : first + each] for first in range(0, group.size, each)]
-    machine = machine_of(hosts[0], this_machine(), group)
-    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
-    planned = Planned(plan=plan, suite=script, question=QUESTION)
-    here, nodes = environment_of(hosts[0]), node_records(hosts)
-    return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0
-
-
-# -- the rows of the loop in the results database ---------------------------------------------------------------------
-
-
-# Among ranks whose mean step differs by no more than this share, others wait for the rank that computes least.
-NEAR = 0.01
-
 UNCOMPARED = Finding(
     UNVERIFIED,
     "Its losses were not compared: it is a training of your own, and only what parabench builds has a reference.",
@@ -296,6 +105,210 @@ def only_warm_up(steps: int, first: int, tuning: bool) -> Finding:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What one rank hands over. Readings count from `began_s` on the clock of its host. `about` describes the host
+    (`group.of_this`); `stopped` is True if the rank was asked to end."""
+
+    report: RankReport
+    marks: Marks
+    began_s: float
+    about: dict[str, Any]
+    stopped: bool
+    device_samples: list[DeviceSample]
+    host_samples: list[HostSample]
+    sampler: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        observer: Observer,
+        sampler: Sampler,
+        clock: dict[str, float] | None,
+        error: BaseException | None,
+        log: Callable[[str], None],
+    ) -> Found:
+        """Return what this rank hands over, at the end of its block or while `error` ends it."""
+        group = observer.group
+        stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
+        report, marks = observer.read(None if error is None or stopped else error_of(error), log)
+        report.clock = clock
+        return cls(
+            report=report,
+            marks=marks,
+            began_s=observer.began_s,
+            about=of_this(group, this_machine()),
+            stopped=stopped,
+            device_samples=sampler.samples(DeviceSample),
+            # The load of the host is the same for all of its ranks.
+            host_samples=[s for s in sampler.samples(HostSample) if s.rank is not None or group.local_rank == 0],
+            sampler=sampler.facts(),
+        )
+
+    @classmethod
+    def from_json(cls, values: Any) -> Found | None:
+        """Return what `as_json` was given; `None` for nothing."""
+        if not values:
+            return None
+        return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
+
+
+def record(
+    observer: Observer,
+    found: Sequence[Found | None],
+    waited_s: float,
+    out: Path,
+    label: str | None,
+    log: Callable[[str], None],
+) -> int:
+    """Store what the ranks handed over, in order; None for a rank that did not within `waited_s` seconds. Write the
+    report, and return the session's number.
+
+    Raises UsageError if the folder cannot be written.
+    """
+    nodes = node_results(observer.group, found, waited_s)
+    steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
+    case, protocol = observer.case(), protocol_of(observer.schedule, steps)
+    of_caps = tuple(case.replace(bucket_mib=cap) for cap in observer.caps)
+    spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
+    launched = launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
+    findings = observer.findings()
+    blocks = 2 if of_caps else 1  # the caps of a tuning are in the second
+    plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=blocks), seed=0)
+    with free_store(out, log) as store:
+        session_id, block = session_of(store, plan, observer.group, found, label, out)
+        launched.block = block
+        store.append(session_id, launched)
+        for place, arm in enumerate(launched.arms):
+            arm.block, arm.position = block + 1, place
+            store.append(session_id, arm)
+        for finding in findings:
+            store.add_finding(session_id, finding.replace(case_id=case.id))
+        if not store.has_finding(session_id, WATCHED):
+            store.add_finding(session_id, LOOP)
+        store.finish_session(session_id)
+        path = store.path
+    from parabench.analysis.ranking.words import closing_lines
+    from parabench.analysis.session import session_data
+    from parabench.analysis.warnings.launches import session_warnings
+    from parabench.report.build import write_report
+
+    stored = load(path)
+    report = write_report(stored, path.with_name(REPORT_NAME), str(session_id))
+    data = session_data(stored, session_id)
+    warnings = (*session_warnings(data), *findings, *launched.findings)
+    printed = dict.fromkeys(finding.message for finding in warnings if finding.code in PRINTED)
+    for line in (*closing_lines(data), *printed, f"store:  {path}@{session_id}", f"report: {report}"):
+        log(line)
+    return session_id
+
+
+@contextlib.contextmanager
+def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
+    """Yield the results database of a folder; if another run holds it for longer than BUSY_S, that of a new folder."""
+    until = time.monotonic() + BUSY_S
+    with contextlib.ExitStack() as on:
+        while True:
+            try:
+                store = on.enter_context(store_in(out))
+                break
+            except FolderInUse as why:
+                if time.monotonic() <= until:
+                    time.sleep(LOOK_S)
+                    continue
+                beside = out.with_name(f"{out.name}-{os.getpid()}")
+                log(f"watch: {why}; what was seen is in {str(beside)!r}")
+                store = on.enter_context(store_in(beside))
+                break
+        yield store
+
+
+def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -> list[NodeResult]:
+    """Return the result of each node, from what its ranks handed over within `waited_s` seconds.
+
+    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
+    """
+    stopped = any(each.stopped for each in found if each)
+    reports = [each.report if each else RankReport(rank=rank, reported=False) for rank, each in enumerate(found)]
+    for report in reports:
+        if stopped and report.error is not None and is_echo(report.error):
+            report.error = None
+    firsts = range(0, group.size, group.ranks_per_node)
+    nodes = [_node(group, first, found, reports[first : first + group.ranks_per_node]) for first in firsts]
+    if None in found and all(is_echo(report.error) for report in reports if report.error):
+        rank = found.index(None)
+        within = f"{max(1, round(waited_s))} s of rank 0's end"
+        nodes[0].lost = f"rank {rank} ({group.hosts[rank]}) handed nothing over within {within}"
+    return nodes
+
+
+def _node(group: Group, first: int, found: Sequence[Found | None], reports: list[RankReport]) -> NodeResult:
+    """Join what the ranks of a node handed over, from rank `first` on."""
+    own = found[first : first + len(reports)]
+    parts = [each for each in own if each]
+    ok = all(report.reported and report.error is None for report in reports)
+    # Times count from the start of the node's first rank, but readings of a rank from its own start.
+    began_s = parts[0].began_s if parts else 0.0
+    costs = [each.sampler["cpu_s"] for each in parts]
+    unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
+    cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
+    nothing = step_marks(WIDTH, None).nothing()
+    return NodeResult(
+        node=first // group.ranks_per_node,
+        host=group.hosts[first],
+        first_rank=first,
+        reports=reports,
+        marks=[each.marks if each else nothing for each in own],
+        outcome=ProcessOutcome(ok=ok),
+        began_s=began_s,
+        tails=[] if ok else [""] * len(reports),
+        device_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.device_samples],
+        host_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.host_samples],
+        sampler=parts[0].sampler | cost if parts else {},
+    )
+
+
+def protocol_of(schedule: Schedule, steps: int) -> Protocol:
+    """Return the number of steps of each kind, at most as many as a protocol can have."""
+    counts = Counter(schedule.phases(steps))
+    return Protocol(
+        warmup=max(2, counts[Phase.WARMUP]),
+        steps=max(1, min(counts[Phase.MEASURE], MOST_STEPS)),
+        instrumented=min(counts[Phase.INSTRUMENT], MOST_STEPS),
+        launches=1,
+        rounds=0,
+    )
+
+
+def session_of(
+    store: Store,
+    plan: Plan[Case, Protocol],
+    group: Group,
+    found: Sequence[Found | None],
+    label: str | None,
+    out: Path,
+) -> tuple[int, int]:
+    """Return the session of the launch, and its repetition: the last session with the same label, script and
+    configurations, else a new one. The caps of a tuning are in the next repetition."""
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
+    last = store.last_labelled(label, script) if label is not None else None
+    if last is not None:
+        before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
+        if before.cases == plan.cases:
+            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + plan.blocks))
+            store.replan(last.id, more.to_dict())
+            return last.id, before.blocks
+    # A rank that handed nothing over is like the first one.
+    own = next(each for each in found if each)
+    abouts = [(each or own).about for each in found]
+    hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
+    machine = machine_of(hosts[0], this_machine(), group)
+    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
+    planned = Planned(plan=plan, suite=script, question=QUESTION)
+    here, nodes = environment_of(hosts[0]), node_records(hosts)
+    return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0
+
+
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
     """The steps of a loop that has run already. `of_caps` has the case of each bucket cap of a tuning."""
@@ -310,23 +323,17 @@ class WatchWorkload(Workload):
         return step_marks(WIDTH, None)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        ranks = list(of_ranks(nodes))
+        ranks, first = list(of_ranks(nodes)), self.schedule.first_measured
         cases = {report.rank: report.of(0) for report, _ in ranks}
         steps = max(case.steps for case in cases.values())
         record_ranks(launch, ranks, self.schedule.phases(steps))
-        launch.findings.append(UNCOMPARED)
-        launch.findings += [
-            switched_off(rank, instrument, why)
-            for rank, case in cases.items()
-            for instrument, why in case.failures.items()
-        ]
-        loop = slowest_loop(cases)
-        if loop is not None:
+        failures = [(rank, *failure) for rank, case in cases.items() for failure in case.failures.items()]
+        launch.findings += [UNCOMPARED, *(switched_off(*failure) for failure in failures)]
+        if (loop := slowest_loop(cases)) is not None:
             launch.facts["loop"] = loop
-        if launch.status is Status.OK and steps <= self.schedule.first_measured:
-            tuning = self.schedule.tuning is not None
-            launch.findings.append(only_warm_up(steps, self.schedule.first_measured, tuning))
-        if launch.status is Status.OK and min(each.steps for each in cases.values()) >= self.schedule.first_measured:
+        if launch.status is Status.OK and steps <= first:
+            launch.findings.append(only_warm_up(steps, first, self.schedule.tuning is not None))
+        if launch.status is Status.OK and min(each.steps for each in cases.values()) >= first:
             launch.arms += self._arms(launch, ranks)
         # All steps of the tuning are recorded, so its arms have no such warning.
         recorded = max(len(case.marked or ()) for case in cases.values())
@@ -353,14 +360,12 @@ def slowest_loop(cases: Mapping[int, CaseReport]) -> dict[str, Any] | None:
     Ranks that wait for one another have the same mean step. Of these, the rank with the shortest forward and backward
     is shown: the others wait for it there.
     """
-
-    def mean(loop: Mapping[str, Any]) -> float:
-        return float(sum(loop["seconds"].values()) / loop["steps"])
-
-    def computing(loop: Mapping[str, Any]) -> float:
-        computes = ("forward_s", "backward_s", "forward_backward_s")
-        return float(sum(loop["seconds"].get(part, 0.0) for part in computes) / loop["steps"])
-
-    loops = [{"rank": rank, **case.loop} for rank, case in cases.items() if case.loop is not None]
-    longest = max(map(mean, loops), default=0.0)
-    return min((loop for loop in loops if mean(loop) >= (1 - NEAR) * longest), key=computing, default=None)
+    loops = []
+    for rank, case in cases.items():
+        if case.loop is not None:
+            seconds, steps = case.loop["seconds"], case.loop["steps"]
+            computing = sum(seconds.get(part, 0.0) for part in COMPUTES) / steps
+            loops.append((sum(seconds.values()) / steps, computing, {"rank": rank, **case.loop}))
+    longest = max((mean for mean, *_ in loops), default=0.0)
+    near = [(computing, loop) for mean, computing, loop in loops if mean >= (1 - NEAR) * longest]
+    return min(near, key=lambda each: each[0])[1] if near else None

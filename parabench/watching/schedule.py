@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from parabench.plan.turns import Turn, TurnsProtocol, turns
+from parabench.records import Record
 from parabench.store.record import Phase
 
 # The steps, after warm-up and tuning, at which instruments are switched on: soon for short loops, then ever more
@@ -20,23 +22,22 @@ INSTRUMENTED_AT = (25, 500, 5_000, 50_000, 500_000)
 RECORDED, LEAST_RECORDED = 100_000, 500
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record, frozen=True, dict=True):
     """`warmup` steps, then the turns of `caps` bucket caps if there is a `tuning`, then measured steps. `instrumented`
     consecutive ones have instruments, from each of INSTRUMENTED_AT on, counted from the end of the tuning."""
 
-    warmup: int = 5
-    instrumented: int = 8
+    warmup: Annotated[int, Meta(ge=2)] = 5
+    instrumented: Annotated[int, Meta(ge=0)] = 8
     tuning: TurnsProtocol | None = None
     caps: int = 0
-    _of_tuning: list[tuple[Turn, Phase]] = field(init=False, default_factory=list)
 
-    def __post_init__(self) -> None:
-        if self.tuning is not None:
-            all_turns = [turn for turn in turns(self.tuning, self.caps) if turn.round >= 0]
-            self._of_tuning.extend((turn, phase) for turn in all_turns for phase in turn.phases)
+    @cached_property
+    def _of_tuning(self) -> list[tuple[Turn, Phase]]:
+        """The turn and the phase of each step of the tuning."""
+        planned = turns(self.tuning, self.caps) if self.tuning is not None else ()
+        return [(turn, phase) for turn in planned if turn.round >= 0 for phase in turn.phases]
 
-    @property
+    @cached_property
     def tuning_steps(self) -> range:
         """The steps of the tuning; empty if there is none."""
         return range(self.warmup, self.warmup + len(self._of_tuning))
@@ -45,6 +46,10 @@ class Schedule:
     def first_measured(self) -> int:
         """The first step after the warm-up and the tuning."""
         return self.tuning_steps.stop
+
+    @cached_property
+    def _instrumented_at(self) -> list[int]:
+        return [first + len(self._of_tuning) for first in INSTRUMENTED_AT] if self.instrumented else []
 
     def turn(self, step: int) -> Turn | None:
         """Return the turn that a step of the tuning belongs to; `None` for all other steps."""
@@ -65,25 +70,20 @@ class Schedule:
             return Phase.INSTRUMENT
         return Phase.MEASURE
 
+    def phases(self, steps: int) -> list[Phase]:
+        """Return the phases of the first `steps` steps."""
+        return [self.phase(step) for step in range(steps)]
+
     def plain_until(self, step: int) -> int:
         """Return the end of the plain steps from `step` on, in which nothing starts or ends; `step` if it is none."""
         if self.phase(step) is not Phase.MEASURE or step == self.first_measured:
             return step
         return min((first for first in self._instrumented_at if first > step), default=sys.maxsize)
 
-    @property
-    def _instrumented_at(self) -> Iterator[int]:
-        return (first + len(self._of_tuning) for first in INSTRUMENTED_AT) if self.instrumented else iter(())
-
-    def phases(self, steps: int) -> Sequence[Phase]:
-        """Return the phases of the first `steps` steps."""
-        return [self.phase(step) for step in range(steps)]
-
     def recorded(self, steps: int, ranks: int) -> npt.NDArray[np.int64]:
         """Return which of `steps` steps are recorded: warm-up, tuning, instrumented steps, and a random sample of the
         others, the same on every rank. With fewer steps, the sample is at least the same as far as it goes."""
-        room = max(LEAST_RECORDED, RECORDED // ranks)
-        chosen = np.random.default_rng(0).random(steps) * steps < room
+        chosen = np.random.default_rng(0).random(steps) * steps < max(LEAST_RECORDED, RECORDED // ranks)
         chosen[: self.first_measured] = True
         for first in self._instrumented_at:
             chosen[first : first + self.instrumented] = True

@@ -62,13 +62,13 @@ def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[floa
             "watch: tune needs one DistributedDataParallel as the outermost module; wrap the model in it, after "
             "torch.compile"
         )
-    if module.mixed_precision is not None:
-        raise UsageError("watch: tune cannot wrap a model with DistributedDataParallel's mixed_precision again")
-    hook = module._get_ddp_logging_data().get("comm_hook")
-    if hook and not module._comm_hooks:
-        raise UsageError(f"watch: tune cannot register the communication hook {hook} again")
-    if any(hasattr(state, "error_dict") for _, state in module._comm_hooks):
-        raise UsageError("watch: tune cannot change buckets under PowerSGD, which keeps a state for each bucket")
+    builtin_hook = module._get_ddp_logging_data().get("comm_hook") and not module._comm_hooks
+    power_sgd = any(hasattr(state, "error_dict") for _, state in module._comm_hooks)
+    if module.mixed_precision is not None or builtin_hook or power_sgd:
+        raise UsageError(
+            "watch: tune cannot change the buckets of a DistributedDataParallel with mixed_precision, PowerSGD or a "
+            "built-in communication hook; leave out tune, or the option"
+        )
     return caps
 
 
@@ -103,17 +103,19 @@ class Tuning:
             raise
 
     def _set_fastest(self, marks: Callable[[], Marks]) -> None:
-        protocol = self.schedule.tuning
-        assert protocol is not None
-        seconds = np.full((len(self.caps), protocol.rounds * protocol.timed), np.inf)
+        rows = [self.schedule.of_cap(place) for place in range(len(self.caps))]
+        measured = [[at for at, phase in zip(*each, strict=True) if phase is Phase.MEASURE] for each in rows]
+        seconds = np.full(np.shape(measured), np.inf)
         try:
-            seconds = timed_seconds(marks(), self.schedule)
+            found = marks()
+            seconds = (found[:, -1] - found[:, 0])[np.array(measured)]
         finally:  # a rank that fails here must still take part, because the others wait for it
             slowest = self._reduced(seconds, dist.ReduceOp.MAX)
         if not np.isfinite(slowest).all():
             self.log("watch: the tuning of bucket caps has no result, because the times of a rank are missing")
             return
-        turns = np.array([np.median(np.log(each).reshape(protocol.rounds, -1), axis=1) for each in slowest])
+        assert self.schedule.tuning is not None
+        turns = np.median(np.log(slowest).reshape(len(self.caps), self.schedule.tuning.rounds, -1), axis=2)
         # One choice, should processors round logarithms differently.
         best = int(self._reduced(np.argmin(compared(turns)), dist.ReduceOp.MIN))
         self._set(self.caps[best])
@@ -170,13 +172,6 @@ def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> Distribute
         init_sync=False,
         **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
     )
-
-
-def timed_seconds(marks: Marks, schedule: Schedule) -> Numbers:
-    """Return the seconds of the measured steps of each cap, shape (caps, steps)."""
-    steps = marks[:, -1] - marks[:, 0]
-    turns = map(schedule.of_cap, range(schedule.caps))
-    return np.array([[steps[at] for at, phase in zip(*each, strict=True) if phase is Phase.MEASURE] for each in turns])
 
 
 def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +25,7 @@ from torch import nn
 
 from parabench.errors import UsageError
 from parabench.files import launch_folder, shared_memory_folder
+from parabench.launch.results import as_json
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.machine.nvml import Used, keep_nvml
@@ -37,16 +37,18 @@ from parabench.session.request import check_label
 from parabench.session.resume import check_writable
 from parabench.watching.group import FAILED_S, LEAVE_S, Group
 from parabench.watching.observer import Observer
-from parabench.watching.record import found_of, record
+from parabench.watching.record import Found, record
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import ROUNDS, SETTLE, TIMED, checked
 
 # A thread of the rank reads the host at this interval: seldom, because it takes time from the loop.
 READING_S = 1.0
 
+Log = Callable[[str], None]
+
 
 class Watching(contextlib.AbstractContextManager[Observer, bool | None]):
-    """What `watch` returns, to be entered with `with`."""
+    """The result of `watch`, to be entered with `with`."""
 
     def __init__(self, block: contextlib.AbstractContextManager[Observer, bool | None]) -> None:
         self._block = block
@@ -76,7 +78,7 @@ def watch(
     instrumented: int = 8,
     tune: Mapping[str, Sequence[float]] | None = None,
     rounds: int = ROUNDS,
-    log: Callable[[str], None] | None = None,
+    log: Log | None = None,
 ) -> Watching:
     """Time the steps of a training loop, on every rank of the default process group, or in one process without one.
 
@@ -117,31 +119,22 @@ def watch(
             f"watch: {kind} does not call Optimizer.__init__, so its step() cannot be observed; "
             "give the inner optimizer, the one whose step() it calls"
         )
-    numbers = {"warmup": warmup, "instrumented": instrumented, "rounds": rounds}
-    for option, value in {**numbers, "global_batch": global_batch, "seq_len": seq_len}.items():
-        least = {"warmup": 2, "instrumented": 0}.get(option, 1)
-        if value is not None and (not isinstance(value, (int, float)) or value < least):
-            raise UsageError(f"watch: {option} is {value!r}; give {least} or more")
     if not isinstance(out, (str, os.PathLike)):
         raise UsageError(f"watch: out is {out!r}; give the path of a folder")
-    if log is not None and not callable(log):
-        raise UsageError(f"watch: log is {log!r}; give a function that takes a line, or None")
     if label is not None:
         check_label(label)
     caps = checked(tune, model) if tune is not None else ()
-    turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED) if caps else None
-    schedule = Schedule(warmup, instrumented, turns, len(caps))
+    turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED)
+    schedule = Schedule(warmup, instrumented, turns if caps else None, len(caps))
     observer = partial(
         Observer, module=model, optimizer=inner, schedule=schedule, caps=caps, name=name, global_batch=global_batch,
         seq_len=seq_len,
     )  # fmt: skip
-    return Watching(_block(observer, Path(out), label, _unfailing(log)))
+    return Watching(_block(observer, Path(out), label, log or logger(Console(file=sys.stderr))))
 
 
 @contextlib.contextmanager
-def _block(
-    observer_of: Callable[..., Observer], out: Path, label: str | None, log: Callable[[str], None]
-) -> Iterator[Observer]:
+def _block(observer_of: Callable[..., Observer], out: Path, label: str | None, log: Log) -> Iterator[Observer]:
     group = Group.enter()
     where = Path.cwd()
     if group.rank == 0:
@@ -152,7 +145,7 @@ def _block(
             group=group, folder=folder, began_s=perf_counter(), log=log if group.rank == 0 else lambda line: None
         )
         del observer_of  # it has the model
-        observer.case()  # raises for what a case cannot hold
+        observer.case()  # raises for a value that a case cannot hold
         leave_pid(folder, group.rank)
         sampler = _sampler(observer)
         error: BaseException | None = None
@@ -166,55 +159,54 @@ def _block(
             finally:
                 stoppable.leaving = True
                 out = out if Path.cwd() == where else where / out
-                _finish(observer, (sampler, clock), error, stoppable, out, label, log)
+                _finish(observer, sampler, clock, error, stoppable, out, label, log)
                 observer.release()
                 error = None  # its traceback has this frame
 
 
 def _finish(
     observer: Observer,
-    seen: tuple[Sampler, dict[str, float] | None],
+    sampler: Sampler,
+    clock: dict[str, float] | None,
     error: BaseException | None,
     stoppable: Stoppable,
     out: Path,
     label: str | None,
-    log: Callable[[str], None],
+    log: Log,
 ) -> None:
-    """Send what this rank saw to rank 0, which records it. The training is over, so errors are logged."""
+    """Send the results of this rank to rank 0, which records them. The training is over, so errors are logged."""
     group = observer.group
-    own: dict[str, Any] = {}
+    own: Found | None = None
     try:
         try:
-            own = found_of(observer, *seen, error, log)
+            own = Found.of(observer, sampler, clock, error, log)
         finally:
             if group.rank:
-                group.send(own)  # also if it is empty: rank 0 must not wait for it
+                group.send(as_json(own))  # also if it is None: rank 0 must not wait for it
         if group.rank:
             return
         began_s = perf_counter()
-        found = group.collect(own, LEAVE_S if error is None else FAILED_S, lambda: stoppable.asked)
+        others = group.collect(LEAVE_S if error is None else FAILED_S, lambda: stoppable.asked)
         if error is None and not observer.steps:
             log(f"watch: nothing is recorded: {observer.why_no_step()}")
         else:
+            found = [own, *map(Found.from_json, others)]
             record(observer, found, perf_counter() - began_s, out, label, log)
     except Exception as why:  # a training that went well must not end with an error of an instrument
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
         log(f"watch: what rank {group.rank} saw is not recorded: {kind}{why}")
 
 
-@dataclass
 class Stoppable:
     """SIGTERM, with which a launcher ends the ranks after one that failed, ends the block like `sys.exit`; once it is
     `leaving`, only after the results are recorded. A handler of the user stays."""
 
-    leaving: bool = False
-    asked: bool = False
-    _ours: bool = False
+    def __init__(self) -> None:
+        self.leaving = self.asked = False
 
     def __enter__(self) -> Stoppable:
-        here = threading.current_thread() is threading.main_thread()
-        self._ours = here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if self._ours:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._stop)
         return self
 
@@ -224,40 +216,21 @@ class Stoppable:
             sys.exit(128 + number)
 
     def __exit__(self, *_: object) -> None:
-        if self._ours and signal.getsignal(signal.SIGTERM) == self._stop:
+        if signal.getsignal(signal.SIGTERM) == self._stop:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self.asked:
                 signal.raise_signal(signal.SIGTERM)
 
 
-def _unfailing(log: Callable[[str], None] | None) -> Callable[[str], None]:
-    """Return `log`, or one that writes to stderr if there is none or if it fails."""
-    on_stderr = logger(Console(file=sys.stderr))
-    if log is None:
-        return on_stderr
-
-    def say(line: str) -> None:
-        try:
-            log(line)
-        except Exception as why:
-            on_stderr(f"watch: log failed ({type(why).__name__}: {why}) with this line: {line}")
-
-    return say
-
-
 def _sampler(observer: Observer) -> Sampler:
     """Return the reader of this rank's process and device, and of the load of others on its host."""
     launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    began_s, used = observer.began_s, _used(observer.device)
+    # The model's device as NVML finds it; none on a CPU, or if NVML does not show it.
+    gpus = this_machine().gpus if observer.device.type == accelerator.TYPE else ()
+    at = observer.device.index or 0
+    used = [Used(gpu.index, gpu.address) for gpu in gpus[at : at + 1] if gpu.address is not None]
     if used:
         keep_nvml()
     pids = RankPids(observer.folder, [observer.group.rank])
-    sources = sources_of(began_s, pids, (lambda: used) if used else None, launcher)
-    return Sampler(began_s, sources, period_s=READING_S)
-
-
-def _used(device: torch.device) -> list[Used]:
-    """Return the model's device as NVML finds it; none on a CPU, or if NVML does not show it."""
-    gpus = this_machine().gpus if device.type == accelerator.TYPE else ()
-    at = device.index or 0
-    return [Used(gpus[at].index, address)] if at < len(gpus) and (address := gpus[at].address) is not None else []
+    sources = sources_of(observer.began_s, pids, (lambda: used) if used else None, launcher)
+    return Sampler(observer.began_s, sources, period_s=READING_S)

@@ -192,8 +192,14 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
         ("none_blocks", "blocks is None; it must be a list of modules"),
         ("foreign_head", "head has a parameter that is none of module's"),
-        ("few_samples", r"batch gives 2 tensors, \(4, 12\) on cpu, \(4,\) on cpu, asked for 64 samples; give tensors"),
-        ("fewer_targets", r"batch gives 2 tensors, \(64, 12\) on cpu, \(63,\) on cpu, asked for 64 samples"),
+        (
+            "few_samples",
+            r"batch gives tuple with the tensors \(4, 12\) on cpu, \(4,\) on cpu, asked for 64 samples; give",
+        ),
+        (
+            "fewer_targets",
+            r"batch gives tuple with the tensors \(64, 12\) on cpu, \(63,\) on cpu, asked for 64 samples",
+        ),
         ("dict_batch", "fails on a batch of shapes .*unexpected keyword argument .inputs."),
         ("tensor_batch", "its loss fails on a batch of shapes .*; fix Model.loss"),
     ],

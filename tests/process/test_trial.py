@@ -30,9 +30,9 @@ UNUSED = "needs --set find_unused_parameters=on, see the warning"
 MISTAKES = {
     "mistakes:all_frozen": "no parameter of module requires a gradient; there is nothing to train",
     "mistakes:no_gradient": "loss has no gradient; it must depend on the parameters of module",
-    "mistakes:tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
-    "mistakes:unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
-    "mistakes:complex_loss": "loss gives a complex number; return a real one, the mean over the samples",
+    "mistakes:tuple_loss": "loss gives tuple; return a tensor with one real number, the mean over the samples",
+    "mistakes:unreduced_loss": "loss gives a tensor of torch.float32, shape (2,); return a tensor with one real number",
+    "mistakes:complex_loss": "loss gives a tensor of torch.complex64, shape (); return a tensor with one real number",
     "mistakes:wrong_head": "out of bounds.; fix Model.loss",
     "mistakes:wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot",
     "mistakes:replaces_a_parameter": "forward replaces parameter weight, and the optimizer",
@@ -184,7 +184,7 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
             "zoo:unused",
             "mistakes:failing_worker",
             "gives no first batch: ValueError: cannot collate (Caught ValueError in DataLoader worker process 0); "
-            "fix its Dataset or collate_fn",
+            "fix its items, or Model.collate",
         ),
     ],
 )

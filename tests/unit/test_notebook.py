@@ -131,7 +131,7 @@ def test_best_of_collectives_has_the_bandwidth_at_each_size(collectives: LoadedS
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"objective": "steptime"}, "objective 'steptime' is unknown; "),
-    ({"by": "strategie"}, "'strategie' is not an axis; did you mean 'strategy'"),
+    ({"by": "strategie"}, "by 'strategie' is unknown; did you mean 'strategy'"),
     ({"objective": "joules"}, "cannot be ranked by joules"),
 ])  # fmt: skip
 def test_best_refuses_what_it_cannot_rank(session: LoadedSession, options: dict[str, str], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_stream_is_collated_by_the_model() -> None:
         ({"data": "zoo:stream", "split": "sample"}, "is read in its own order; use split batch"),
         ({"global_batch": 48}, "gives no batch of 48 samples in epoch 0; give more, or a smaller global_batch"),
         ({"data": "zoo:uneven_stream"}, r"have the shapes \(8, 8\), \(3,\); the first dimension must be the samples"),
-        ({"data": "zoo:ragged"}, "gives items that do not stack: .*; fix its __iter__"),
+        ({"data": "zoo:ragged"}, "gives no first batch: .*; fix its items, or Model.collate"),
     ],
 )
 def test_data_in_its_own_order_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from parabench import watch
 from parabench.probes.step_clock import StepClock
-from parabench.watching import observer
+from parabench.watching import describe, observer
 from parabench.watching.loop import Loop
 from parabench.watching.observer import GuardedRecorder, Observer
 
@@ -76,7 +76,7 @@ def count(folder: Path, what: str) -> int:
 CALLBACKS: list[tuple[Any, str, int, str, int]] = [
     (StepClock, "mark", 62, "the marking of steps", 10),
     (Loop, "_mark", 63, "the marking of steps", 10),
-    (observer, "size_of", 0, "the reading of the batch size", 2 * STEPS),
+    (describe, "size_of", 0, "the reading of the batch size", 2 * STEPS),
     (Observer, "_autocast_now", 0, "the reading of autocast", 2 * STEPS),
     (observer, "state_bytes", 0, "the reading of memory", 2 * STEPS),
     (observer.Instruments, "report", 0, "the instruments of single steps", 2 * STEPS),

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 from fake_nvml import Device, FakeNvml
-from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import MarkLayout, NodeResult
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
-from parabench.store.record import DeviceSample
 from parabench.watching import group as hosts
 from parabench.watching.group import About, Group
-from parabench.watching.record import group_by_node
 
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
 
@@ -86,23 +82,6 @@ def test_record_of_a_host_has_the_devices_that_ranks_use(say):
     said = say(*[(ADDRESSES, "3,0,1")] * 2)
     assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0]
-
-
-def test_readings_of_a_host_have_one_clock():
-    def silent(rank: int, lost: str | None = None) -> NodeResult:
-        layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
-        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, lost=lost)
-
-    def part(rank: int, began_s: float, **unread: str) -> NodeResult:
-        of = silent(rank)
-        of.outcome, of.began_s = ProcessOutcome(ok=True), began_s
-        of.device_samples = [DeviceSample(rank, 1.0, "power_w", 5.0)]
-        of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
-        return of
-
-    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, "rank 2 is lost")], 3)
-    assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
-    assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})
 
 
 def test_devices_that_nvml_does_not_read_keep_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

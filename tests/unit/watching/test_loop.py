@@ -26,7 +26,9 @@ class Trained:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.begun: list[int] = []
         self.first: list[object] = []
-        self.loop = Loop(self.clock, begin_step=self._begin, first_batch=self.first.append)
+        self.loop = Loop(self.clock)
+        self.loop.begin_step = self._begin  # type: ignore[method-assign]
+        self.loop.first_batch = self.first.append  # type: ignore[method-assign]
 
     def _begin(self, step: int) -> StepClock:
         self.begun.append(step)

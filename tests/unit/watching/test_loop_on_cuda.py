@@ -48,7 +48,7 @@ def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
 
 def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behind: Behind) -> None:
     clock = StepClock(tmp_path / "marks", 300, behind.device, WIDTH)
-    loop = Loop(clock, begin_step=lambda step: clock)
+    loop = Loop(clock)
     begun = behind.host_s
     take(loop, behind, 3)
     loop.finish()
@@ -64,7 +64,7 @@ def test_a_long_loop_uses_its_events_again(tmp_path: Path, behind: Behind) -> No
     steps = 4 * BLOCK + 7
     # One more is asked for, and is none.
     clock = StepClock(tmp_path / "marks", steps + 1, behind.device, WIDTH)
-    loop = Loop(clock, begin_step=lambda step: clock)
+    loop = Loop(clock)
     take(loop, behind, steps)
     loop.finish()
     clock.finish()

@@ -245,8 +245,8 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmup": 1}, "warmup is 1; give 2 or more"),
-        ({"global_batch": "8"}, "global_batch is '8'; give 1 or more"),
+        ({"warmup": 1}, "warmup is 1; it must be a whole number of 2 or more"),
+        ({"global_batch": "8"}, "global_batch is '8'; it must be a whole number"),
         ({"out": None}, "out is None; give the path of a folder"),
         ({"label": 5}, "label 5: use 1 to 64 of"),
         ({"tune": [1, 4]}, r"tune is \[1, 4\]; give two or more different bucket caps"),

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import MarkLayout, NodeResult, RankReport
-from parabench.store.record import Status
-from parabench.watching.group import cores_of, node_records
-from parabench.watching.record import group_by_node
+from parabench.launch.results import RankReport
+from parabench.store.record import DeviceSample, HostSample, Status
+from parabench.watching.group import Group, cores_of, node_records
+from parabench.watching.loop import WIDTH
+from parabench.watching.record import Found, node_results
 
 
 def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[str, Any]:
-    return {
-        "cores": list(cores),
-        "core_limit": limit,
-        "environment": environment,
-        "devices_reason": None,
-    }
+    return {"cores": list(cores), "core_limit": limit, "environment": environment, "shown": [], "devices_reason": None}
 
 
 def test_hosts_cores_are_those_of_all_ranks():
@@ -31,20 +29,35 @@ def test_hosts_cores_are_those_of_all_ranks():
     assert node_records(hosts[:1]) == []
 
 
-def part(rank: int, lost: str | None = None) -> NodeResult:
-    layout = MarkLayout(columns=5, moments=5, rows=3, position=str)
-    of = NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, lost=lost)
-    if lost is None:
-        of.outcome, of.reports, of.tails = ProcessOutcome(ok=True), [RankReport(rank=rank)], []
-        of.began_s = 10.0 + rank
-    return of
+def found_of(rank: int, began_s: float, **unread: str) -> Found:
+    return Found(
+        report=RankReport(rank=rank),
+        marks=np.zeros((3, WIDTH)),
+        began_s=began_s,
+        about={},
+        stopped=False,
+        device_samples=[DeviceSample(rank, 1.0, "power_w", 5.0)],
+        host_samples=[HostSample(rank, 1.0, "rss_bytes", 5.0)],
+        sampler={"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread},
+    )
 
 
-def test_group_by_node_joins_results_of_ranks():
-    first, second = group_by_node([part(rank) for rank in range(4)], 2)
+def test_node_results_join_the_ranks_of_each_host() -> None:
+    found = [found_of(0, 10.0), found_of(1, 10.5, nvml="gone"), found_of(2, 1.0), found_of(3, 1.0)]
+    first, second = node_results(Group(None, 0, ("a", "a", "b", "b")), found, 1.0)
     assert (first.node, list(first.ranks), first.began_s, first.outcome) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
-    assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
+    assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "b")
+    # Readings of a host have one clock.
+    assert [(each.device, each.t_s) for each in first.device_samples] == [(0, 1.0), (1, 1.5)]
+    assert [(each.rank, each.t_s) for each in first.host_samples] == [(0, 1.0), (1, 1.5)]
+    assert (first.sampler["cpu_s"], first.sampler["unread"]) == (0.5, {"nvml": "gone"})
     assert diagnose([first, second], str, 60.0) == (Status.OK, None)
-    # Nothing is known of a lost rank, its clock included.
-    (node,) = group_by_node([part(2, lost="rank 2 is lost"), part(3)], 2)
-    assert (node.began_s, node.outcome, node.tails) == (13.0, ProcessOutcome(ok=False), ["", ""])
+
+
+def test_node_results_name_the_rank_that_is_lost() -> None:
+    (node,) = node_results(Group(None, 0, ("a", "a")), [found_of(0, 10.0), None], 4.8)
+    assert (node.began_s, node.outcome, node.tails) == (10.0, ProcessOutcome(ok=False), ["", ""])
+    status, failure = diagnose([node], str, 60.0)
+    assert status is Status.CRASHED
+    assert failure is not None
+    assert failure.message == "rank 1 (a) handed nothing over within 5 s of rank 0's end"
