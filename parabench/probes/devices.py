@@ -144,7 +144,7 @@ class _Device:
                 self.fast.append(reading)
             self._read_rates(reading.metrics, seen)
         else:
-            for metric, number in zip(reading.metrics, seen, strict=True):
+            for metric, number in zip(reading.metrics, seen if isinstance(seen, tuple) else (seen,), strict=True):
                 self.tell(metric, number)
 
     def restart(self, reading: nvml.Reading) -> None:
