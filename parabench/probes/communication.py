@@ -1,4 +1,4 @@
-"""Communication in the instrumented steps: calls of collectives, what they were for, and when training was blocked."""
+"""Communication in the instrumented steps: calls of collectives, their buckets, and when training was blocked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CommunicationProbe(Probe):
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         case, self._device, self._moments = rank.case, rank.info.device, rank.clock.moments
-        # Under an own algorithm the backend still does what that has not.
+        # The backend runs the operations that a custom algorithm does not have.
         native = case.algorithm if is_backends(case.algorithm) else "native"
         self.recorder = Recorder(self._moments, self._device, native)
         self._buckets: Buckets | None = None
@@ -45,8 +45,7 @@ class CommunicationProbe(Probe):
                     group.observer = self.recorder
                     on.callback(setattr, group, "observer", None)
                 if self.rank.case.backend == "gloo":
-                    # Its calls are on the host's clock, steps on the device's: they are brought together where each
-                    # step ends.
+                    # Its calls are on the host's clock, steps on the device's: they meet at the end of each step.
                     clock = SynchronizedClock(clock, self._moments, self.rank.clock.width)
             if (module := only_ddp(self.rank.module)) is not None:
                 self._buckets = Buckets(module, self._moments)
@@ -125,7 +124,7 @@ class CommunicationProbe(Probe):
 
 
 class SynchronizedClock(AroundClock):
-    """Lets the host wait for the device where a step ends."""
+    """Let the host wait for the device at the end of each step."""
 
     def __init__(self, clock: StepMarker, moments: Moments, width: int = MARKS) -> None:
         super().__init__(clock, width)
