@@ -189,7 +189,8 @@ def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
         for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
             call = entry.get(f"{kind}perf")
             if isinstance(call, dict) and name in call:
-                op, size = str(call[name]), call.get(f"{kind}msg_size_bytes")
+                op: str = call[name]
+                size: Any = call.get(f"{kind}msg_size_bytes")
                 if _is_number(size) and _is_number(ranks):  # else it is damaged, or of an unknown version
                     numbers = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
                     calls.setdefault((OPS.get(op, op), size, ranks), []).append(numbers)
