@@ -25,10 +25,7 @@ TABLES: Mapping[str, Columns] = {
 
 @click.command(
     cls=Command,
-    examples={
-        "What can be measured here?": "parabench list",
-        "The same for a script:": "parabench list --json -",
-    },
+    examples={"What can be measured here?": "parabench list", "The same for a script:": "parabench list --json -"},
 )
 @file_option("json", "Write JSON (docs/reference/json.md).")
 def list(**options: Any) -> None:

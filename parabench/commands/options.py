@@ -240,9 +240,7 @@ def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ..
 
 
 seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    help="Seed of the order in which cases are launched. [default: 0]",
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order in which cases are launched. [default: 0]"
 )
 links_option = click.option(
     "--links",
@@ -263,9 +261,7 @@ dry_run_option = click.option(
     help="Print the plan and its expected duration, for any number of nodes; launch and write nothing.",
 )
 resume_option = click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue the interrupted session in --out; finished launches are kept.",
+    "--resume", is_flag=True, help="Continue the interrupted session in --out; finished launches are kept."
 )
 
 data_option = click.option(

@@ -41,9 +41,7 @@ def why_alone(case: Case | CollectiveCase) -> str | None:
 
 
 def cohorts(
-    cases: Sequence[C],
-    room: Room | None = None,
-    held: Mapping[str, float] | None = None,
+    cases: Sequence[C], room: Room | None = None, held: Mapping[str, float] | None = None
 ) -> list[tuple[C, ...]]:
     """Return `cases` in groups that share a launch, in their order.
 

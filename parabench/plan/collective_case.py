@@ -11,18 +11,7 @@ from msgspec import Meta, structs
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError, unknown
-from parabench.plan.case import (
-    BACKENDS,
-    DEVICES,
-    NAMED,
-    UNKNOWN,
-    BaseCase,
-    Count,
-    Name,
-    Threads,
-    ranks_in_words,
-    slug,
-)
+from parabench.plan.case import BACKENDS, DEVICES, NAMED, UNKNOWN, BaseCase, Count, Name, Threads, ranks_in_words, slug
 from parabench.records import Field
 from parabench.store.record import MIB
 

@@ -123,8 +123,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         ),
     ] = 0.25
     batches: Annotated[
-        Calls,
-        Field(option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]"),
+        Calls, Field(option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]")
     ] = 10
     iterations: Annotated[
         Calls | None,

@@ -1,4 +1,4 @@
-"""The devices that a launch's ranks use, read through NVML: their state, what ranks hold, and who else is there."""
+"""Read the devices of a launch through NVML: their state, the memory of ranks, and other processes."""
 
 from __future__ import annotations
 
