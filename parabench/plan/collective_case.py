@@ -212,15 +212,11 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
         aligned = 1 if self.source else ALIGNMENT_BYTES // width
         return size // width // self.world_size // aligned * aligned
 
-    def bytes_of(self, count: int) -> int:
-        """Return the size of the whole buffer for this `count`."""
-        parts = 1 if self.op in _WHOLE_BUFFER else self.world_size
-        return count * parts * WIDTHS[self.dtype]
-
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The measured sizes in bytes, rounded as by nccl-tests, each once."""
-        return tuple(dict.fromkeys(self.bytes_of(self.count(size)) for size in self._ladder()))
+        """The measured sizes of the whole buffer in bytes, rounded as by nccl-tests, each once."""
+        unit = WIDTHS[self.dtype] * (1 if self.op in _WHOLE_BUFFER else self.world_size)
+        return tuple(dict.fromkeys(self.count(size) * unit for size in self._ladder()))
 
     @property
     def forms(self) -> tuple[bool, ...]:

@@ -88,14 +88,11 @@ def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.envir
     enqueued them, which is equal on all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). A value that the
     user has set is kept.
     """
-    return {LAUNCH_ORDER: "1"} if LAUNCH_ORDER not in environ and any(map(_needs_order, cases)) else {}
-
-
-def _needs_order(case: AnyCase) -> bool:
-    if case.backend != "nccl" or is_backends(case.algorithm):
-        return False
-    among = communicators(case)
-    return among is None or sum(each.size > 1 for each in among) > 1
+    if LAUNCH_ORDER in environ:
+        return {}
+    ours = [case for case in cases if case.backend == "nccl" and not is_backends(case.algorithm)]
+    several = [among is None or sum(each.size > 1 for each in among) > 1 for among in map(communicators, ours)]
+    return {LAUNCH_ORDER: "1"} if any(several) else {}
 
 
 def communicators(case: AnyCase) -> list[Communicator] | None:

@@ -282,19 +282,11 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, 
                     yield _case(rest, world_size, machine), automatic, str(error)
 
 
-def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
-    """Return the case with data and length that its model can take, unless they were chosen."""
-    # A custom model may depend on the case, whose device must exist.
-    model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
-    reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
-    data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
-    suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
-    changes = {name: new for name, new in suited.items() if name not in chosen and new != getattr(case, name)}
-    return case.replace(**changes) if changes else case
-
-
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
-    """Return one resolved case. An axis that its strategy lacks is dropped before its value is checked."""
+    """Return one resolved case, with data and length that its model can take, unless they were chosen.
+
+    An axis that its strategy lacks is dropped before its value is checked.
+    """
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
@@ -308,7 +300,12 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     fields.setdefault("verification", OF_THE_MODEL)
     case = Case(**fields, world_size=world_size)
     if not {"data", "seq_len"} <= chosen.keys():
-        case = _suited(case, chosen, machine)
+        # A custom model may depend on the case, whose device must exist.
+        model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
+        reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
+        data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
+        suited = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
+        case = case.replace(**{name: value for name, value in suited.items() if name not in chosen})
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = case.replace(ranks_per_node=chosen["ranks_per_node"])
     return resolve(case, machine)

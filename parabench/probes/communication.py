@@ -59,8 +59,12 @@ class CommunicationProbe(Probe):
         self.recorder.let_go()
         seconds = self._moments.seconds
         taken = [call for call in self.recorder.calls if call.taken]
-        bucket = self._bucket_of(taken)
-        ready = self._buckets.ready_s() if self._buckets else []
+        bucket: dict[int, int | None] = {}
+        ready: list[tuple[int, float]] = []
+        if self._buckets is not None:
+            reduced = [call for call in taken if call.op == "all_reduce"]
+            bucket = {id(call): self._buckets.index_of(at, call.bytes) for at, call in enumerate(reduced)}
+            ready = self._buckets.ready_s()
         rows = []
         for seq, call in enumerate(self.recorder.calls):
             made = seconds(call.made)
@@ -81,14 +85,6 @@ class CommunicationProbe(Probe):
         report.calls += rows
         report.stalls += [(step, begin, end) for step, begin, end in steps if step is not None]
         report.facts |= self._buckets.facts() if self._buckets else {}
-
-    def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
-        """Return {id of a call: the bucket that it reduced}."""
-        if self._buckets is None:
-            return {}
-        reduced = [call for call in taken if call.op == "all_reduce"]
-        found = {id(call): self._buckets.index_of(at, call.bytes) for at, call in enumerate(reduced)}
-        return {key: index for key, index in found.items() if index is not None}
 
     def _span(self, call: Call) -> tuple[float | None, float | None]:
         """Return when a call began and ended. The start is more exact if the backend measured its own kernels.
