@@ -108,10 +108,6 @@ def ab(
     raise SystemExit(outcome.verdict.exit_code)
 
 
-# The options of `ab` that have no effect with --series: the folder decides them, or they are of the gate.
-_NOT_OF_SERIES = ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file")
-
-
 def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
@@ -121,7 +117,8 @@ def _series(
     from parabench.analysis.compare.proposal import MOST_PAIRS
     from parabench.session.request import TrainingRequest
 
-    check_no_effect("--series", _NOT_OF_SERIES)
+    # The folder decides them, or they belong to the gate.
+    check_no_effect("--series", ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file"))
     for name in ("label", "out", "resume"):
         options.pop(name)
     files, axes = files_in(options), axes_in(options)

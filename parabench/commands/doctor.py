@@ -118,8 +118,9 @@ def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
     yield f"cpu       {host['cpu']}, {host['cores']} core(s), {host['memory_bytes'] / 1e9:.1f} GB"
     nodes = [f"node {node['node']} has CPUs {node['cpus']}" for node in found["numa"]]
     yield f"numa      {', '.join(nodes) or 'unknown: ' + host['no_numa']}"
-    speeds = [f"{card['name']} {_speed(card['bits_per_s'])}" for card in found["network"]]
-    yield f"network   {', '.join(speeds) or 'none'}"
+    speeds = [(card["name"], card["bits_per_s"]) for card in found["network"]]
+    cards = [f"{name} {'speed unknown' if bits is None else f'{bits / 1e9:g} Gb/s'}" for name, bits in speeds]
+    yield f"network   {', '.join(cards) or 'none'}"
     yield f"container {host['container'] or 'none'}"
     yield f"gpus      {', '.join(str(gpu['name']) for gpu in found['gpus']) or 'none: ' + host['no_gpus']}"
     if found["gpus"]:
@@ -143,10 +144,6 @@ def _conclusions(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
         yield "No problems found."
     if not found["host"][0]["can_launch"]:
         yield "no backend, so nothing can be launched; install a torch built with gloo or NCCL"
-
-
-def _speed(bits_per_s: float | None) -> str:
-    return "speed unknown" if bits_per_s is None else f"{bits_per_s / 1e9:g} Gb/s"
 
 
 def _samplers() -> str:

@@ -105,7 +105,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     note(["trying the suite: each case once, a few steps"])
     environment = dict(os.environ)
     checkout = Path(parabench.__file__).parents[1]
-    if checkout == Path.cwd():  # Python may have found parabench only there
+    if checkout == Path.cwd():  # parabench may not be installed
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
     ran = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
@@ -174,41 +174,30 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Fin
     strategies = axes.get("strategy", tuple(STRATEGIES))
     for strategy in strategies:
         check_name("strategy", strategy, STRATEGIES)
-    # An axis that only some strategies have is dropped for the others, as in a suite.
-    of_each = {
-        strategy: {
-            name: value
-            for name, value in {**chosen, "strategy": strategy}.items()
-            if name not in OPTIONAL or name in entry_of(strategy).axes
-        }
-        for strategy in strategies
-    }
-    case = one_case(
-        {name: each for name, each in chosen.items() if name not in OPTIONAL} | {"strategy": "single"}, machine
-    )
+    single = {name: value for name, value in chosen.items() if name not in OPTIONAL}
+    case = one_case(single | {"strategy": "single"}, machine)
     check(case)
     trial = trial_of(case)
 
-    def lacks(strategy: str) -> str | None:
-        given = of_each[strategy]
+    def missing(strategy: str) -> str | None:
+        # An axis that only some strategies have is dropped for the others, as in a suite.
+        own = entry_of(strategy).axes
+        given = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in own}
+        why = why_not(given | {"strategy": strategy}, machine)
+        if why is not None or given["world_size"] == 1:
+            return why
         find_unused, static = bool(given.get("find_unused_parameters")), bool(given.get("static_graph"))
-        if given["world_size"] == 1:
-            return None
         return needs_of_ddp(trial, strategy, find_unused=find_unused, static=static)
 
     facts = {"model": case.model, "data": case.data, "world_size": chosen["world_size"], "skipped": trial.skipped}
     suspects = remedies(trial.suspects, case.verification)
-    lacking = {strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()}
+    kinds = ("unused", "unread", "hidden", "left_out")
     rows = {
         "trial": [facts | {"verification": case.verification}],
         "steps": [{"step": step, "found": found} for step, found in trial.steps.items()],
-        "parameters": [
-            {"name": name, "lacks": kind}
-            for kind in ("unused", "unread", "hidden", "left_out")
-            for name in getattr(trial, kind)
-        ],
+        "parameters": [{"name": name, "lacks": kind} for kind in kinds for name in getattr(trial, kind)],
         "suspects": [{"property": name, "remedy": remedy} for name, remedy in suspects.items()],
-        "strategies": [{"strategy": strategy, "missing": why} for strategy, why in lacking.items()],
+        "strategies": [{"strategy": strategy, "missing": missing(strategy)} for strategy in strategies],
     }
     return rows, tuple(map(warning, warnings_of(trial, case.verification, gradients=True)))
 
@@ -225,9 +214,8 @@ def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
 
     (trial,) = found["trial"]
     rows = [(row["step"], row["found"]) for row in found["steps"]]
-    if trial["skipped"]:
-        rows.append(("skipped", trial["skipped"]))
-    rows.append(("verified", f"at level {trial['verification']}"))
+    rows += [("skipped", trial["skipped"])] if trial["skipped"] else []
+    rows += [("verified", f"at level {trial['verification']}")]
     rows += [("warning", "; ".join(filter(None, (each.message, each.advice)))) for each in warnings]
     yield from format.aligned(rows, texts=2)
     yield ""

@@ -25,10 +25,7 @@ TABLES: Mapping[str, Columns] = {
 
 @click.command(
     cls=Command,
-    examples={
-        "What can be measured here?": "parabench list",
-        "The same for a script:": "parabench list --json -",
-    },
+    examples={"What can be measured here?": "parabench list", "The same for a script:": "parabench list --json -"},
 )
 @file_option("json", "Write JSON (docs/reference/json.md).")
 def list(**options: Any) -> None:
@@ -47,6 +44,8 @@ def contents() -> Records:
     from parabench.strategies import STRATEGIES
 
     machine = this_machine()
+    gpus, no_gpus = tuple(gpu.name for gpu in machine.gpus), None if machine.gpus else machine.gpus_reason
+    here = {"cores": machine.cores, "ranks": machine.ranks("cpu"), "gpus": gpus, "no_gpus": no_gpus}
 
     def listed(entries: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
         return [{"name": name, "summary": each.summary} for name, each in entries.items()]
@@ -57,42 +56,28 @@ def contents() -> Records:
         "algorithms": listed(ALGORITHMS),
         "models": listed(MODELS),
         "data": listed(DATASETS),
-        "machine": [
-            {
-                "cores": machine.cores,
-                "ranks": machine.ranks("cpu"),
-                "gpus": tuple(gpu.name for gpu in machine.gpus),
-                "no_gpus": None if machine.gpus else machine.gpus_reason,
-            }
-        ],
+        "machine": [here],
     }
 
 
 def lines(there: Records) -> Iterator[str]:
-    """Give the listing as lines for the terminal."""
-    yield from _section("suites", {row["name"]: row["question"] for row in there["suites"]})
-    for title in ("strategies", "algorithms", "models", "data"):
-        yield from _section(title, {row["name"]: _summary(row) for row in there[title]})
+    """Return the listing as lines for the terminal."""
     (here,) = there["machine"]
     gpus = here["gpus"]
-    devices = {"cpu": f"{here['cores']} core(s), gloo, up to {here['ranks']} ranks"}
-    devices[accelerator.TYPE] = (
-        f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here['no_gpus']}"
-    )
-    yield from _section("this machine", devices)
+    on_gpus = f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here['no_gpus']}"
+    devices = {"cpu": f"{here['cores']} core(s), gloo, up to {here['ranks']} ranks", accelerator.TYPE: on_gpus}
+    sections = {title: {row["name"]: _summary(row) for row in there[title]} for title in TABLES if title != "machine"}
+    for title, rows in (sections | {"this machine": devices}).items():
+        width = max(map(len, rows))
+        yield f"{title}:"
+        for name, text in rows.items():
+            yield f"  {name:<{width}}  {text}"
+        yield ""
 
 
 def _summary(row: Mapping[str, Any]) -> str:
-    missing = row.get("missing")
-    return str(row["summary"]) if missing is None else f"{row['summary']} (not installed: pip install {missing})"
-
-
-def _section(title: str, rows: dict[str, str]) -> Iterator[str]:
-    width = max(map(len, rows))
-    yield f"{title}:"
-    for name, text in rows.items():
-        yield f"  {name:<{width}}  {text}"
-    yield ""
+    missing = f" (not installed: pip install {row['missing']})" if row.get("missing") else ""
+    return f"{row.get('question') or row['summary']}{missing}"
 
 
 def _question(name: str) -> str:

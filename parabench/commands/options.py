@@ -26,23 +26,23 @@ DEFAULT_OUT = Path("parabench-results")
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-# What a shell completes beyond commands and options. It imports no torch: a person waits for it at each tab.
+# Completion of values in shells imports no torch, because users wait for it at each tab.
 
 
 def complete_suites(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of shipped suites; where none begins so, files."""
+    """Complete the names of shipped suites, or else files."""
     from parabench.plan.suite import shipped
 
     return _beginning(incomplete, shipped()) or complete_stores(context, param, incomplete)
 
 
 def complete_stores(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files and folders, which the shell completes by itself."""
+    """Let the shell complete files and folders."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_axes(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """`AXIS=`, and after that its values where they are names, also one after a comma."""
+    """Complete `AXIS=`, and then its values if they are names, also after a comma."""
     from parabench.plan.suite import AXES
 
     axis, is_set, text = incomplete.partition("=")
@@ -53,7 +53,7 @@ def complete_axes(context: click.Context, param: click.Parameter, incomplete: st
 
 
 def complete_values(axis: str) -> Completion:
-    """Completes the names that an axis takes."""
+    """Return the completion of the names of an axis."""
     return lambda context, param, incomplete: _beginning(incomplete, _values(axis))
 
 
@@ -77,7 +77,7 @@ def _values(axis: str) -> Iterable[str]:
 
 
 class BashCompletion(BashComplete):
-    """bash takes `=` and `:` for words of their own, and completes what follows: here they are parts of one word."""
+    """Completion in bash, which splits words at `=` and `:`; here they are parts of one word."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
@@ -97,7 +97,7 @@ class BashCompletion(BashComplete):
                 self._before = ""
                 words.append(word)
             broken = breaks
-        if at >= len(typed):  # nothing is typed yet of the next one
+        if at >= len(typed):  # the next word is still empty
             self._before = ""
             words.append("")
         return words[1:-1], words[-1]
@@ -134,7 +134,7 @@ class Fraction(click.types.FloatParamType):
 
 
 class Rate(click.FloatRange):
-    """A range that holds no NaN, which click lets pass: nothing would be significant at that level."""
+    """A range without NaN, which click accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))
@@ -145,7 +145,7 @@ class Rate(click.FloatRange):
 
 ALPHAS = Rate(LEAST_RATE, MOST_RATE)
 
-# What a gate is asked for.
+# The options of a gate.
 gate_options = (
     click.option(
         "--tolerance",
@@ -156,13 +156,13 @@ gate_options = (
     ),
     click.option(
         "--alpha",
-        type=ALPHAS,
+        type=Rate(1e-4, 0.5),
         default=0.01,
         show_default=True,
         help="False-alarm rate, over all cases together.",
     ),
 )
-# What a gate of sides that did not take turns is asked for besides.
+# The option of a gate whose sides were not interleaved.
 between_sessions = click.option(
     "--between-sessions",
     type=Fraction(),
@@ -173,7 +173,7 @@ between_sessions = click.option(
 
 
 def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
-    """A flag of torchrun, and the variable that it reads it from."""
+    """Return the option for a flag of torchrun, which also reads its variable."""
     return click.option(f"--{flag}", envvar=f"PET_{flag.replace('-', '_').upper()}", **more)
 
 
@@ -208,25 +208,25 @@ launcher_options = (
 
 
 def flags_of(options: dict[str, Any]) -> LauncherFlags:
-    """What of a command's options says where it runs, taken out of them."""
+    """Remove and return the flags of torchrun in a command's options."""
     from parabench.cluster.topology import LauncherFlags
 
     flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
     if flags.nnodes:
-        # What c10d tells of a store (a host without a name, a try that failed, with the frames of its C++) we say
-        # ourselves where it matters. Torch reads it when it is imported, and a user's own model imports torch.
+        # parabench reports failures of the rendezvous store itself, without c10d's C++ frames. torch reads the variable
+        # when it is imported, and a custom model imports torch.
         os.environ.setdefault(LOG_LEVEL, SILENT)
     return flags
 
 
 def axes_in(options: dict[str, Any]) -> tuple[str, ...]:
-    """--set of a command's options, with the two axes that are options of their own, taken out of them."""
+    """Remove and return the axes in a command's options: --set, --data and --model."""
     own = {name: options.pop(name) for name in ("data", "model")}
     return (*options.pop("axes"), *(f"{name}={value}" for name, value in own.items() if value is not None))
 
 
 def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ...]:
-    """The options that fields of that role declare; what is not given is None."""
+    """Return the options that the fields of a role declare, with None for missing values."""
     return tuple(
         click.option(
             each.field.option,
@@ -243,9 +243,7 @@ def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ..
 
 
 seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    help="Seed of the order in which cases are launched. [default: 0]",
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order in which cases are launched. [default: 0]"
 )
 links_option = click.option(
     "--links",
@@ -266,9 +264,7 @@ dry_run_option = click.option(
     help="Print the plan and its expected duration, for any number of nodes; launch and write nothing.",
 )
 resume_option = click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue the interrupted session in --out; finished launches are kept.",
+    "--resume", is_flag=True, help="Continue the interrupted session in --out; finished launches are kept."
 )
 
 data_option = click.option(
@@ -281,7 +277,7 @@ model_option = click.option(
     help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
     shell_complete=complete_values("model"),
 )
-# What a training session is asked for: its cases and how each is launched; then the session itself.
+# The options of a training session: its cases, and how each is launched.
 training_options = (
     click.option(
         "--set",
@@ -295,7 +291,7 @@ training_options = (
     data_option,
     model_option,
 )
-# How cases take turns, and how long they race.
+# How cases are interleaved, and how long they race.
 turns_options = (
     *options_of(Protocol, TURNS),
     click.option(
@@ -317,7 +313,7 @@ session_options = (seed_option, label_option, out_option, resume_option)
 
 
 def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """A decorator that gives a command all these options, in their order."""
+    """Return a decorator that adds these options to a command, in their order."""
 
     def decorate(command: F) -> F:
         for option in reversed(options):
@@ -328,7 +324,7 @@ def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def command() -> list[str]:
-    """The command that reproduces this session, without what only continues it."""
+    """Return the command line that reproduces this session, without --resume."""
     return ["parabench", *(argument for argument in sys.argv[1:] if argument != "--resume")]
 
 

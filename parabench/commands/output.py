@@ -24,9 +24,8 @@ FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 # The kinds of files, in the order in which they are written.
 KINDS = ("json", "junit", "markdown", "html")
 
-# By option: the requested file, and the function that makes its text.
+# The requested file by option.
 Files = Mapping[str, Path | None]
-Renders = Mapping[str, Callable[[], str]]
 
 # The key of --quiet in the context of a command.
 QUIET = "parabench.quiet"
@@ -107,12 +106,16 @@ def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[
 
 
 def give(
-    files: Files, answer: Callable[[], Answer], lines: Iterable[str], what: str, renders: Renders | None = None
+    files: Files,
+    answer: Callable[[], Answer],
+    lines: Iterable[str],
+    what: str,
+    renders: Mapping[str, Callable[[], str]] | None = None,
 ) -> None:
     """Print the lines, or the file for standard output, and write the others, which hold a `what`.
 
-    `renders` are for the files other than JSON. Each file is complete or not there. Raises UsageError with all that
-    failed.
+    `renders` make the text of files other than JSON, by option. Raises UsageError for the first file that cannot be
+    written.
     """
     command = str(click.get_current_context().info_name)
     renders = {"--json": lambda: answer().to_json(command), **(renders or {})}
@@ -121,15 +124,9 @@ def give(
         click.echo(renders[printed](), nl=False)
     elif not (is_quiet() and any(files.values())):
         say(lines)
-    failed = []
     for option, path in files.items():
         if path is not None and option != printed:
-            try:
-                write_whole(path, renders[option](), what, f"give another file to {option}")
-            except UsageError as error:
-                failed.append(str(error))
-    if failed:
-        raise UsageError("; ".join(failed))
+            write_whole(path, renders[option](), what, f"give another file to {option}")
 
 
 def console(stderr: bool = False, force_terminal: bool | None = None) -> Console:

@@ -78,19 +78,16 @@ def predict(
     from parabench.analysis.prediction import predict as text
     from parabench.analysis.prediction import question
     from parabench.analysis.prediction.base import base_of, trainings
-    from parabench.plan.suite import parse_axes
+    from parabench.plan.fields import parse_field
+    from parabench.plan.suite import AXES, parse_axes
 
     files = files_in(options)
     if check is not None and (world_size or axes or ranks_per_node or best):
         raise UsageError("--check predicts the configurations of that database; give it alone")
     if world_size is None and check is None:
         raise UsageError("how many ranks? give --world-size 8, or 8,16")
-    try:
-        sizes = [int(each) for each in world_size.split(",")] if world_size is not None else []
-    except ValueError:
-        sizes = [0]
-    if min(sizes, default=1) < 1:
-        raise UsageError(f"--world-size {world_size!r} is not a number of ranks; give 8, or 8,16")
+    ranks = AXES["world_size"]
+    sizes = [ranks.checked(each) for each in parse_field(ranks, world_size)] if world_size is not None else []
     given = _links(links)
     base = base_of([_load(store) for store in stores])
     if logs is not None:
@@ -102,14 +99,17 @@ def predict(
         lines = text.check_lines(predictions, measured)
         told = list(text.errors(predictions, measured))
     elif best:
-        of_sizes = [question.candidates(base, size, parse_axes(axes), ranks_per_node) for size in sizes]
-        found = [[predictor.predict(case) for case in of_size] for of_size in of_sizes]
-        predictions = [each for of_size in found for each in of_size]
-        told = [line for of_size in found for line in text.best_lines(of_size)]
+        predictions, told = [], []
+        for size in sizes:
+            cases = question.candidates(base, size, parse_axes(axes), ranks_per_node)
+            found = [predictor.predict(case) for case in cases]
+            predictions += found
+            told += text.best_lines(found)
         lines = iter(told)
     else:
-        cases = question.cases(base, sizes, parse_axes(axes), ranks_per_node)
-        predictions = [predictor.predict(case) for case in cases]
+        predictions = [
+            predictor.predict(each) for each in question.cases(base, sizes, parse_axes(axes), ranks_per_node)
+        ]
         lines, told = text.lines(predictions), text.notes(predictions)
     give(files, lambda: text.answer(predictions, told), list(lines), "prediction")
     raise SystemExit(2 if not text.predicted(predictions) else 0)
@@ -117,6 +117,8 @@ def predict(
 
 def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
     """Return the collectives in logs of nccl-tests, as rows that links are fitted to. Raises UsageError."""
+    import pandas as pd
+
     from parabench.analysis.collectives.bus import logged_times
     from parabench.analysis.prediction.links import Row
     from parabench.analysis.session import select_sessions
@@ -133,17 +135,15 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
         results = load(path)
         sessions = select_sessions(results, results.of_kind("collectives"))
         tables = [logged_times(results, session) for session in sessions]
-    rows = [row for table in tables for row in table.to_dict("records")]
-    if not rows:
+    rows = pd.concat(tables) if tables else pd.DataFrame()
+    if rows.empty:
         raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
-    file_of: dict[tuple[Any, ...], str] = {}
-    for row in rows:
-        file, same = row["source"], tuple(row[name] for name in ("op", "world_size", "nodes", "dtype", "bytes"))
-        if file_of.setdefault(same, file) != file:
-            raise UsageError(f"--links-from {logs}: {file_of[same]} and {file} measured the same; name one of them")
-    return tuple(
-        Row(row["op"], "native", row["world_size"], row["nodes"], row["bytes"], row["seconds"]) for row in rows
-    )
+    files = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"])["source"].unique()
+    if (twice := files[files.map(len) > 1]).size:
+        names = " and ".join(twice.iloc[0])
+        raise UsageError(f"--links-from {logs}: {names} measured the same; name one of them")
+    columns = ["op", "world_size", "nodes", "bytes", "seconds"]
+    return tuple(Row(op, "native", *rest) for op, *rest in rows[columns].itertuples(index=False))
 
 
 def _load(name: str) -> Results:

@@ -54,12 +54,7 @@ template_option = click.option(
     "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
 def report(
-    stores: tuple[str, ...],
-    output: Path,
-    template: Path | None,
-    opened: bool,
-    copies: Path | None,
-    source: Path | None,
+    stores: tuple[str, ...], output: Path, template: Path | None, opened: bool, copies: Path | None, source: Path | None
 ) -> None:
     """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them.
 
@@ -84,9 +79,7 @@ def report(
     if source is not None:
         if stores:
             raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
-        conclusions, files = _of_recordings(source, output, typed("output"), template)
-        say(conclusions)
-        note(files)
+        _of_recordings(source, output, typed("output"), template)
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
 
@@ -101,11 +94,10 @@ def report(
         show(output.resolve().as_uri(), str(output))
 
 
-def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> tuple[list[str], list[str]]:
-    """Write the page of a folder of recordings and, next to it, their results database.
+def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> None:
+    """Write the page of a folder of recordings and, next to it, their results database, and print its conclusions.
 
-    Returns the page's conclusions and both files. Nothing is written into the folder unless the page is `named` there.
-    Raises UsageError, and then neither file is left.
+    Nothing is written into the folder unless the page is `named` there. Raises UsageError, and then writes no file.
     """
     from parabench.files import is_special
     from parabench.imports import read_folder
@@ -113,20 +105,18 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     from parabench.report.build import conclusions, write_report
     from parabench.store.results import load
 
-    if is_special(output):
-        raise UsageError(f"{output} is not a file, and beside the page its store is left; give -o a file")
+    store = output.with_suffix(".db")
+    if is_special(output) or store == output:
+        raise UsageError(f"{output} cannot be the page, whose store is written next to it; give -o an HTML file")
     if not named and source.is_dir() and output.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{output} would be written into {source}, which is left as it is; give -o another place")
-    store = output.with_suffix(".db")
-    if store == output:
-        raise UsageError(f"{output} is where the page's store goes; give -o another name, such as report.html")
-    folder = read_folder(source)
     with fresh_store(store) as part:
-        record(folder, part, command())
+        record(read_folder(source), part, command())
         results = load(part)
         write_report(results, output, None, template)
         lines = conclusions(results)
-    return lines, [str(output), str(store)]
+    say(lines)
+    note([str(output), str(store)])
 
 
 @click.command(

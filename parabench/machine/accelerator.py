@@ -1,11 +1,11 @@
-"""The one seam to what torch computes on besides the CPU: what it is called, its devices, torch's module, and moments.
+"""The accelerator of torch: its name, its devices, torch's module, and timestamps.
 
-NVIDIA's devices are `cuda` to torch, and so are AMD's in its ROCm builds. Another accelerator whose module of torch has
-the same functions (as torch.xpu has) is another TYPE and BACKEND here; what a driver tells of devices stands in
-`machine.nvml`, `machine.gpus` and `machine.gpu_checks`. Free of torch until `api` is called.
+NVIDIA's devices are `cuda` for torch, and AMD's in its ROCm builds. Another accelerator whose torch module has the same
+functions (as torch.xpu has) is another TYPE and BACKEND here; data of drivers is in `machine.nvml`, `machine.gpus` and
+`machine.gpu_checks`. Free of torch until `api` is called.
 
-A moment of work on the CPU is a reading of the host's clock, on an accelerator an event on a stream: what lies between
-two is the device's time, however far the host is ahead.
+A `Moment` is a reading of the host's clock on the CPU, and an event on a stream on an accelerator: the time between two
+events is the device's, however far the host is ahead.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Gpu:
 
 @functools.cache
 def api() -> Any:
-    """torch's module of the accelerator: its streams and events, the current device, its memory."""
+    """Return torch's module of the accelerator: its streams and events, the current device, its memory."""
     import torch
 
     return torch.get_device_module(TYPE)
 
 
 def backend_of(device: str) -> str:
-    """The backend that communicates best between devices of a type."""
+    """Return the best backend for devices of a type."""
     return BACKEND if device == TYPE else "gloo"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until `device` has done all that was started on it; what was started on the CPU is done."""
+    """Wait until an accelerator `device` has finished its work."""
     if device.type == TYPE:
         api().synchronize(device)
 
@@ -91,13 +91,16 @@ def record_event(stream: Stream) -> Event:
 
 
 def clock_of(device: torch.device) -> Callable[[], Moment]:
-    """Return a function that takes the moments of work on `device`, on its current stream."""
+    """Return a function that takes a moment of work on `device`, on its current stream."""
     return (lambda: record_event(current_stream(device))) if device.type == TYPE else perf_counter
 
 
 def elapsed_s(earlier: Moment, later: Moment) -> float:
-    """Seconds from one moment to another of the same clock; events must be over. Of events it is a float32 of
-    milliseconds (c10/cuda/CUDAEvent.h, elapsed_time): after a minute it has a grid of 4 us, after 17 minutes of 62."""
+    """Return the seconds between two moments of the same clock. Events must be over.
+
+    For events it is a float32 of milliseconds (c10/cuda/CUDAEvent.h, elapsed_time): after a minute, it has a grid of
+    4 us, after 17 minutes of 62 us.
+    """
     if isinstance(earlier, float):
         assert isinstance(later, float), "moments of two clocks"
         return later - earlier

@@ -66,11 +66,12 @@ class Row(Record, frozen=True):
         return line if self.verdict == OK else f"{line} ({self.verdict}; {self.advice})"
 
 
+# A value, its verdict, and advice if it is not well.
 Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
-    """All rows of the machine's devices, of which `gpus` are the records; none where there are no devices."""
+    """Return all rows of the machine's devices, of which `gpus` are the records; none without devices."""
     if not machine.gpus:
         return []
     fit: Verdict = ("fit one another", OK, "")
@@ -78,33 +79,26 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
         value, _, remedy = machine.cuda_fault.rpartition("; ")
         fit = value, FAULT, remedy
     rows = [Row("host", "driver and torch", *fit), *_probed(in_child(PROBE), gpus)]
-    if machine.gpus_reason is None:
-        rows += _of_nvml(machine, gpus)
-    else:
-        advice = "no health, clocks or energy of devices are read"
-        rows.append(Row("host", "NVML", machine.gpus_reason, UNKNOWN, advice))
-    return [*rows, *host_rows(root)]
-
-
-def _of_nvml(machine: Machine, gpus: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows that NVML answers."""
-    rows: list[Row] = []
+    if machine.gpus_reason is not None:
+        unread = "no health, clocks or energy of devices are read"
+        return [*rows, Row("host", "NVML", machine.gpus_reason, UNKNOWN, unread), *host_rows(root)]
     try:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
             for at, handle in enumerate(handles):
                 rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
-            rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
+            for at, gpu in enumerate(gpus):
+                rows += _recorded(f"GPU{at}", gpu)
             if len(handles) > 1:
                 peers = partial(_peers, names=[gpu.name for gpu in machine.gpus])
                 rows.append(_asked("host", "peer access", peers, handles))
     except pynvml.NVMLError as error:
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
-    return rows
+    return [*rows, *host_rows(root)]
 
 
 def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Whether torch computes on each device, and was built for it."""
+    """Yield whether torch computes on each device, and was built for it."""
     if "error" in seen:
         yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can begin; fix this first")
         return
@@ -114,18 +108,16 @@ def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Itera
     for at, gpu in enumerate(gpus):
         capability = gpu.get("compute_capability")
         if capability is not None and seen["archs"] and not built_for(capability, seen["archs"]):
-            yield Row(
-                f"GPU{at}",
-                "compute capability",
-                f"{capability}, and this torch has code for {' '.join(seen['archs'])}",
-                FAULT,
-                "install a torch that is built for the device",
-            )
+            value = f"{capability}, and this torch has code for {' '.join(seen['archs'])}"
+            yield Row(f"GPU{at}", "compute capability", value, FAULT, "install a torch that is built for the device")
 
 
 def built_for(capability: str, archs: Sequence[str]) -> bool:
-    """Whether code for these architectures (torch.cuda.get_arch_list) runs on a device: a cubin on its own major
-    version's same or later minor ones, PTX on everything later (CUDA programming guide, "Compute Capabilities")."""
+    """Return whether code for these architectures (torch.cuda.get_arch_list) runs on a device.
+
+    A cubin runs on its own major version's same or later minor ones, PTX on everything later (CUDA programming guide,
+    "Compute Capabilities").
+    """
     device = tuple(map(int, capability.split(".")))
     for arch in archs:
         kind, _, digits = arch.partition("_")
@@ -139,7 +131,7 @@ def built_for(capability: str, archs: Sequence[str]) -> bool:
 def _asked(where: str, what: str, ask: Callable[[Any], Verdict], of: Any) -> Row:
     try:
         return Row(where, what, *ask(of))
-    except Exception as error:  # a driver newer or older than the binding answers in many ways
+    except Exception as error:  # drivers that are newer or older than the binding fail in many ways
         return Row(where, what, "unknown", UNKNOWN, str(error) or type(error).__name__)
 
 
@@ -161,9 +153,7 @@ def _clocks(handle: Any) -> Verdict:
     reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     if reasons & CHOSEN_CLOCKS:
         return "held where somebody set them", WARNING, "compare only with devices at the same clocks; nvidia-smi -rgc"
-    if reasons & IDLE:
-        return "idle, where a lock does not show", OK, ""
-    return "free", OK, ""
+    return ("idle, where a lock does not show" if reasons & IDLE else "free"), OK, ""
 
 
 # nvmlClocksEventReason... in nvml.h.
@@ -179,12 +169,12 @@ def _ecc(handle: Any) -> Verdict:
 
 def _remapped(handle: Any) -> Verdict:
     corrected, uncorrected, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
-    said = f"{corrected + uncorrected} rows"
+    rows = f"{corrected + uncorrected} rows"
     if failed:
-        return f"{said}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
+        return f"{rows}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
     if pending:
-        return f"{said}, others wait", WARNING, "reset the device, so that it takes effect"
-    return said, OK, ""
+        return f"{rows}, others wait", WARNING, "reset the device, so that it takes effect"
+    return rows, OK, ""
 
 
 def _fabric(handle: Any) -> Verdict:
@@ -192,12 +182,12 @@ def _fabric(handle: Any) -> Verdict:
     pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return "none", OK, ""
-    if info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
-        if info.status != pynvml.NVML_SUCCESS:
-            return "registration failed", FAULT, "see the log of nvidia-fabricmanager"
-        return "registered", OK, ""
-    # Only a device whose fabric is required fails here; then its first kernel is a FAULT above.
-    return "not registered", UNKNOWN, "if CUDA fails with error 802, start nvidia-fabricmanager"
+    if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+        # Only a device whose fabric is required fails here; then its first kernel is a FAULT above.
+        return "not registered", UNKNOWN, "if CUDA fails with error 802, start nvidia-fabricmanager"
+    if info.status != pynvml.NVML_SUCCESS:
+        return "registration failed", FAULT, "see the log of nvidia-fabricmanager"
+    return "registered", OK, ""
 
 
 QUESTIONS: dict[str, Callable[[Any], Verdict]] = {
@@ -211,11 +201,12 @@ QUESTIONS: dict[str, Callable[[Any], Verdict]] = {
 
 
 def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
-    """What a session records of a device anyway, with what it means."""
+    """Yield rows from the record of a device."""
     limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
     if limit is not None and default is not None:
-        said, advice = f"{limit:g} W, by default {default:g}", "nvidia-smi -pl: it is slower than others of its kind"
-        yield Row(where, "power limit", said, WARNING if limit < default else OK, advice)
+        advice = "nvidia-smi -pl: it is slower than others of its kind"
+        value = f"{limit:g} W, by default {default:g}"
+        yield Row(where, "power limit", value, WARNING if limit < default else OK, advice)
     if gpu.get("mig"):
         yield Row(where, "MIG", "on", WARNING, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
     width, widest = gpu.get("pcie_width"), gpu.get("pcie_width_max")
@@ -226,8 +217,7 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
     if generation is not None and newest is not None and generation < newest:
         advice = "an idle link goes down; look again while something runs"
         yield Row(where, "PCIe generation", f"{generation} of {newest}", UNKNOWN, advice)
-    node = gpu.get("numa_node")
-    if node is not None:
+    if (node := gpu.get("numa_node")) is not None:
         yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
 
 

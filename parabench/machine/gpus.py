@@ -63,7 +63,7 @@ QUESTIONS: dict[str, Ask] = {
     "pcie_width_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
     "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
 }
-DRIVER_QUESTIONS: dict[str, Ask] = {
+DRIVER: dict[str, Ask] = {
     "version": lambda _: pynvml.nvmlSystemGetDriverVersion(),
     # The newest that it can run; NVML's 12040 is 12.4.
     "cuda": lambda _: "{}.{}".format(*divmod(pynvml.nvmlSystemGetCudaDriverVersion() // 10, 100)),
@@ -71,22 +71,24 @@ DRIVER_QUESTIONS: dict[str, Ask] = {
 
 
 def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
-    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices that were found. If NVML fails now, the record
-    is `undescribed`'s. No UUIDs or serial numbers are read, because they identify a device."""
+    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices, or the record of `undescribed` if NVML fails.
+
+    No UUIDs or serial numbers are read, because they identify a device.
+    """
     try:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
             return {
                 "gpus": [{"index": gpu.index} | _device(gpu.index, root) for gpu in found],
                 "links": links(handles),
-                "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
+                "driver": facts({name: _asked(ask, None) for name, ask in DRIVER.items()}),
             }
     except pynvml.NVMLError as error:
         return undescribed(found, f"NVML: {error}")
 
 
 def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """Make a record like `describe`'s of devices that NVML does not read, for that reason."""
+    """Return a record like that of `describe`, of devices that NVML does not read for this reason."""
     reasons = {"reasons": {"all": reason}}
     return {
         "gpus": [
@@ -100,10 +102,9 @@ def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
 
 
 def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the visible devices, and why NVML reads none of them.
+    """Return the devices whose NVML numbers `which` returns, and why NVML reads none of them.
 
-    The devices are those whose NVML numbers `which` returns. If NVML reports none, they are torch's; no CPU build of
-    torch is asked. Devices that the user hides are not looked for.
+    If NVML reports none, torch is asked, unless it is a CPU build or the user hides the devices.
     """
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
@@ -128,8 +129,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
-    """Return why a torch that is built for `torch_cuda` cannot compute with this driver on these devices, as `describe`
-    records them; None if no reason is known.
+    """Return why a torch for CUDA `torch_cuda` cannot compute with these records of a driver and devices, if known.
 
     A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
     compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
@@ -153,8 +153,7 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 
 
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
-    """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: the connection of every two devices, in the
-    words of `nvidia-smi topo -m`.
+    """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}, in the words of `nvidia-smi topo -m`.
 
     `NV4` is four active NVLinks, to the peer itself or, through switches, to all. `NV?` is an unknown number of them,
     None an unknown connection.

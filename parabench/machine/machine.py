@@ -1,4 +1,4 @@
-"""What this machine has: what may run here, and what the record says of where it ran. Free of torch."""
+"""The resources of this machine for the planner, and its recorded facts. Free of torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from parabench.machine import accelerator, host, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.versions import Nccl, this_nccl
 
-# On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
+# More ranks on the CPU would measure the scheduler.
 RANKS_PER_CORE = 4
 
-# Only these are recorded: what changes how training runs, and nothing that could be a secret.
+# The recorded environment variables: they change how training runs, and none could be a secret.
 ENVIRONMENT_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "ENABLE_INTRA_NODE_COMM",
@@ -47,19 +47,17 @@ ENVIRONMENT_VARIABLES = (
     "TORCH_NCCL_USE_COMM_NONBLOCKING", "UCX_NET_DEVICES", "UCX_TLS",
 )  # fmt: skip
 
-# What these name is a path, or may be one: only that they are set is recorded.
+# Variables that may hold paths: only the fact that they are set is recorded.
 PATH_VARIABLES = (
     "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE",
     "NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN", "TORCHINDUCTOR_CACHE_DIR",
 )  # fmt: skip
 SET = "set"
 
-# What NCCL reads besides its variables (src/misc/param.cc).
+# Files that NCCL reads (src/misc/param.cc).
 NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
 
-
-# Bytes by the device of a case: what all ranks of a node have together, or what each has of its accelerator. None where
-# it is not known.
+# The memory by the device of a case: of all ranks of a node together, or of each accelerator; None if it is unknown.
 Room = Mapping[str, int | None]
 
 
@@ -88,24 +86,24 @@ class Machine:
 
     @property
     def room(self) -> Room:
-        """What trainings that are there at the same time may fill."""
+        """The memory for the training runs of one launch."""
         known = [gpu.memory_bytes for gpu in self.gpus if gpu.memory_bytes is not None]
         return {"cpu": self.memory_bytes, accelerator.TYPE: min(known, default=None)}
 
     def ranks(self, device: str) -> int:
-        """How many ranks a node may run on `device` ("cpu" or "cuda")."""
+        """Return how many ranks a node may run on `device` ("cpu" or "cuda")."""
         most = len(self.gpus) if device == accelerator.TYPE else self.cores * RANKS_PER_CORE
         return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
 
     def nodes_for(self, world_size: int) -> int:
-        """The fewest nodes that can share so many ranks evenly; 1 where none can, and of no ranks at all."""
+        """Return the smallest number of nodes that share the ranks evenly; 1 if there is none."""
         if world_size < 1:
             return 1
         most = self.ranks_per_node or world_size
         return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
 
     def world_sizes(self, device: str) -> list[int]:
-        """1, 2, 4, ... up to a node's devices, or on the CPU to its cores; then whole nodes, 2, 4, ... up to all."""
+        """Return 1, 2, 4, ... up to a node's devices, or its cores; then whole nodes, 2, 4, ... up to all."""
         most = self.ranks_per_node or (len(self.gpus) if device == accelerator.TYPE else self.cores)
         sizes = [2**i for i in range(max(1, most).bit_length())]
         if self.ranks_per_node is not None:
@@ -144,16 +142,16 @@ def this_machine() -> Machine:
 
 
 def cores() -> int:
-    """Cores this process may use: its affinity, or the container's share when that is less."""
+    """Return the number of cores of this process: its affinity, or the container's share if that is less."""
     allowed = len(os.sched_getaffinity(0))
     limit = host.core_limit()
     return allowed if limit is None else max(1, min(allowed, round(limit)))
 
 
 def environment(machine: Machine) -> dict[str, Any]:
-    """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it.
+    """Return the facts of this machine that a session records, for JSON. Unknown values are None with a reason.
 
-    No user, path, address, serial number or remote is in it, and of the environment variables only those listed here.
+    They have no user, path, address, serial number or remote, and only the environment variables listed here.
     """
     from parabench.machine import gpus
 

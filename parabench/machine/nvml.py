@@ -7,6 +7,7 @@ pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,8 +44,7 @@ NVLINK_MOST = 900e9
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Readings of counters. They begin anew after `period` (infinity: never), and grow by `most` a second at most, as
-    far as that is known."""
+    """Readings of counters that overflow after `period` (infinity: never), and grow by at most `most` per second."""
 
     numbers: Numbers
     period: float
@@ -53,24 +53,19 @@ class Counts:
 
 @dataclass(frozen=True)
 class Reading:
-    """One call, and the metrics that it gives; of `Counts` the metrics are what they grew by in a second.
+    """A call and its metrics. The metrics of `Counts` are rates per second.
 
-    `asks` are tried in order until the device supports one. `every`: it is made at each so many readings, because what
-    it reads seldom changes, or is slow to read.
+    `asks` are tried in order until the device supports one. The call is made in every `every`-th reading.
     """
 
     metrics: tuple[str, ...]
-    asks: tuple[Callable[[Any], Numbers | Counts], ...]
+    asks: tuple[Callable[[Any], float | Numbers | Counts], ...]
     every: int = 1
 
 
-def _reading(metric: str, *asks: Callable[[Any], float], every: int = 1) -> Reading:
-    """Make the reading of one metric."""
-
-    def numbers(ask: Callable[[Any], float]) -> Callable[[Any], Numbers]:
-        return lambda handle: (float(ask(handle)),)
-
-    return Reading((metric,), tuple(map(numbers, asks)), every)
+def _asking(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
+    """Return a call of a function of NVML, whose value is multiplied by `unit`."""
+    return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
 
 
 def _utilization(handle: Any) -> Numbers:
@@ -83,20 +78,18 @@ def _pcie(handle: Any) -> Counts:
 
     nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
     """
-    names = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
-    values = _values(handle, *names)
+    values = _values(handle, pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
     try:
         generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         most = PCIE_LANE[generation] * pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
     except (pynvml.NVMLError, KeyError):
         most = None
-    return Counts(_numbers(values), _period(values), most)
+    return _counts(values, 1, most)
 
 
 def _nvlink(handle: Any) -> Counts:
     sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
-    values = _values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS))
-    return Counts(tuple(kib * 1024 for kib in _numbers(values)), _period(values) * 1024, NVLINK_MOST)
+    return _counts(_values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)), 1024, NVLINK_MOST)
 
 
 def _ecc(handle: Any) -> Numbers:
@@ -104,63 +97,49 @@ def _ecc(handle: Any) -> Numbers:
     return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
 
 
+def _power(handle: Any) -> float:
+    return _counts(_values(handle, pynvml.NVML_FI_DEV_POWER_INSTANT), 1e-3, None).numbers[0]
+
+
 def _values(handle: Any, *names: Any) -> list[Any]:
     """Return fields by their numbers, or by pairs of number and scope."""
-    values = []
-    for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
-        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
+    values = pynvml.nvmlDeviceGetFieldValues(handle, list(names))
+    for field in values:
+        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # this driver does not have the field
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if field.nvmlReturn != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(field.nvmlReturn)
-        values.append(field)
-    return values
+    return list(values)
 
 
-def _numbers(values: Iterable[Any]) -> Numbers:
-    return tuple(float(getattr(field.value, _HELD[int(field.valueType)])) for field in values)
+def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
+    numbers = tuple(float(getattr(field.value, _HELD[int(field.valueType)])) * unit for field in values)
+    short = any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values)
+    return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
 
 
-def _period(values: Iterable[Any]) -> float:
-    """After how many counts such values begin anew."""
-    return 2.0**32 if any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values) else math.inf
-
-
-# What is read every time is what has a figure over time, and what differences are taken of. Lists of processes, means
-# of the last second, and what moves slowly are read once a second: with all of eight devices, a reading has 100 ms.
+# Values with a figure over time, or of which differences are taken, are read every time. Lists of processes, means of
+# the last second and slow values are read once a second: a reading of eight devices has 100 ms.
 SELDOM = 10
 
 # NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
 READINGS = (
-    _reading("used_bytes", lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-    _reading("energy_j", lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
-    _reading(
-        "power_w",
-        lambda handle: _numbers(_values(handle, pynvml.NVML_FI_DEV_POWER_INSTANT))[0] / 1e3,
-        # On most devices since Ampere the mean of the last second.
-        lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+    Reading(("used_bytes",), (lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)),
+    Reading(("energy_j",), (_asking("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
+    # On most devices since Ampere, the second is the mean of the last second.
+    Reading(("power_w",), (_power, _asking("nvmlDeviceGetPowerUsage", unit=1e-3))),
+    # A clock is judged by the reasons that were read just before it. Drivers before 535 have the second name.
+    Reading(
+        ("clock_event_reasons",),
+        (_asking("nvmlDeviceGetCurrentClocksEventReasons"), _asking("nvmlDeviceGetCurrentClocksThrottleReasons")),
     ),
-    # A clock is judged by the reasons that were read just before it.
-    _reading(
-        "clock_event_reasons",
-        lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
-        # The same bits, by the name that drivers before 535 know.
-        lambda handle: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-    ),
-    _reading("sm_clock_hz", lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6),
-    _reading(
-        "memory_clock_hz",
-        lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,
-        every=SELDOM,
-    ),
-    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), every=SELDOM),
-    _reading(
-        "temperature_c",
-        lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-        every=SELDOM,
-    ),
+    Reading(("sm_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
+    Reading(("memory_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
+    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), SELDOM),
+    Reading(("temperature_c",), (_asking("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
     Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
     Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
-    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=SELDOM),
+    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), SELDOM),
 )
 
 
@@ -228,8 +207,8 @@ def keep_nvml() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A device that ranks use: the number that the record gives it, and its PCI address, by which every process finds
-    it. NVML's own numbers differ between processes that a container or a batch system shows different devices."""
+    """A device that ranks use: its recorded number, and its PCI address, by which every process finds it. NVML's
+    numbers differ between processes if a container or a batch system shows them different devices."""
 
     number: int
     address: str
@@ -239,18 +218,15 @@ class Used:
 
 
 def used_devices(size: int) -> list[Used]:
-    """The devices that `size` ranks of this process' environment use, as CUDA_VISIBLE_DEVICES deals them out.
+    """Return the devices that `size` ranks use, in the order of CUDA_VISIBLE_DEVICES.
 
-    CUDA's own order is NVML's among devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID; else the fastest comes
-    first, and then every visible device is taken for used.
+    CUDA's order is NVML's for devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise the fastest comes
+    first, and every visible device counts as used.
     """
     visible = visible_devices()
     names = {pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in visible}
-    if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        used = set(visible)
-    else:
-        used = {visible[rank % len(visible)] for rank in range(size)} if visible else set()
-    return devices_at(sorted(used))
+    ordered = len(names) <= 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return devices_at(sorted(visible[:size] if ordered else visible))
 
 
 def devices_at(indices: Iterable[int]) -> list[Used]:
@@ -296,23 +272,34 @@ def readable_devices() -> list[int]:
     """Return NVML's index of each device that this process may use. Unlike CUDA, NVML counts the other devices too."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
+        with suppress(pynvml.NVMLError_NoPermission):
             pynvml.nvmlDeviceGetHandleByIndex(index)
-        except pynvml.NVMLError_NoPermission:
-            continue
-        found.append(index)
+            found.append(index)
     return found
 
 
 def visible_devices() -> list[int]:
     """Return NVML's index of each device that CUDA sees, in CUDA's order.
 
-    If some device has MIG instances, CUDA sees one instance and no other device (NVIDIA Multi-Instance GPU User Guide,
-    "CUDA device enumeration").
+    CUDA stops at the first entry of CUDA_VISIBLE_DEVICES that it does not know. If some device has MIG instances, CUDA
+    sees one instance and no other device (NVIDIA Multi-Instance GPU User Guide, "CUDA device enumeration").
     """
-    named = _named_devices()
+    named = readable_devices()
+    if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        found = (_index_of(entry.strip(), named) for entry in wanted.split(","))
+        named = [index for index in itertools.takewhile(lambda index: index is not None, found) if index is not None]
     split = next((index for index in named if mig_instance(index) is not None), None)
     return named if split is None else [split]
+
+
+def _index_of(entry: str, there: Sequence[int]) -> int | None:
+    """Return the device that an entry of CUDA_VISIBLE_DEVICES names; None if there is no such device."""
+    if entry.isdigit():
+        return there[int(entry)] if int(entry) < len(there) else None
+    if entry.startswith("MIG-"):
+        return _parent_of(entry)
+    uuids = ((index, pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in there)
+    return next((index for index, uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)), None)
 
 
 def mig_instance(index: int) -> Any | None:
@@ -331,29 +318,6 @@ def mig_instance(index: int) -> Any | None:
     return None
 
 
-def _named_devices() -> list[int]:
-    """Return the devices that CUDA_VISIBLE_DEVICES names; CUDA stops at the first entry that it does not know."""
-    there = readable_devices()
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return there
-    found: list[int] = []
-    for entry in map(str.strip, wanted.split(",")):
-        if (index := _index_of(entry, there)) is None:
-            break
-        found.append(index)
-    return found
-
-
-def _index_of(entry: str, there: Sequence[int]) -> int | None:
-    if entry.isdigit():
-        return there[int(entry)] if int(entry) < len(there) else None
-    if entry.startswith("MIG-"):
-        return _parent_of(entry)
-    uuids = ((index, pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in there)
-    return next((index for index, uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)), None)
-
-
 def _parent_of(uuid: str) -> int | None:
     """Return the index of a MIG instance's device; None if there is no such instance."""
     try:
@@ -365,9 +329,7 @@ def _parent_of(uuid: str) -> int | None:
 
 def unsupported(error: Exception) -> bool:
     """Return whether the device, driver or binding lacks the call. Another call may work."""
-    return isinstance(error, AttributeError) or (
-        isinstance(error, pynvml.NVMLError) and _REASONS.get(error.value) == NOT_SUPPORTED
-    )
+    return isinstance(error, AttributeError) or _REASONS.get(getattr(error, "value", None)) == NOT_SUPPORTED
 
 
 def refused(error: Exception) -> bool:
@@ -378,8 +340,6 @@ def refused(error: Exception) -> bool:
 def reason_of(error: Exception, *, mig: bool) -> str:
     """Return why a value is null. With `mig` the reason may be that the device is split."""
     if isinstance(error, pynvml.NVMLError):
-        said = _REASONS.get(error.value, str(error))
-        return f"{said}, and MIG is enabled" if mig and refused(error) else said
-    if isinstance(error, KeyError):
-        return f"its value is of type {error}, which is unknown here"
+        reason = _REASONS.get(error.value, str(error))
+        return f"{reason}, and MIG is enabled" if mig and refused(error) else reason
     return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"

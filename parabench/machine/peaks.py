@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parabench.models import BF16, FP16, IEEE, TF32
 
 T = 10**12
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """FLOP/s of one device by arithmetic, without sparsity; None if the device has no unit for an arithmetic.
+class Device(NamedTuple):
+    """TFLOP/s of one device by arithmetic, without sparsity; None if the device has no unit for an arithmetic.
 
-    `name` is part of the name that NVML or torch gives, as whole words. `ieee` is the rate of the ordinary FP32 units
-    (on AMD devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others
-    are the tensor cores' rates with sums in float32. `multiprocessors` is how many a whole device has, if a partition
-    of it has the same name.
+    `name` is part of the name from NVML or torch, as whole words. `ieee` is the rate of the ordinary FP32 units (on AMD
+    devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others are the
+    tensor cores' rates with sums in float32; devices since Ampere multiply bfloat16 as fast as float16.
+    `multiprocessors` is how many a whole device has, if a partition of it has the same name.
     """
 
     name: str
-    peak: dict[str, float | None]
     source: str
+    ieee: float
+    tf32: float | None
+    half: float
+    bf16: bool = True
     multiprocessors: int | None = None
 
-
-def _device(
-    name: str,
-    source: str,
-    ieee: float,
-    tf32: float | None,
-    half: float,
-    *,
-    bf16: bool = True,
-    multiprocessors: int | None = None,
-) -> Device:
-    """Make a device from TFLOP/s; devices since Ampere multiply bfloat16 as fast as float16."""
-    peak = {IEEE: ieee * T, TF32: None if tf32 is None else tf32 * T, BF16: half * T if bf16 else None, FP16: half * T}
-    return Device(name, peak, source, multiprocessors)
+    def peak(self, arithmetic: str) -> float | None:
+        """Return FLOP/s in one arithmetic."""
+        half = self.half
+        tera = {IEEE: self.ieee, TF32: self.tf32, BF16: half if self.bf16 else None, FP16: half}.get(arithmetic)
+        return None if tera is None else tera * T
 
 
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet"
-_A800 = "NVIDIA A800 datasheet"
 _H100 = "NVIDIA H100 Tensor Core GPU datasheet"
 _H100_PCIE = "NVIDIA H100 datasheet of 2023 (PCIe)"
 _H200 = "NVIDIA H200 Tensor Core GPU datasheet"
 _V100 = "NVIDIA V100 Tensor Core GPU datasheet"
-_B200 = "NVIDIA HGX B200 specifications, an eighth of its 8 GPUs"
-_B300 = "NVIDIA HGX B300 specifications, an eighth of its 8 GPUs"
 _GB200 = "NVIDIA GB200 NVL72 specifications, half of a superchip's 2 GPUs"
 _GB300 = "NVIDIA Blackwell Ultra datasheet (GB300 NVL72), half of a superchip's 2 GPUs"
 _GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper"
@@ -59,46 +48,46 @@ _PRO = "NVIDIA RTX PRO 6000 Blackwell datasheet, an eighth of the FP4 rate with 
 
 # Where a document gives the rate with sparsity, half of it; tensor cores are half as fast at each doubling of the bits.
 DEVICES = (
-    _device("A100", _A100, 19.5, 156, 312),
-    _device("A800", _A800, 19.5, 156, 312),
-    _device("A30", "NVIDIA A30 Tensor Core GPU datasheet", 10.3, 82, 165),
-    _device("A40", "NVIDIA A40 datasheet", 37.4, 74.8, 149.7),
-    _device("A10", "NVIDIA A10 Tensor Core GPU datasheet", 31.2, 62.5, 125),
-    _device("A10G", "NVIDIA A10G datasheet", 31.52, 35, 70),
-    _device("H100 80GB HBM3", f"{_H100} (SXM)", 67, 989 / 2, 1979 / 2),
+    Device("A100", "NVIDIA A100 Tensor Core GPU datasheet", 19.5, 156, 312),
+    Device("A800", "NVIDIA A800 datasheet", 19.5, 156, 312),
+    Device("A30", "NVIDIA A30 Tensor Core GPU datasheet", 10.3, 82, 165),
+    Device("A40", "NVIDIA A40 datasheet", 37.4, 74.8, 149.7),
+    Device("A10", "NVIDIA A10 Tensor Core GPU datasheet", 31.2, 62.5, 125),
+    Device("A10G", "NVIDIA A10G datasheet", 31.52, 35, 70),
+    Device("H100 80GB HBM3", f"{_H100} (SXM)", 67, 989 / 2, 1979 / 2),
     # HBM2e is on the board for PCIe alone.
-    _device("H100 80GB HBM2e", _H100_PCIE, 51, 756 / 2, 1513 / 2),
-    _device("H100 PCIe", _H100_PCIE, 51, 756 / 2, 1513 / 2),
-    _device("H100 NVL", f"{_H100} (NVL)", 60, 835 / 2, 1671 / 2),
-    _device("H800", "NVIDIA H800 datasheet (SXM)", 67, 989 / 2, 1979 / 2),
-    _device("H800 PCIe", "NVIDIA H800 datasheet (PCIe)", 51, 756 / 2, 1513 / 2),
-    _device("H20", "NVIDIA H20 datasheet", 44, 74, 148),
-    _device("H200", f"{_H200} (SXM)", 67, 989 / 2, 1979 / 2),
-    _device("H200 NVL", f"{_H200} (NVL)", 60, 835 / 2, 1671 / 2),
-    _device("GH200", "NVIDIA GH200 Grace Hopper Superchip datasheet", 67, 989 / 2, 1979 / 2),
-    _device("B200", _B200, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
-    _device("B300", _B300, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
-    _device("GB200", _GB200, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
-    _device("GB300", _GB300, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
-    _device("L4", "NVIDIA L4 Tensor Core GPU datasheet", 30.3, 120 / 2, 242 / 2),
-    _device("L40", "NVIDIA L40 datasheet", 90.5, 90.5, 181.05),
-    _device("L40S", "NVIDIA L40S datasheet", 91.6, 183, 362.05),
-    _device("RTX 6000 Ada", _ADA, 91.1, 1_457 / 8, 1_457 / 4),
-    _device("RTX PRO 6000 Blackwell Workstation Edition", f"{_PRO} (Workstation)", 125, 4_000 / 16, 4_000 / 8),
-    _device("RTX PRO 6000 Blackwell Server Edition", f"{_PRO} (Server)", 120, 4_000 / 16, 4_000 / 8),
-    _device("RTX PRO 6000 Blackwell Max-Q Workstation Edition", f"{_PRO} (Max-Q)", 110, 3_511 / 16, 3_511 / 8),
-    _device("T4", "NVIDIA T4 Tensor Core GPU datasheet", 8.1, None, 65, bf16=False),
-    _device("V100-SXM2", f"{_V100} (SXM2)", 15.7, None, 125, bf16=False),
-    _device("V100-PCIE", f"{_V100} (PCIe)", 14, None, 112, bf16=False),
-    _device("V100S-PCIE", f"{_V100} (V100S)", 16.4, None, 130, bf16=False),
-    _device("GeForce RTX 3090", f"{_GA102}, appendix A", 35.6, 35.6, 71),
-    _device("RTX A6000", f"{_GA102}, table 3", 38.7, 77.4, 154.8),
-    _device("GeForce RTX 4090", "NVIDIA Ada GPU architecture whitepaper, appendix A", 82.6, 82.6, 165.2),
-    _device("GeForce RTX 5090", "NVIDIA RTX Blackwell GPU architecture whitepaper, table 3", 104.8, 104.8, 209.5),
-    _device("Instinct MI300X", _CDNA3, 163.4, 653.7, 1307.4, multiprocessors=304),
-    _device("Instinct MI325X", _MI325X, 163.4, 653.7, 1307.4, multiprocessors=304),
+    Device("H100 80GB HBM2e", _H100_PCIE, 51, 756 / 2, 1513 / 2),
+    Device("H100 PCIe", _H100_PCIE, 51, 756 / 2, 1513 / 2),
+    Device("H100 NVL", f"{_H100} (NVL)", 60, 835 / 2, 1671 / 2),
+    Device("H800", "NVIDIA H800 datasheet (SXM)", 67, 989 / 2, 1979 / 2),
+    Device("H800 PCIe", "NVIDIA H800 datasheet (PCIe)", 51, 756 / 2, 1513 / 2),
+    Device("H20", "NVIDIA H20 datasheet", 44, 74, 148),
+    Device("H200", f"{_H200} (SXM)", 67, 989 / 2, 1979 / 2),
+    Device("H200 NVL", f"{_H200} (NVL)", 60, 835 / 2, 1671 / 2),
+    Device("GH200", "NVIDIA GH200 Grace Hopper Superchip datasheet", 67, 989 / 2, 1979 / 2),
+    Device("B200", "NVIDIA HGX B200 specifications, an eighth of its 8 GPUs", 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
+    Device("B300", "NVIDIA HGX B300 specifications, an eighth of its 8 GPUs", 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
+    Device("GB200", _GB200, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
+    Device("GB300", _GB300, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
+    Device("L4", "NVIDIA L4 Tensor Core GPU datasheet", 30.3, 120 / 2, 242 / 2),
+    Device("L40", "NVIDIA L40 datasheet", 90.5, 90.5, 181.05),
+    Device("L40S", "NVIDIA L40S datasheet", 91.6, 183, 362.05),
+    Device("RTX 6000 Ada", _ADA, 91.1, 1_457 / 8, 1_457 / 4),
+    Device("RTX PRO 6000 Blackwell Workstation Edition", f"{_PRO} (Workstation)", 125, 4_000 / 16, 4_000 / 8),
+    Device("RTX PRO 6000 Blackwell Server Edition", f"{_PRO} (Server)", 120, 4_000 / 16, 4_000 / 8),
+    Device("RTX PRO 6000 Blackwell Max-Q Workstation Edition", f"{_PRO} (Max-Q)", 110, 3_511 / 16, 3_511 / 8),
+    Device("T4", "NVIDIA T4 Tensor Core GPU datasheet", 8.1, None, 65, bf16=False),
+    Device("V100-SXM2", f"{_V100} (SXM2)", 15.7, None, 125, bf16=False),
+    Device("V100-PCIE", f"{_V100} (PCIe)", 14, None, 112, bf16=False),
+    Device("V100S-PCIE", f"{_V100} (V100S)", 16.4, None, 130, bf16=False),
+    Device("GeForce RTX 3090", f"{_GA102}, appendix A", 35.6, 35.6, 71),
+    Device("RTX A6000", f"{_GA102}, table 3", 38.7, 77.4, 154.8),
+    Device("GeForce RTX 4090", "NVIDIA Ada GPU architecture whitepaper, appendix A", 82.6, 82.6, 165.2),
+    Device("GeForce RTX 5090", "NVIDIA RTX Blackwell GPU architecture whitepaper, table 3", 104.8, 104.8, 209.5),
+    Device("Instinct MI300X", _CDNA3, 163.4, 653.7, 1307.4, multiprocessors=304),
+    Device("Instinct MI325X", _MI325X, 163.4, 653.7, 1307.4, multiprocessors=304),
     # CDNA 4 has no TF32.
-    _device("Instinct MI355X", "AMD Instinct MI355X specifications", 157.3, None, 2_500, multiprocessors=256),
+    Device("Instinct MI355X", "AMD Instinct MI355X specifications", 157.3, None, 2_500, multiprocessors=256),
 )
 
 # Devices that are slower than the one whose name they contain: a part of it (MIG, virtual GPUs), a laptop's, and a
@@ -125,5 +114,5 @@ def peak_of(name: str, arithmetic: str, multiprocessors: int | None = None) -> t
         return None, f"the peak of {name!r} is in no table here"
     if None not in (multiprocessors, device.multiprocessors) and multiprocessors != device.multiprocessors:
         return None, f"{name} is a partition: {multiprocessors} of {device.multiprocessors} compute units"
-    peak = device.peak.get(arithmetic)
+    peak = device.peak(arithmetic)
     return (None, f"{name} has no arithmetic unit for {arithmetic}") if peak is None else (peak, device.source)

@@ -1,5 +1,7 @@
-"""Which software was measured: versions of what matters, the NCCL that ranks will load (as far as it is known before
-one of them has), and the commit of the project in the working directory. Free of torch."""
+"""Versions of the measured software: packages, the NCCL that ranks will load, and the commit in the working directory.
+
+Free of torch.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,8 @@ from parabench.machine.host import facts
 
 VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "pytest-benchmark", "nvidia-ml-py")
 
-# NVIDIA's libraries come as wheels of their own, one for each major version of CUDA.
-WHEELS = {
-    "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
-    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
-}
+# The wheels of NVIDIA's libraries, one for each major version of CUDA.
+WHEELS = {name: (f"nvidia-{name}-cu13", f"nvidia-{name}-cu12") for name in ("nccl", "cudnn")}
 
 # From this version on several ranks may share a GPU, when this variable is set ("Environment variables" of NCCL 2.30).
 SHARED_GPU_SINCE = (2, 30)
@@ -89,14 +88,14 @@ def _built_with(name: str) -> tuple[str | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Nccl:
-    """`version` is None where it is unknown; `shares_gpu` says that its user lets several ranks share a GPU."""
+    """NCCL's version, if known. `shares_gpu`: the user lets several ranks share a GPU."""
 
     version: tuple[int, ...] | None = None
     shares_gpu: bool = False
 
     @property
     def may_share(self) -> bool:
-        """Whether several ranks may share a GPU, as far as is known before they try."""
+        """Return whether several ranks may share a GPU, as far as is known before they try."""
         return self.shares_gpu and (self.version is None or self.version >= SHARED_GPU_SINCE)
 
     def __str__(self) -> str:

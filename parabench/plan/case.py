@@ -14,7 +14,7 @@ from parabench.machine import accelerator
 from parabench.models import EXACT, IEEE, OF_THE_MODEL, PRECISIONS, SAME_SPLIT, VERIFICATIONS, Precision
 from parabench.plan.fields import list_text
 from parabench.records import Field, Record, declared
-from parabench.strategies import STRATEGIES, data_ranks, entry_of
+from parabench.strategies import data_ranks, entry_of
 
 DEVICES = ("auto", "cpu", accelerator.TYPE)
 BACKENDS = ("auto", "gloo", accelerator.BACKEND)
@@ -25,7 +25,7 @@ SPLITS = ("batch", "sample", "dimension")
 MOST_THREADS = 1024
 MOST_WORKERS = 256
 
-# Caps of a list that an id and a label say one by one.
+# An id and a label name each cap of a list of this many.
 MOST_CAPS = 8
 
 # What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
@@ -42,10 +42,10 @@ Mebibytes = Annotated[float, Meta(gt=0, le=1 << 20)]
 
 
 class BaseCase(Record, frozen=True):
-    """What every kind of case has: its fields as cells of a table, and a digest of them."""
+    """The part of every kind of case: its fields as cells of a table, and their digest."""
 
     def cells(self) -> dict[str, Any]:
-        """Return the fields for a table. A list is its text, so that a column has plain values."""
+        """Return the fields for a table, in which a list is its text."""
         fields = structs.asdict(self)
         return {name: list_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
@@ -58,28 +58,12 @@ class BaseCase(Record, frozen=True):
 
 
 class Case(BaseCase, frozen=True, kw_only=True):
-    """One configuration to measure.
+    """One configuration to measure. docs/reference/axes.md describes the fields.
 
-    `global_batch` counts samples in one step over all ranks, so that every strategy and world size does the same
-    work. Of `nodes` machines each has as many of the ranks. `threads` is how many CPU threads a rank computes with: 1,
-    as torchrun sets it, so that "one device" stays the same thing at every world size.
-
-    Of the strategy, each only where it has them (`strategies.OPTIONAL`):
-    `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
-    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block per unit). A list is DDP's `bucket_cap_mb_list`:
-    a cap for each bucket in the order of reduction, the last for all that follow. `ranks_per_node` groups ranks for
-    `two_level` and is how many share a shard of `hsdp`. `grad_accumulation` is how many parts of a rank's batch are
-    computed one after the other before the optimizer steps; with `no_sync` only the last of them reduces gradients.
-    `find_unused_parameters`, `static_graph` and `gradient_as_bucket_view` are DDP's own. `tp_size` is how many
-    consecutive ranks share the layers in `tp_ddp` and `tp_fsdp`; `sequence_parallel` splits also what lies between
-    the layers, along the sequence. `schedule` and `microbatches` are the pipeline's.
-
-    Of every strategy: `activation_checkpointing` computes each block's forward again in backward; `compile` is
-    torch.compile, block by block; `fused` the optimizer's one-kernel step. `split` says what of the data a rank
-    takes: rows of each global `batch`, what a DistributedSampler draws (`sample`), or features (`dimension`);
-    `workers` and `pin_memory` are DataLoader's. `vocabulary` is a file of tiktoken's, with which text is read as
-    GPT-2's tokens instead of bytes. `verification` is what the launch is compared with (`models.VERIFICATIONS`); plans
-    that give none start from `auto`, and `resolve` replaces it by the model's level.
+    `global_batch` is the number of samples of a step over all ranks, so that every strategy and world size does the
+    same work. `threads` is the number of CPU threads per rank: 1, as torchrun sets it, so that "one device" is the same
+    at every world size. Plans set `verification` to `auto` if nobody chose it, and `resolve` replaces it by the level
+    of the model.
 
     Raises UsageError for a value that no machine could run.
     """
@@ -127,36 +111,24 @@ class Case(BaseCase, frozen=True, kw_only=True):
         """Readable and stable: the fields that people compare, then the digest of all that differ from the default."""
         parts = [slug(self.strategy), slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
-            parts.append(f"{_caps_slug(self.bucket_mib)}mib")
+            caps = _caps(self.bucket_mib).replace("e+", "e").replace("+", "_").replace(" ", "_")
+            parts.append(f"{caps}mib")
         return "-".join([*parts, self.digest])
 
     @property
     def label(self) -> str:
-        """What a person would call it: 'ddp ring 4 MiB, 2 ranks'; every option that is not at its default is named."""
-        words = [self.strategy]
-        if "algorithm" in entry_of(self.strategy).axes:
-            words.append(self.algorithm)
-        if self.bucket_mib is not None:
-            words.append(_caps_said(self.bucket_mib))
-        words += [self._said(name) for name in LABELLED if self._tells(name)]
-        return f"{' '.join(words)}, {ranks_in_words(self.world_size, self.nodes)}"
-
-    def _tells(self, name: str) -> bool:
-        """Whether a label names the option: where it is set, and a pipeline's schedule always."""
+        """The name for people: 'ddp ring 4 MiB, 2 ranks', with every option that is not at its default."""
         own = entry_of(self.strategy).axes
-        if name == "ranks_per_node":  # else it belongs to two_level
-            return name in own and self.ranks_per_node is not None
-        if name == "schedule" and name in own:
-            return self.strategy in STRATEGIES
-        return bool(getattr(self, name) != DEFAULTS[name])
-
-    def _said(self, name: str) -> str:
-        value = getattr(self, name)
-        if name == "schedule":
-            return str(value)
-        if type(value) is bool:
-            return name if value else f"{name} off"
-        return f"{name} {value}"
+        words = [self.strategy, *([self.algorithm] if "algorithm" in own else [])]
+        if self.bucket_mib is not None:
+            words.append(f"{_caps(self.bucket_mib)} MiB")
+        for name in LABELED:
+            value = getattr(self, name)
+            if name == "schedule" and name in own:
+                words.append(value)
+            elif value != DEFAULTS[name] and (name != "ranks_per_node" or name in own):  # else two_level implies it
+                words.append(f"{name} {value}" if type(value) is not bool else name if value else f"{name} off")
+        return f"{' '.join(words)}, {ranks_in_words(self.world_size, self.nodes)}"
 
     @property
     def bucket_cap(self) -> float | None:
@@ -208,7 +180,7 @@ def fields_of(role: str) -> tuple[str, ...]:
 
 
 # Options that a label names if they are set; it begins and ends with the others. A weaker verification is always named.
-LABELLED = tuple(
+LABELED = tuple(
     name
     for name in DEFAULTS
     if name == "verification"
@@ -221,24 +193,14 @@ def ranks_in_words(world_size: int, nodes: int) -> str:
     return f"{world_size} rank{'s' if world_size > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
 
 
-def _caps_said(bucket_mib: float | tuple[float, ...]) -> str:
-    """'4 MiB', '1+4+25 MiB', '1+2+...+25 MiB (9 caps)'; a list of one is '4+ MiB'."""
-    if not isinstance(bucket_mib, tuple):
-        return f"{bucket_mib:g} MiB"
-    caps = [f"{cap:g}" for cap in bucket_mib]
-    if len(caps) > MOST_CAPS:
-        return f"{caps[0]}+{caps[1]}+...+{caps[-1]} MiB ({len(caps)} caps)"
-    return f"{'+'.join(caps)}{'+' * (len(caps) == 1)} MiB"
-
-
-def _caps_slug(bucket_mib: float | tuple[float, ...]) -> str:
-    """'4', '1_4_25', '9caps_1_to_25'; a list of one is '4_'. An address takes a plus for a space."""
+def _caps(bucket_mib: float | tuple[float, ...]) -> str:
+    """Return '4', '1+4+25', '9caps 1 to 25'; a list of one is '4+'."""
     if not isinstance(bucket_mib, tuple):
         return f"{bucket_mib:g}"
-    slugs = [f"{cap:g}".replace("+", "") for cap in bucket_mib]
-    if len(bucket_mib) > MOST_CAPS:
-        return f"{len(slugs)}caps_{slugs[0]}_to_{slugs[-1]}"
-    return "_".join(slugs) + "_" * (len(slugs) == 1)
+    caps = [f"{cap:g}" for cap in bucket_mib]
+    if len(caps) > MOST_CAPS:
+        return f"{len(caps)}caps {caps[0]} to {caps[-1]}"
+    return "+".join(caps) + "+" * (len(caps) == 1)
 
 
 def slug(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -42,9 +41,7 @@ def why_alone(case: Case | CollectiveCase) -> str | None:
 
 
 def cohorts(
-    cases: Sequence[C],
-    room: Room | None = None,
-    held: Mapping[str, float] | None = None,
+    cases: Sequence[C], room: Room | None = None, held: Mapping[str, float] | None = None
 ) -> list[tuple[C, ...]]:
     """Return `cases` in groups that share a launch, in their order.
 
@@ -65,22 +62,30 @@ def cohorts(
         tf32 = isinstance(case, Case) and case.arithmetic.allows_tf32
         alike = (ranks, case.nodes, case.device, case.backend, case.threads, tf32)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
-    parts: list[tuple[C, ...]] = []
-    for each in found.values():
-        most = _most(each, room or {}, held or {})
-        parts += [tuple(each)] if most is None else _split(each, most)
-    return parts
+    return [part for each in found.values() for part in _split(each, room or {}, held or {})]
 
 
-def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str, float]) -> float | None:
-    """Return how much the model states of these cases may take in one launch, in bytes; None if it is unknown."""
+def _split(cases: Sequence[C], room: Room, held: Mapping[str, float]) -> list[tuple[C, ...]]:
+    """Split cases into the fewest even parts that fit into memory. A case that takes more has a separate launch."""
     there = room.get(cases[0].device)
     if there is None:
-        return None
-    if any(case.id not in held for case in cases):
-        return SHARE * there
-    beside = max(0.0, *(held[case.id] - state_bytes(case) for case in cases))
-    return max(0.0, SEEN_SHARE * there - beside)
+        return [tuple(cases)]
+    states = {case: state_bytes(case) for case in cases}
+    most = SHARE * there
+    if all(case.id in held for case in cases):
+        most = max(0.0, SEEN_SHARE * there - max(0.0, *(held[case.id] - states[case] for case in cases)))
+    large = [(case,) for case in cases if states[case] > most]
+    small = [case for case in cases if states[case] <= most]
+    parts: list[list[C]] = []
+    for count in range(1, len(small) + 1):
+        parts, filled = [[] for _ in range(count)], [0.0] * count
+        for case in small:
+            least = filled.index(min(filled))
+            parts[least].append(case)
+            filled[least] += states[case]
+        if max(filled) <= most:
+            break
+    return large + [tuple(part) for part in parts if part]
 
 
 def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
@@ -113,34 +118,8 @@ def state_bytes(case: Case | CollectiveCase) -> float:
         return 0.0
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
     ranks = case.world_size
-    shape = Shape(
-        whole=whole,
-        tensor=0.0,
-        root=whole,
-        ranks=ranks,
-        sharing=case.tp_size or ranks,
-        node=case.ranks_per_node or ranks,
-    )
+    sharing, node = case.tp_size or ranks, case.ranks_per_node or ranks
+    shape = Shape(whole=whole, tensor=0.0, root=whole, ranks=ranks, sharing=sharing, node=node)
     state = (entry_of(case.strategy).memory or WHOLE).state(shape)
     of_rank = state.parameters + state.gradients + state.optimizer
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
-
-
-def _split(cases: Sequence[C], most: float) -> list[tuple[C, ...]]:
-    """Split cases into the fewest even parts whose model states take at most `most` bytes each.
-
-    A case that takes more has a separate launch.
-    """
-    states = [state_bytes(case) for case in cases]
-    large = [(case,) for case, state in zip(cases, states, strict=True) if state > most]
-    for count in itertools.count(1):
-        parts: list[list[C]] = [[] for _ in range(count)]
-        held = [0.0] * count
-        for case, state in zip(cases, states, strict=True):
-            if state <= most:
-                least = held.index(min(held))
-                parts[least].append(case)
-                held[least] += state
-        if max(held) <= most:
-            return large + [tuple(part) for part in parts if part]
-    raise AssertionError("itertools.count never ends")

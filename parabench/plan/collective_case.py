@@ -1,4 +1,4 @@
-"""A collective case: one operation by one algorithm over a ladder of message sizes, validated once."""
+"""A collective case: one operation by one algorithm over a range of message sizes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,18 @@ from msgspec import Meta, structs
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError, unknown
-from parabench.plan.case import (
-    BACKENDS,
-    DEVICES,
-    NAMED,
-    UNKNOWN,
-    BaseCase,
-    Count,
-    Name,
-    Threads,
-    ranks_in_words,
-    slug,
-)
+from parabench.plan.case import BACKENDS, DEVICES, NAMED, UNKNOWN, BaseCase, Count, Name, Threads, ranks_in_words, slug
 from parabench.records import Field
 from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 REDUCING = ("all_reduce", "reduce_scatter")
 REDOPS = ("sum", "avg", "max", "min")
-# Logs of nccl-tests have more, and may not name the operation.
+# Logs of nccl-tests also have these, and may not name the operation.
 LOGGED_OPS = (*OPS, "reduce", "gather", "scatter", "all_to_all", "sendrecv", UNKNOWN)
 
-# c10d's all_reduce and broadcast have one buffer; the other two have an input and an output, and the smaller may
-# be its place in the larger.
+# c10d's all_reduce and broadcast have one buffer. The other two have an input and an output, where the smaller may be
+# a part of the larger.
 IN_PLACE_ONLY = ("all_reduce", "broadcast")
 # nccl-tests counts all elements of these, and of others one rank's part.
 _WHOLE_BUFFER = (*IN_PLACE_ONLY, "reduce", "sendrecv")
@@ -43,16 +32,11 @@ ROOT = 0
 
 
 class ElementType(NamedTuple):
-    """What nccl-tests calls it, its size, and up to which whole number it holds all of them exactly."""
+    """The name in nccl-tests, the size in bytes, and the largest number up to which all whole numbers are exact."""
 
     name: str
     size: int
     exact: int
-
-    @property
-    def digits(self) -> int:
-        """Bits of its significand, the implied one counted."""
-        return self.exact.bit_length() - 1
 
 
 TYPES: dict[str, ElementType] = {
@@ -79,21 +63,21 @@ _UNITS = {"": 1, "K": 2**10, "M": MIB, "G": 2**30, "T": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from '64KiB', '64K', '1MiB', '1G' or '4096'; the units are powers of 1024, as in nccl-tests.
+    """Return bytes from '64KiB', '64K', '1MiB', '1G' or '4096', in powers of 1024, as nccl-tests does.
 
     Raises UsageError.
     """
     match = _SIZE.fullmatch(text.strip())
     count = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
-    if count > MOST_BYTES:
-        raise UsageError(f"size {text!r} is above the most that a size can be, {size_text(MOST_BYTES)}")
-    if count < 1 or count != int(count):
-        raise UsageError(f"size {text!r} is not a number of bytes; write it as 4096, 64KiB or 1MiB")
+    if not 1 <= count <= MOST_BYTES or count != int(count):
+        raise UsageError(
+            f"size {text!r} is not a number of bytes up to {size_text(MOST_BYTES)}; write it as 4096, 64KiB or 1MiB"
+        )
     return int(count)
 
 
 def size_text(count: int) -> str:
-    """Bytes as a person reads them: '64 KiB', '1 MiB', '100 B'; never rounded."""
+    """Return bytes as '64 KiB', '1 MiB', '100 B', never rounded."""
     unit = next((unit for unit in reversed(_UNITS) if count and count % _UNITS[unit] == 0), "")
     return f"{count // _UNITS[unit]} {unit}{unit and 'i'}B"
 
@@ -104,26 +88,19 @@ Size = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
-    A size is the whole buffer, as in nccl-tests: what is reduced or sent, or all parts together. `redop` says how
-    contributions become one; operations that reduce nothing have "none". `source` is the name of the nccl-tests log
-    that the case is read from, whose sizes have no `factor`; it may be any that nccl-tests has. Raises UsageError for
-    a value that no machine could run.
+    A size is that of the whole buffer, as in nccl-tests. `redop` is "none" for operations that reduce nothing. `source`
+    is the name of the nccl-tests log that the case is read from; its sizes have no `factor`, and it may have operations
+    that are not measured here. Raises UsageError for a value that no machine could run.
     """
 
     kind: ClassVar[str] = "collectives"
-    # What a launch's row says where a training has its own.
+    # In a launch's row, where a training run has its values.
     strategy: ClassVar[str] = "collectives"
     model: ClassVar[str] = ""
     bucket_cap: ClassVar[float | None] = None
 
     op: Annotated[
-        str,
-        Field(
-            choices=LOGGED_OPS,
-            option="--op",
-            metavar="OP1,OP2",
-            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
-        ),
+        str, Field(choices=LOGGED_OPS, option="--op", metavar="OP1,OP2", help=f"{', '.join(OPS)}. [default: all four]")
     ]
     algorithm: Annotated[
         Name,
@@ -151,9 +128,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     dtype: Annotated[
         str,
         Field(
-            choices=tuple(WIDTHS),
-            option="--dtype",
-            help="float32, float64, bfloat16 or float16. [default: float32]",
+            choices=tuple(WIDTHS), option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]"
         ),
     ] = "float32"
     redop: Annotated[str, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = "sum"
@@ -209,19 +184,18 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Readable and stable, as `Case.id`."""
+        """A readable and stable id, as `Case.id`."""
         return "-".join([self.op, slug(self.algorithm), f"w{self.world_size}", self.digest])
 
     @property
     def label(self) -> str:
-        """What a person would call it: 'all_reduce ring, 2 ranks'."""
+        """The name for people: 'all_reduce ring, 2 ranks'."""
         nodes = "" if self.ranks_per_node is None else f" ({self.ranks_per_node} a node)"
         return f"{self.op} {self.line}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
 
     @property
     def line(self) -> str:
-        """The name among cases with the same question: the algorithm, or the log, with its algorithm if it is not
-        NCCL's choice."""
+        """The name among cases that answer the same question: the algorithm, or the log."""
         return f"{self.algorithm} {self.source}".removeprefix("native ") if self.source else self.algorithm
 
     def _ladder(self) -> Iterator[int]:
@@ -231,49 +205,50 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
             size *= self.factor
 
     def count(self, size: int) -> int:
-        """Elements as nccl-tests counts them at about `size` bytes: of the buffer, or of one rank's part of it."""
+        """Return the elements at about `size` bytes as nccl-tests counts them: of the buffer, or of one rank's part."""
         width = WIDTHS[self.dtype]
         if self.op in _WHOLE_BUFFER:
             return size // width
         aligned = 1 if self.source else ALIGNMENT_BYTES // width
         return size // width // self.world_size // aligned * aligned
 
-    def bytes_of(self, count: int) -> int:
-        """The size of the whole buffer that `count` stands for."""
-        parts = 1 if self.op in _WHOLE_BUFFER else self.world_size
-        return count * parts * WIDTHS[self.dtype]
-
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that are measured, in bytes, rounded as nccl-tests rounds them, each once."""
-        return tuple(dict.fromkeys(self.bytes_of(self.count(size)) for size in self._ladder()))
+        """The measured sizes of the whole buffer in bytes, rounded as by nccl-tests, each once."""
+        unit = WIDTHS[self.dtype] * (1 if self.op in _WHOLE_BUFFER else self.world_size)
+        return tuple(dict.fromkeys(self.count(size) * unit for size in self._ladder()))
 
     @property
     def forms(self) -> tuple[bool, ...]:
-        """Which forms torch has: out of place (False), in place (True)."""
+        """The forms that torch has: out of place (False), in place (True)."""
         return (True,) if self.op in IN_PLACE_ONLY else (False, True)
 
     def turns(self) -> Iterator[tuple[int, bool]]:
-        """Every size and form, in the order in which a launch measures them."""
+        """Return every size and form, in the order of measurement."""
         return itertools.product(self.sizes, self.forms)
 
-    @property
-    def premultiplies(self) -> bool:
-        """Whether an average is NCCL's, which rounds: one of ours over NCCL divides the sum."""
-        own = self.algorithm != "native" and not is_nccls(self.algorithm)
-        return self.redop == "avg" and self.backend == "nccl" and not own
-
     def largest_value(self) -> int:
-        """The largest element a rank may hold so that every reduction of all ranks stays exact, or where it cannot, so
-        that its error is below 1/2; of an average in units of the world size. Below 1: none."""
+        """Return the largest element of a rank so that every reduction is exact; 0 if there is none.
+
+        If NCCL averages, which rounds, the error is below 1/2. An average counts in units of the world size.
+        """
         exact = TYPES[self.dtype].exact
         # An average is of multiples of n, so that it is whole again.
         ranks = self.world_size**2 if self.redop == "avg" else self.world_size
         largest = min(256, exact // ranks if self.op in REDUCING else exact)
-        return most_that_shows(self.world_size, TYPES[self.dtype].digits, largest) if self.premultiplies else largest
+        return most_that_shows(self.world_size, self._digits, largest) if self._premultiplies else largest
 
     def relative_error(self) -> float:
-        """How far a right result may be from the exact one, relative to it: 0 but for averages of NCCL's."""
-        if not self.premultiplies:
-            return 0.0
-        return error_bound(self.world_size, TYPES[self.dtype].digits, self.largest_value())
+        """Return the largest relative error of a right result: 0 except for NCCL's averages."""
+        return error_bound(self.world_size, self._digits, self.largest_value()) if self._premultiplies else 0.0
+
+    @property
+    def _premultiplies(self) -> bool:
+        """Return whether NCCL averages, which rounds. parabench's algorithms over NCCL divide the sum."""
+        own = self.algorithm != "native" and not is_nccls(self.algorithm)
+        return self.redop == "avg" and self.backend == "nccl" and not own
+
+    @property
+    def _digits(self) -> int:
+        """The bits of the significand, with the implied one."""
+        return TYPES[self.dtype].exact.bit_length() - 1

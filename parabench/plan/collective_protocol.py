@@ -1,8 +1,8 @@
 """How each launch of `parabench collectives` times the calls.
 
-`throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number): the
-cost of a call among others of its kind, whose latencies overlap as far as the backend lets them. `latency` is that of a
-call alone, after a barrier: what a training sees that waits for each.
+`throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number). The
+latencies of calls overlap as far as the backend allows it. `latency` times isolated calls, each after a barrier, like a
+training run that waits for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 THROUGHPUT, LATENCY = "throughput", "latency"
 MODES = (THROUGHPUT, LATENCY)
 
-# Throughput of calls that a CUDA graph replays, so that nothing of what the host does to start each is in it.
+# Throughput of calls that a CUDA graph replays, without the host's work to start each.
 GRAPH = "throughput, CUDA graph"
 
 _IN_WORDS = {
@@ -33,54 +33,44 @@ _IN_WORDS = {
     LATENCY: "isolated calls, each after a barrier",
 }
 
-
-def in_words(timing: str) -> str:
-    """How a timing is said, behind "timed: "; one that only a newer parabench knows is its name."""
-    return _IN_WORDS.get(timing, timing)
-
-
-# Of a throughput launch's size and form: a batch that is waited for, which tells how long a call takes, and one that
-# runs on into the timed ones.
+# The uncounted batches of a throughput launch's size and form: one shows how long a call takes, and one runs on into
+# the timed ones.
 WARMUP_BATCHES = 2
-
 # nccl-tests' default number of calls, and the fewest that are timed here; a captured graph has as many.
 FEWEST_CALLS = 20
-
-# No more between two readings: what a very quick call needs to fill the time box is not worth the events in flight.
+# The most calls between two readings: more of a very quick call are not worth the events in flight.
 MOST_IN_A_BATCH = 10_000
-
-# How many turns each case has at a size and form in a launch that cases share, where nobody says: by default each is of
-# one batch.
+# The default number of interleaved rounds at a size and form: each round of a case has one batch.
 ROUNDS = 10
-
-# The calls that settle what the case before left behind fill so many seconds, but are no more than those of warm-up.
+# The discarded calls after a switch between cases take this long, but are no more than those of warm-up.
 SETTLE_S = 0.005
-
-# On CUDA the batch before the timed ones goes on for so long, and for the first size of a launch longer: an idle device
-# takes that to raise its clocks.
+# On CUDA, the batch before the timed ones takes this long, and longer for the first size of a launch: an idle device
+# needs the time to raise its clocks.
 RUN_IN_S, FIRST_RUN_IN_S = 0.05, 1.0
 
 
+def in_words(timing: str) -> str:
+    """Return the description of a timing; the name itself if only a newer parabench knows it."""
+    return _IN_WORDS.get(timing, timing)
+
+
 def calls_in(seconds: float, call_s: float) -> int:
-    """How many calls of `call_s` seconds fill so many seconds, within what a batch may have."""
+    """Return how many calls of `call_s` seconds fill this time, up to the most of a batch."""
     wanted = seconds / call_s if call_s > 0 else math.inf
     return max(1, round(min(wanted, MOST_IN_A_BATCH)))
 
 
-def in_whole_graphs(calls: int, graph: bool) -> int:
-    """As many calls, or with `graph` as few more as whole graphs have."""
-    return -(-calls // FEWEST_CALLS) * FEWEST_CALLS if graph else calls
-
-
 def dealt_out(readings: int, rounds: int) -> list[int]:
-    """How many of a case's timed readings each of its turns has: of so many `rounds`, or of fewer with one each; of 0,
-    of a launch that a case has to itself, it is one turn."""
+    """Return how many of a case's timed readings each of its turns has, of `rounds` turns or fewer.
+
+    With 0 rounds, as in a separate launch, there is one turn.
+    """
     rounds = max(1, min(rounds, readings))
     return [readings * (number + 1) // rounds - readings * number // rounds for number in range(rounds)]
 
 
 def timing_of(protocol: Mapping[str, Any]) -> str:
-    """What the numbers of a stored protocol are: THROUGHPUT, GRAPH, or LATENCY, which was the only way at first."""
+    """Return the timing of a stored protocol: THROUGHPUT, GRAPH or LATENCY, which was the only one at first."""
     return GRAPH if protocol.get("graph") else str(protocol.get("mode", LATENCY))
 
 
@@ -88,8 +78,7 @@ Calls = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Slot(NamedTuple):
-    """What a clock is read around, a call or a batch of them: the size of the whole buffer in bytes, the form, the
-    phase, and its number within them."""
+    """A timed call or batch of calls: the size of the whole buffer, the form, the phase, and its number within them."""
 
     bytes: int
     in_place: bool
@@ -98,20 +87,14 @@ class Slot(NamedTuple):
 
 
 class CollectiveProtocol(Record, frozen=True, kw_only=True):
-    """How each launch measures, per size and form. `deadline_s` as in `protocol.Protocol`.
+    """How each launch measures, per size and form, after `warmup` uncounted calls.
 
-    Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
-    None makes them so many that all batches take `measure_s` seconds, at least FEWEST_CALLS in all, the same number on
-    all ranks. `graph` replays them from CUDA graphs.
-
-    Latency: `iterations` calls, each after a barrier. None chooses them by size alone: as many as carry
-    MOST_MOVED_BYTES, within FEWEST and MOST.
-
-    Either comes after `warmup` calls, which are kept apart.
-
-    With `rounds` cases share launches (`workloads.collective_turns`), and batches or calls are dealt out to so many
-    turns, or to one each where they are fewer; with 0 each case has launches of its own, and all of them follow one
-    another.
+    - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. None: all batches
+      take `measure_s` seconds, and have at least FEWEST_CALLS together. `graph` replays them from CUDA graphs.
+    - Latency: `iterations` calls, each after a barrier. None: as many as carry MOST_MOVED_BYTES, from FEWEST to MOST.
+    - With `rounds`, cases share launches (`workloads.collective_turns`), and batches or calls are dealt out to so many
+      turns. With 0, each case has separate launches.
+    - `deadline_s` as in `protocol.Protocol`.
     """
 
     FEWEST: ClassVar[int] = 20
@@ -140,8 +123,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         ),
     ] = 0.25
     batches: Annotated[
-        Calls,
-        Field(option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]"),
+        Calls, Field(option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]")
     ] = 10
     iterations: Annotated[
         Calls | None,
@@ -172,60 +154,53 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> int:
-        """How many blocks are planned."""
+        """The number of planned repetitions."""
         return self.launches
 
     @property
     def takes_turns(self) -> bool:
-        """Whether cases share launches."""
+        """Return whether cases share launches."""
         return self.rounds > 0
 
     def alone(self) -> CollectiveProtocol:
-        """The same for a launch that a case has to itself."""
+        """Return the protocol of a separate launch."""
         return self.replace(rounds=0)
 
     @property
     def timing(self) -> str:
-        """What its numbers are: THROUGHPUT, LATENCY or GRAPH. Numbers of different ones are not compared."""
+        """THROUGHPUT, LATENCY or GRAPH. Numbers of different timings are not compared."""
         return GRAPH if self.graph else self.mode
 
-    def iterations_at(self, size: int) -> int:
-        """Timed calls at `size` bytes in latency mode."""
-        if self.iterations is not None:
-            return self.iterations
-        return max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
-
     def calls_in_a_batch(self, call_s: float) -> int:
-        """Calls between two readings in throughput mode, where one takes `call_s` seconds."""
-        if self.iterations is not None:
-            return in_whole_graphs(self.iterations, self.graph)
-        calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
-        return in_whole_graphs(calls, self.graph)
+        """Return the number of calls between two readings in throughput mode, if one takes `call_s` seconds."""
+        calls = self.iterations
+        if calls is None:
+            calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
+        return -(-calls // FEWEST_CALLS) * FEWEST_CALLS if self.graph else calls
 
     def timed_at(self, size: int) -> int:
-        """How many timed readings a launch has at `size` bytes: of batches, or of calls."""
-        return self.iterations_at(size) if self.mode == LATENCY else self.batches
+        """Return the number of timed readings of a launch at `size` bytes: batches, or calls in latency mode."""
+        if self.mode == THROUGHPUT:
+            return self.batches
+        return self.iterations or max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
 
     def settling_calls(self, call_s: float) -> int:
-        """Calls that precede a turn and do not count, where one takes `call_s` seconds."""
+        """Return the number of discarded calls before a turn, if one takes `call_s` seconds."""
         return min(self.warmup, calls_in(SETTLE_S, call_s))
 
     def slots(self, size: int, in_place: bool) -> list[Slot]:
-        """The readings of one size and form, in their order; the same on every rank."""
-        counts = (self.warmup if self.mode == LATENCY else WARMUP_BATCHES, self.timed_at(size))
-        return [
-            Slot(size, in_place, phase, iteration)
-            for phase, count in zip((Phase.WARMUP, Phase.MEASURE), counts, strict=True)
-            for iteration in range(count)
-        ]
+        """Return the readings of one size and form, in order; the same on every rank."""
+        counts = {Phase.WARMUP: self.warmup if self.mode == LATENCY else WARMUP_BATCHES}
+        counts[Phase.MEASURE] = self.timed_at(size)
+        return [Slot(size, in_place, phase, number) for phase, count in counts.items() for number in range(count)]
 
     def schedule(self, case: CollectiveCase) -> list[Slot]:
-        """Every reading of a launch, in its order: what a rank's n-th mark is of."""
+        """Return the readings of a launch, in order: a rank's n-th mark belongs to the n-th."""
         return [slot for size, in_place in case.turns() for slot in self.slots(size, in_place)]
 
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
-        """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
-        seconds = 0.0
+        """Return the longest duration of a launch in seconds, if the buffers of its calls travel at `bytes_per_s`."""
+        seconds = FIRST_RUN_IN_S if self.mode == THROUGHPUT else 0.0
         for size, in_place in case.turns():
             call_s = size / bytes_per_s
             turns = len(dealt_out(self.timed_at(size), self.rounds)) if self.rounds else 0
@@ -234,6 +209,6 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
                 continue
             calls = WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)
             settling = max(0, turns - 1) * self.settling_calls(call_s)
-            # Where calls are quicker than that, there are as many more.
+            # If calls are quicker than that, there are more of them, for `measure_s`.
             seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
-        return seconds if self.mode == LATENCY else seconds + FIRST_RUN_IN_S
+        return seconds

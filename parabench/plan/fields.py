@@ -33,9 +33,15 @@ def typed(cls: type[Record], given: Mapping[str, Any]) -> list[str]:
 
 
 def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
-    """Return the values of a field from text, separated by commas. Raises UsageError with the part that is no value."""
+    """Return the values of a field from text, separated by commas. Raises UsageError with the part that is no value.
+
+    A comma in a path is written `\\,`, and the comma of two_level(ring,tree) separates nothing.
+    """
+    parts = re.split(r"(?<!\\)," if each.field.path else r",(?![^()]*\))", text)
+    # A path, also after a colon, keeps its spaces.
+    parts = [part.strip() if each.field.path or ":" in part else part.replace(" ", "") for part in parts]
     values = []
-    for part in split_paths(text) if each.field.path else split_values(text):
+    for part in (part.replace("\\,", ",") if each.field.path else part for part in parts):
         try:
             values.append(_parsed(each, part))
         except ValueError:
@@ -75,15 +81,3 @@ def list_text(values: Sequence[float]) -> str:
 def number(value: float) -> str:
     """Return 10.0 as 10, and every other number unchanged."""
     return str(int(value)) if float(value).is_integer() else str(value)
-
-
-def split_values(text: str) -> list[str]:
-    """Return the parts between commas without spaces. The comma of two_level(ring,tree) separates nothing."""
-    parts = re.split(r",(?![^()]*\))", text)
-    # A path after a colon keeps its spaces.
-    return [part.strip() if ":" in part else part.replace(" ", "") for part in parts]
-
-
-def split_paths(text: str) -> list[str]:
-    """Return the parts between commas. A comma in a path is written `\\,`."""
-    return [part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from parabench.collectives import is_backends
 from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
@@ -26,8 +26,8 @@ PINS_SINCE = (2, 24)
 # Algorithms that have no averages. NCCL averages by a separate reduction, which multiplies by 1/n before it sums.
 SUMS_ONLY = ("nvls", "nvlstree", "pat")
 
-# CollNet needs several nodes.
-COLLNET = ("collnetdirect", "collnetchain")
+# Algorithms for several nodes only.
+BETWEEN_NODES = ("nvlstree", "collnetdirect", "collnetchain")
 
 # 0 disables PAT, 1 enables it; 2, the default, enables it for one GPU per node (ncclPatEnable).
 PAT = "NCCL_PAT_ENABLE"
@@ -37,13 +37,12 @@ LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
+class Communicator(NamedTuple):
     """The number of ranks and nodes of an NCCL communicator, and its calls: {operation: whether it averages}."""
 
     size: int
     nodes: int
-    calls: Mapping[str, bool] = field(default_factory=dict)
+    calls: Mapping[str, bool]
 
 
 def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -53,43 +52,32 @@ def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ)
     """
     if case.backend != "nccl" or not is_nccls(case.algorithm):
         return None
-    own = case.algorithm.removeprefix(NCCL_PREFIX)
     if nccl.version is not None and nccl.version < PINS_SINCE:
         return f"algorithm {case.algorithm} needs NCCL 2.24 or later, which can pin one operation; here is {nccl}"
-    among = communicators(case)
-    if among is None:
-        return None
-    among = [each for each in among if each.size > 1]
+    own = case.algorithm.removeprefix(NCCL_PREFIX)
+    among = [each for each in communicators(case) or () if each.size > 1]
     called = {op for each in among for op in each.calls}
-    if called.isdisjoint(NCCL_ALGORITHMS[own]):
-        who = f"{case.strategy} calls" if isinstance(case, Case) else "this operation is"
+    if among and called.isdisjoint(NCCL_ALGORITHMS[own]):
         return (
-            f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, and {who} {_listed(sorted(called))}: "
-            f"{case.algorithm} would be NCCL's own choice again; native is that"
+            f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, and this case calls {_listed(sorted(called))}: "
+            "the pin would change nothing; use native"
         )
     pinned = [each for each in among if not set(each.calls).isdisjoint(NCCL_ALGORITHMS[own])]
-    return next((why for each in pinned if (why := _lacking(own, each, environ)) is not None), None)
+    return next((why for each in pinned if (why := _lacking(own, each, environ.get(PAT, "2"))) is not None), None)
 
 
-def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str | None:
+def _lacking(own: str, among: Communicator, pat: str) -> str | None:
     """Return why NCCL disables the algorithm `own` for this communicator; None if it does not."""
-    here = f"{among.size} ranks on {'one node' if among.nodes == 1 else f'{among.nodes} nodes'}"
-    if own == "nvlstree" and among.nodes == 1:
-        return f"NCCL has nvlstree between nodes only, and here are {here}; use nccl:nvls"
-    if own in COLLNET and among.nodes == 1:
-        return f"NCCL has {own} between nodes only, and here are {here}; use nccl:ring or nccl:tree"
-    pat = environ.get(PAT, "2")
-    if own == "pat" and pat == "0":
-        return f"{PAT}=0 switches pat off; unset it"
-    if own == "pat" and pat == "2" and among.nodes != among.size:
-        return f"NCCL has pat for one GPU a node only, and here are {here}; use nccl:ring"
     averaged = [op for op in NCCL_ALGORITHMS[own] if among.calls.get(op)]
-    if own in SUMS_ONLY and averaged:
-        return (
-            f"NCCL has {own} for sums, not for averages, and {_listed(averaged)} averages here; "
-            "use nccl:ring, or leave the choice to NCCL (native)"
-        )
-    return None
+    rules = {
+        "between nodes only": own in BETWEEN_NODES and among.nodes == 1,
+        f"not with {PAT}=0": own == "pat" and pat == "0",
+        "for one GPU a node only": own == "pat" and pat == "2" and among.nodes != among.size,
+        f"for sums, not for averages, as in {_listed(averaged)}": own in SUMS_ONLY and bool(averaged),
+    }
+    rule = next((rule for rule, broken in rules.items() if broken), None)
+    here = f"{among.size} ranks on {'one node' if among.nodes == 1 else f'{among.nodes} nodes'}"
+    return None if rule is None else f"NCCL has {own} {rule}, and here are {here}; use native or nccl:ring"
 
 
 def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -100,14 +88,11 @@ def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.envir
     enqueued them, which is equal on all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). A value that the
     user has set is kept.
     """
-    return {LAUNCH_ORDER: "1"} if LAUNCH_ORDER not in environ and any(map(_needs_order, cases)) else {}
-
-
-def _needs_order(case: AnyCase) -> bool:
-    if case.backend != "nccl" or is_backends(case.algorithm):
-        return False
-    among = communicators(case)
-    return among is None or sum(each.size > 1 for each in among) > 1
+    if LAUNCH_ORDER in environ:
+        return {}
+    ours = [case for case in cases if case.backend == "nccl" and not is_backends(case.algorithm)]
+    several = [among is None or sum(each.size > 1 for each in among) > 1 for among in map(communicators, ours)]
+    return {LAUNCH_ORDER: "1"} if any(several) else {}
 
 
 def communicators(case: AnyCase) -> list[Communicator] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
-from typing import Protocol as Interface
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
@@ -15,6 +14,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, DEVICES, Case
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import list_text
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
@@ -35,18 +35,7 @@ from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.workloads import WORKLOADS, kind_of
 
-
-class AnyProtocol(Interface):
-    """The fields that every protocol has."""
-
-    @property
-    def blocks(self) -> int: ...
-    @property
-    def takes_turns(self) -> bool: ...
-    @property
-    def deadline_s(self) -> float | None: ...
-
-
+AnyProtocol: TypeAlias = Protocol | CollectiveProtocol
 C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
 
@@ -157,22 +146,12 @@ class NothingToRun(UsageError):
         self.skipped = tuple(skipped)
 
 
-# The suite that one GPU can run.
-FOR_ONE_GPU = "quick"
-
 # The fields of a case that must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
-
-class Found(NamedTuple):
-    """A case of a sweep. With `automatic`, its world size comes from `auto` or from the nodes, not from the user.
-
-    If one of the DIVISORS does not divide an automatic size, `odd` is the error, and `case` is without that field.
-    """
-
-    case: Case
-    automatic: bool
-    odd: str | None
+# A case of a sweep; whether its world size comes from `auto` or from the nodes, not from the user; and why the case is
+# skipped, if such a size is not a multiple of one of the DIVISORS, which the case then lacks.
+Found = tuple[Case, bool, str | None]
 
 
 def make_plan(
@@ -190,15 +169,13 @@ def make_plan(
     None if `overrides` decide that.
     """
     check_axes(suite, overrides)
+    found: dict[Case, Found] = {}
+    for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
+        if each[2] is None or each[0] not in found:
+            found[each[0]] = each
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
-    # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
-    ours = machine.ranks_per_node is not None and "world_size" not in overrides
-    found: dict[Case, Found] = {}
-    for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, ours):
-        if each.odd is None or each.case not in found:
-            found[each.case] = each
-    for case, (_, automatic, odd) in found.items():
+    for case, automatic, odd in found.values():
         check_names(case)
         reason = odd or _why_not(case, automatic, overrides, machine, listed)
         if reason is None:
@@ -208,8 +185,7 @@ def make_plan(
     if not found:
         raise UsageError(f"suite {suite.name}: nothing to run; an axis without values makes no cases; give it some")
     if not cases:
-        why = f"{skipped[0].reason}{_instead(suite, found, machine)}"
-        raise NothingToRun(f"suite {suite.name}: nothing to run; {why}", skipped)
+        raise NothingToRun(f"suite {suite.name}: nothing to run; {skipped[0].reason}", skipped)
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
 
 
@@ -229,21 +205,8 @@ def why_not(axes: Mapping[str, Any], machine: Machine) -> str | None:
         return str(error)
 
 
-def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
-    """Return a hint to the suite for one GPU if this suite needs several."""
-    if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:
-        return ""
-    if any(case.device != accelerator.TYPE or case.world_size == 1 for case in cases):
-        return ""
-    return f". It asks about several GPUs; on one, `parabench run {FOR_ONE_GPU}` has a question"
-
-
 def _why_not(
-    case: Case,
-    automatic: bool,
-    overrides: Mapping[str, tuple[Any, ...]],
-    machine: Machine,
-    listed: bool | None,
+    case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine, listed: bool | None
 ) -> str | None:
     """Return why the case is skipped; None if it is not. Raises UsageError if the user named what is impossible."""
     reason = missing_requirement(case, machine)
@@ -259,12 +222,11 @@ def _why_not(
     if listed is None:
         listed = bool(overrides) and "strategy" not in overrides
     elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
-    looks = ((check_caps, True), (check_fit, automatic or listed), (check, automatic or elsewhere))
-    for look, pardoned in looks:
+    for check_it, skips in ((check_caps, True), (check_fit, automatic or listed), (check, automatic or elsewhere)):
         try:
-            look(case)
+            check_it(case)
         except UsageError as error:
-            if not pardoned:
+            if not skips:
                 raise
             return str(error)
     return unpinned(case, machine.nccl)
@@ -290,54 +252,41 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
     for name, values in axes.items():
         given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
         # two_level needs ranks_per_node, whatever the strategy.
-        if not given or name == "ranks_per_node" or any(name in entry_of(each).axes for each in strategies):
-            continue
-        why = f"{', '.join(strategies)} {'have' if len(strategies) > 1 else 'has'} no such option"
-        if name == "algorithm":
-            why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
-        have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
-        value = list_text(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
-        raise UsageError(f"{name}={value} makes no sense here: {why}; drop it, or use strategy {have}")
+        if given and name != "ranks_per_node" and not any(name in entry_of(each).axes for each in strategies):
+            have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
+            value = list_text(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
+            raise UsageError(
+                f"{name}={value} makes no sense here: {', '.join(strategies)} "
+                f"{'have' if len(strategies) > 1 else 'has'} no such option; drop it, or use strategy {have}"
+            )
 
 
-def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[Found]:
-    """Yield every case of the sweeps. With `ours`, all their world sizes are automatic."""
+def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> Iterator[Found]:
+    """Yield every case of the sweeps."""
+    # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
+    replaced = machine.ranks_per_node is not None and "world_size" not in overrides
     for each in sweeps:
-        axes = dict(each.axes)
-        names = list(axes)
-        for values in itertools.product(*axes.values()):
-            chosen = dict(zip(names, values, strict=True))
+        for values in itertools.product(*each.axes.values()):
+            chosen = dict(zip(each.axes, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
-            automatic = size == "auto"
+            automatic = size == "auto" or replaced
             on_cuda = device_of(chosen, machine) == accelerator.TYPE
-            for world_size in machine.world_sizes(accelerator.TYPE if on_cuda else "cpu") if automatic else [size]:
-                yield _found(chosen, world_size, machine, automatic or ours)
-
-
-def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automatic: bool) -> Found:
-    try:
-        return Found(_case(chosen, world_size, machine), automatic, None)
-    except UsageError as error:
-        odd = [name for name in DIVISORS if automatic and is_count(chosen.get(name)) and world_size % chosen[name]]
-        if not odd:
-            raise
-        rest = {name: value for name, value in chosen.items() if name not in odd}
-        return Found(_case(rest, world_size, machine), automatic, str(error))
-
-
-def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
-    """Return the case with data and length that its model can take, unless they were chosen."""
-    # A custom model may depend on the case, whose device must exist.
-    model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
-    reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
-    data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
-    suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
-    changes = {name: new for name, new in suited.items() if name not in chosen and new != getattr(case, name)}
-    return case.replace(**changes) if changes else case
+            every = machine.world_sizes(accelerator.TYPE if on_cuda else "cpu")
+            for world_size in every if size == "auto" else [size]:
+                try:
+                    yield _case(chosen, world_size, machine), automatic, None
+                except UsageError as error:
+                    if not automatic:
+                        raise
+                    rest = {name: value for name, value in chosen.items() if name not in DIVISORS}
+                    yield _case(rest, world_size, machine), automatic, str(error)
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
-    """Return one resolved case. An axis that its strategy lacks is dropped before its value is checked."""
+    """Return one resolved case, with data and length that its model can take, unless they were chosen.
+
+    An axis that its strategy lacks is dropped before its value is checked.
+    """
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
@@ -351,7 +300,12 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     fields.setdefault("verification", OF_THE_MODEL)
     case = Case(**fields, world_size=world_size)
     if not {"data", "seq_len"} <= chosen.keys():
-        case = _suited(case, chosen, machine)
+        # A custom model may depend on the case, whose device must exist.
+        model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
+        reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
+        data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
+        suited = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
+        case = case.replace(**{name: value for name, value in suited.items() if name not in chosen})
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = case.replace(ranks_per_node=chosen["ranks_per_node"])
     return resolve(case, machine)

@@ -90,8 +90,7 @@ class Protocol(Record, frozen=True, kw_only=True):
     alone: ClassVar[bool] = False
 
     launches: Annotated[
-        Count | None,
-        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race where cases take turns]"),
+        Count | None, Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race where cases take turns]")
     ] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_STEPS)] | None,

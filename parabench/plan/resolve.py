@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from parabench.collectives import canonical, levels_of
-from parabench.data import SYNTHETIC, text
+from parabench.data import SYNTHETIC
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.pipeline_schedule import automatic
-from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
+from parabench.plan.suite import BATCHES, Suite, Sweep
 from parabench.plan.validate import entry_of_model
-from parabench.strategies import OPTIONAL, Layout, StrategyEntry, entry_of
+from parabench.strategies import OPTIONAL, Layout, entry_of
 
 # The default number of ranks that share the layers: the smallest grid.
 TP_SIZE = 2
@@ -37,6 +37,8 @@ MOST_SAMPLES = 8
 STATE_BYTES, SAMPLE_BYTES = 2.5e9, 1.2e9
 # The share of a device's memory for training. The rest is for CUDA, NCCL and fragmentation.
 SHARE = 0.9
+# More ranks than this read a larger batch than the default text holds: it has 8,867 bytes, a rank's sequence 64.
+MOST_WITH_TEXT = 128
 # The assumed memory of a device if it is unknown: GPUs for training have at least this much.
 UNKNOWN_BYTES = 16e9
 
@@ -53,7 +55,11 @@ def resolve(case: Case, machine: Machine) -> Case:
         changes["algorithm"] = canonical(case.algorithm) if size > 1 else "native"
     if case.grad_accumulation == 1 or "no_sync" not in entry.axes:
         changes["no_sync"] = DEFAULTS["no_sync"]
-    changes["ranks_per_node"] = _ranks_per_node(case, changes["algorithm"], entry, size, machine)
+    has_levels = levels_of(changes["algorithm"]) is not None or "ranks_per_node" in entry.axes
+    # If the session has nodes, a case on one of them is a single group.
+    on_nodes = max(machine.nodes, case.nodes) > 1
+    per_node = case.ranks_per_node or (size // case.nodes if on_nodes else default_ranks_per_node(size))
+    changes["ranks_per_node"] = per_node if has_levels and size > 1 else None
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
@@ -63,14 +69,6 @@ def resolve(case: Case, machine: Machine) -> Case:
     if case.verification == OF_THE_MODEL:
         resolved = resolved.replace(verification=model.verification)
     return resolved if model.sequences else resolved.replace(seq_len=1)
-
-
-def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:
-    if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
-        return None
-    # If the session has nodes, a case on one of them is a single group.
-    on_nodes = max(machine.nodes, case.nodes) > 1
-    return case.ranks_per_node or (size // case.nodes if on_nodes else default_ranks_per_node(size))
 
 
 def device_of(axes: Mapping[str, Any], machine: Machine) -> str:
@@ -96,7 +94,7 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
     - A sweep with one world size uses all ranks. A sweep with several goes from one rank up to all.
     - If the suite's batch does not divide among all ranks, or among the given world sizes, its smallest multiple that
       does is used in all sweeps, so that every case does the same work.
-    - If the default text is too short for such a batch, all sweeps use synthetic data.
+    - With more than MOST_WITH_TEXT ranks, all sweeps use synthetic data.
     - On several nodes, `ranks_per_node` is that of the session, not the suite's value for a single machine.
     """
     if machine.ranks_per_node is None:
@@ -119,11 +117,10 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
             axes["global_batch"] = tuple(math.lcm(n, *sharing) if is_count(n) else n for n in axes["global_batch"])
         if machine.nodes > 1:
             axes.pop("ranks_per_node", None)
+        if max(sharing) > MOST_WITH_TEXT and not {"data", "vocabulary"} & {*overrides, *axes}:
+            axes["data"] = (SYNTHETIC,)
         sweeps.append(Sweep(axes))
-    spread_out = replace(suite, sweeps=tuple(sweeps))
-    if not _outgrown(spread_out.override(overrides), max(sharing), machine):
-        return spread_out
-    return replace(suite, sweeps=tuple(Sweep({"data": (SYNTHETIC,), **each.axes}) for each in sweeps))
+    return replace(suite, sweeps=tuple(sweeps))
 
 
 def defaults_on(device: str, machine: Machine, ranks: int | None = None) -> dict[str, Any]:
@@ -164,20 +161,6 @@ def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Mac
     asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
     found = {device_of({"device": each}, machine) for each in asked}
     return accelerator.TYPE if accelerator.TYPE in found else "cpu"
-
-
-def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:
-    """Return whether the default text is shorter than a global batch of the suite."""
-    needed = 0
-    for each in suite.sweeps:
-        usual = defaults_on(_device(each, {}, machine), machine)
-        if {"data", "vocabulary"} & each.axes.keys() or usual["data"] != DEFAULTS["data"]:
-            continue
-        batches = [n for n in each.axes.get("global_batch", ()) if is_count(n)]
-        batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if is_count(n)]
-        lengths = [n for n in each.axes.get("seq_len", (usual["seq_len"],)) if is_count(n)]
-        needed = max([needed, *(batch * length for batch in batches for length in lengths)])
-    return needed >= text.path_of(DEFAULTS["data"]).stat().st_size
 
 
 def is_count(value: object) -> bool:

@@ -27,8 +27,7 @@ AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
 
-# The machines for which a suite may declare CASES and PROTOCOL apart: what is asked on CPUs, on one CUDA device, where
-# nothing needs a second one, and on several.
+# The machines for which a suite may declare CASES and PROTOCOL: CPUs, one CUDA device, several.
 CPU, ONE_GPU, GPUS = "cpu", "one_gpu", "gpus"
 MACHINES = (CPU, ONE_GPU, GPUS)
 
@@ -41,31 +40,27 @@ class Sweep:
 
 
 def sweep(**axes: Any) -> Sweep:
-    """The product of the given axes; a single value stands for one, and a tuple within the values of `bucket_mib` is a
-    list of caps. Raises UsageError for an unknown axis.
+    """Return the product of the given axes, each with one value or several. Raises UsageError for an unknown axis.
+
+    A tuple within the values of `bucket_mib` is a list of caps.
 
     >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
     {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
     """
-    for name in axes:
+    found = {}
+    for name, value in axes.items():
         _check_axis(name)
-    plain = {name: _plain(value) for name, value in axes.items()}
-    return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in plain.items()})
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's, and a range as what is in it."""
-    if isinstance(value, (list, tuple, range)):
-        return tuple(_plain(each) for each in value)
-    return _plain(value.tolist()) if hasattr(value, "tolist") else value
+        plain = value.tolist() if hasattr(value, "tolist") else value  # NumPy's arrays and numbers
+        found[name] = tuple(plain) if isinstance(plain, (list, tuple, range)) else (plain,)
+    return Sweep(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A question and the sweeps that answer it; on a machine of `others` it is these sweeps, and that protocol.
+    """A question and the sweeps that answer it, with other sweeps and another protocol on the machines in `others`.
 
-    What trainings alone do not answer needs sessions before theirs: of `compute` (`compute_protocol`), and of
-    `collectives`, by the names of options of `parabench collectives`.
+    Sessions of `compute` (with `compute_protocol`) and of `collectives` (by the names of options of `parabench
+    collectives`) run before the training session.
     """
 
     name: str
@@ -79,12 +74,12 @@ class Suite:
     collectives: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, machine: str) -> Suite:
-        """What it is on one of MACHINES."""
+        """Return the suite for one of MACHINES."""
         sweeps, protocol = self.others.get(machine, (self.sweeps, self.protocol))
         return replace(self, sweeps=sweeps, protocol=protocol, others={})
 
     def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
-        """Every sweep with these axes instead of its own; of the ways to give a batch, the one given here counts."""
+        """Return the suite with these axes in every sweep. A batch replaces a batch that is given in the other way."""
         gone = set(BATCHES) - set(axes) if set(BATCHES) & set(axes) else set()
         kept = [{name: values for name, values in each.axes.items() if name not in gone} for each in self.sweeps]
         return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
@@ -96,10 +91,9 @@ def _check_axis(name: str) -> None:
 
 
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
-    """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`; values
-    joined by a plus are a list, one value of the axis.
+    """Return the values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
 
-    `world_size` also takes `auto`. Raises UsageError with the value and what is allowed.
+    Values joined by a plus are a list, one value of the axis. `world_size` may be `auto`. Raises UsageError.
     """
     _check_axis(name)
     if name == "world_size" and text == "auto":
@@ -108,7 +102,7 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
 
 
 def parse_axes(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """{axis: values} of what was given as AXIS=V1,V2. Raises UsageError."""
+    """Return {axis: values} from texts such as AXIS=V1,V2. Raises UsageError."""
     axes: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
@@ -121,8 +115,7 @@ def parse_axes(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def with_global_batch(values: Mapping[str, Any], world_size: int) -> dict[str, Any]:
-    """The values of axes with BATCH_PER_RANK, where it is among them, as the batch of so many ranks. Raises
-    UsageError."""
+    """Return the values of axes with BATCH_PER_RANK, if given, as the global batch. Raises UsageError."""
     fields = dict(values)
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:
@@ -140,7 +133,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load_suite(name: str) -> Suite:
-    """The suite of that name, or in the file of that path. Raises UsageError when it cannot be read."""
+    """Return the suite with this name, or from the file at this path. Raises UsageError if it cannot be read."""
     known = shipped()
     path = known.get(name) or Path(name)
     if not os.path.isfile(path):
@@ -161,7 +154,6 @@ def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
     if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
     sweeps, protocol = each.pop(CPU)
-    compute = _sweeps(content, CPU, "COMPUTE") if "COMPUTE" in content else ()
     return Suite(
         name=path.stem,
         path=path,
@@ -169,7 +161,7 @@ def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
         sweeps=sweeps,
         protocol=protocol,
         others=each,
-        compute=compute,
+        compute=_sweeps(content, CPU, "COMPUTE") if "COMPUTE" in content else (),
         compute_protocol=_protocol(content, CPU, "COMPUTE_PROTOCOL", ComputeProtocol),
         collectives=content.get("COLLECTIVES", {}),
     )
@@ -194,7 +186,7 @@ def _protocol(content: Mapping[str, Any], machine: str, name: str, kind: type[P]
 
 
 def _given(content: Mapping[str, Any], name: str, machine: str, default: Any = None) -> Any:
-    """What a suite gives under that name: the same for all machines, or for each of some."""
+    """Return a variable of the suite: the same for all machines, or the value for this one."""
     given = content.get(name, {})
     if not isinstance(given, Mapping):
         return given

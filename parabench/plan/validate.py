@@ -1,4 +1,4 @@
-"""What makes no sense: unknown names, combinations that no machine can run, and what this machine lacks."""
+"""Check cases: unknown names, combinations that no machine can run, and requirements that this machine lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parabench.plan.case import Case
 from parabench.plan.fields import list_text
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
-from parabench.strategies import STRATEGIES, Layout, StrategyEntry, entry_of
+from parabench.strategies import STRATEGIES, Layout, entry_of
 
 # What torch.compile looks for when it builds CPU code.
 COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
@@ -38,7 +38,7 @@ REMEDIES = {
 
 
 def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
-    """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
+    """Raise UsageError for an unknown name. A custom one is imported to find out."""
     if find(table, kind, name) is None:
         own = load(table, kind, name)
         if not callable(own) and not hasattr(own, "all_reduce"):
@@ -46,8 +46,7 @@ def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
 
 
 def check_algorithm(name: str, ranks_per_node: int | None) -> None:
-    """Raise UsageError for an unknown algorithm. A user's own is made, as every rank will: a function of
-    `ranks_per_node` must give an Algorithm. Our own need no look, and so no torch."""
+    """Raise UsageError for an unknown algorithm. A custom one is made; built-in ones need no torch."""
     check_name("algorithm", table_name(name), ALGORITHMS)
     if find(ALGORITHMS, "algorithm", table_name(name)) is None:
         from parabench.collectives.algorithm import make
@@ -63,9 +62,9 @@ def check_names(case: Case) -> None:
 
 
 def entry_of_model(case: Case) -> ModelEntry:
-    """The entry of our own models; of a user's own what building it once shows, with the case where it takes one.
+    """Return the entry of a built-in model. A custom one is built once to describe it, with the case if it takes one.
 
-    Raises UsageError for an unknown name, and where a user's own cannot be built or is not what it must be.
+    Raises UsageError for an unknown name, and for a custom model that cannot be built.
     """
     entry = find(MODELS, "model", case.model)
     if entry is not None:
@@ -76,7 +75,7 @@ def entry_of_model(case: Case) -> ModelEntry:
 
 
 def needs_nccl(case: AnyCase) -> bool:
-    """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
+    """Return whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
     return is_nccls(case.algorithm) and case.backend != "nccl"
 
 
@@ -110,7 +109,18 @@ def check(case: Case) -> None:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
     if case.arithmetic.matmul == TF32 and case.device == "cpu":
         raise UsageError(f"precision {case.precision} is an arithmetic of CUDA devices; use ieee on device cpu")
-    _check_batch(case, entry)
+    own, rest = divmod(case.global_batch, case.data_ranks)
+    if rest:
+        by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
+        raise UsageError(
+            f"global_batch {case.global_batch} does not divide by {by} for {case.strategy}; give a multiple"
+        )
+    if case.global_batch % case.batch_parts:
+        part = "grad_accumulation" if case.microbatches is None else "microbatches"
+        raise UsageError(
+            f"a rank's batch of {own} does not divide by {part} {getattr(case, part)} for {case.strategy}; give a "
+            "divisor"
+        )
     if model.context is not None and case.seq_len > model.context:
         raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
     checks.check(case, model)
@@ -128,7 +138,7 @@ def check(case: Case) -> None:
 
 
 def check_caps(case: Case) -> None:
-    """Raise UsageError for a list of caps where no DDP takes one."""
+    """Raise UsageError for a list of caps if the strategy takes none."""
     if case.bucket_caps and not entry_of(case.strategy).takes_caps:
         have = ", ".join(name for name, entry in STRATEGIES.items() if entry.takes_caps)
         raise UsageError(
@@ -137,25 +147,21 @@ def check_caps(case: Case) -> None:
         )
 
 
-def _check_batch(case: Case, entry: StrategyEntry) -> None:
-    if case.global_batch % case.data_ranks:
-        by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
-        raise UsageError(
-            f"global_batch {case.global_batch} does not divide by {by} for {case.strategy}; give a multiple"
-        )
-    if case.global_batch % case.batch_parts:
-        name = "grad_accumulation" if case.microbatches is None else "microbatches"
-        raise UsageError(
-            f"a rank's batch of {case.global_batch // case.data_ranks} does not divide by {name} "
-            f"{getattr(case, name)} for {case.strategy}; give a divisor"
-        )
-
-
 def check_fit(case: Case) -> None:
-    """Raise UsageError where the model cannot be split among so many ranks as the strategy would split it."""
+    """Raise UsageError if the model cannot be split among the ranks as the strategy splits it."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.layout is Layout.PIPELINE:
-        _check_pipeline(case, model)
+        stages = pipeline_schedule.stages_of(case)
+        if 0 < model.blocks < stages:
+            raise UsageError(
+                f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
+                f"{model.blocks} blocks; use fewer ranks"
+            )
+        if why := case.microbatches and pipeline_schedule.fault(case.schedule, case.world_size, case.microbatches):
+            raise UsageError(
+                f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
+                f"{case.schedule} it {why}"
+            )
     sharing = {Layout.TENSOR: case.world_size, Layout.GRID: case.tp_size or 1}.get(entry.layout, 1)
     name = "tp_size" if entry.layout is Layout.GRID else "world_size"
     shared = [(f"the {model.heads} heads of {case.model}", model.heads)]
@@ -169,30 +175,13 @@ def check_fit(case: Case) -> None:
             raise UsageError(f"{name} {sharing} does not divide {what} for {case.strategy}; use a divisor")
 
 
-def _check_pipeline(case: Case, model: ModelEntry) -> None:
-    stages = pipeline_schedule.stages_of(case)
-    if 0 < model.blocks < stages:
-        raise UsageError(
-            f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
-            f"{model.blocks} blocks; use fewer ranks"
-        )
-    wrong = case.microbatches and pipeline_schedule.fault(case.schedule, case.world_size, case.microbatches)
-    if wrong:
-        raise UsageError(
-            f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
-            f"{case.schedule} it {wrong}"
-        )
-
-
 def missing_requirement(case: Case, machine: Machine) -> str | None:
-    """What the case's strategy needs and its model, or this machine, does not have; None when nothing is missing."""
+    """Return the requirement of the strategy that the model, or this machine, lacks; None if there is none."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
-    if entry.one_process and case.nodes > 1:
-        return f"strategy {case.strategy} drives the devices of one node; nodes is {case.nodes}; use ddp"
-    if entry.one_process and not 2 <= case.world_size <= len(machine.gpus):
+    if entry.one_process and (case.nodes > 1 or not 2 <= case.world_size <= len(machine.gpus)):
         return (
-            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
-            f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
+            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are {len(machine.gpus)}, "
+            f"and world_size is {case.world_size} on {case.nodes} node(s); use ddp"
         )
     if case.arithmetic.scaled and entry.own_steps:
         return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
@@ -243,7 +232,7 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
 
 
 def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
-    """Why this machine cannot run the case, or None when it can."""
+    """Return why this machine cannot run the case; None if it can."""
     if case.device == accelerator.TYPE and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
     if case.device == accelerator.TYPE and machine.cuda_fault is not None:
@@ -267,5 +256,7 @@ def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
         )
     if case.backend == "gloo" or machine.nccl.may_share:
         return None  # several ranks can share a device
-    old = f" ({SHARED_GPU} needs NCCL 2.30 or later, and here is {machine.nccl})" if machine.nccl.shares_gpu else ""
-    return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer{old}"
+    return (
+        f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer, backend gloo, "
+        f"device cpu, or {SHARED_GPU}=1 with NCCL 2.30 or later (here is {machine.nccl})"
+    )

@@ -1,8 +1,7 @@
 """Probes: the instruments of a rank besides the step clock, one module each, and their table.
 
-Only the step clock runs inside timed steps. The hooks of a probe say when it looks. To add one: its module, its line
-here, and the names of its metrics in `parabench.metrics`. Instruments outside of the ranks are sources of a
-`sampler.Sampler`.
+Only the step clock runs in measured steps. To add a probe: its module, its line here, and its metrics in
+`parabench.metrics`. Instruments outside of the ranks are sources of a `sampler.Sampler`.
 """
 
 from __future__ import annotations
@@ -66,8 +65,10 @@ class SeenCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedRank:
-    """A rank whose training is built, and has not begun. `take_step` takes its next step, marked on `clock`; `traces`
-    is the path that the names of its traces begin with."""
+    """A rank whose training run is built, and has not begun.
+
+    `take_step` takes its next step, marked on `clock`. The names of its traces begin with the path `traces`.
+    """
 
     case: Case
     protocol: Protocol
@@ -85,7 +86,7 @@ class ProbedRank:
 
 @dataclass(kw_only=True)
 class CaseReport:
-    """What one rank saw of one case. Times are seconds on the clock that all processes of a host share.
+    """The observations of one rank for one case. Times are seconds on the clock that all processes of a host share.
 
     Attributes:
         facts: Facts of the launch.
@@ -126,37 +127,36 @@ class CaseReport:
 
 
 class Probe:
-    """One probe of a rank. Its hooks are called in the order in which they stand here; each does nothing unless a probe
-    has one of its own. It is made before the warm-up, in which steps are not counted."""
+    """A probe of a rank, made before the warm-up. Its hooks are called in this order, and do nothing by default."""
 
     def __init__(self, rank: ProbedRank) -> None:
         self.rank = rank
 
     def after_first_backward(self) -> None:
-        """In the first warm-up step, while its gradients are there."""
+        """Look at the first warm-up step while its gradients exist."""
 
     def after_first_step(self) -> None:
-        """In the first warm-up step, when the optimizer has taken it."""
+        """Look at the first warm-up step after its optimizer step."""
 
     def before_measured(self) -> None:
-        """The next step is measured."""
+        """Prepare for the measured steps."""
 
     def after_measured(self) -> None:
-        """No further step is measured."""
+        """Read what the measured steps have left."""
 
     def instrumented(self, clock: StepMarker) -> AbstractContextManager[StepMarker]:
-        """Around the instrumented steps; gives the clock that they are to mark, which marks `clock`."""
+        """Surround the instrumented steps, and return the clock that they mark, which marks `clock`."""
         return nullcontext(clock)
 
     def after_instrumented(self) -> None:
-        """The place for further steps, by `take_step`."""
+        """Take further steps by `take_step`."""
 
     def report(self, report: CaseReport) -> None:
-        """All steps are over, and the clock is finished: add what was seen. All ranks do so together."""
+        """Add the observations, after the last step. All ranks do so together."""
 
 
 def probe_classes() -> list[type[Probe]]:
-    """The classes of PROBES, imported now."""
+    """Return the classes of PROBES, imported now."""
     return [load(PROBES, "probe", name) for name in PROBES]
 
 

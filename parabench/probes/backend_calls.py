@@ -1,13 +1,11 @@
-"""Watching what goes straight to the backend: c10d's operators, which every caller, C++ too, comes through.
+"""Watch calls of the backend at c10d's operators, which all callers use, also in C++.
 
 DDP's reducer, FSDP2, functional collectives and torch.distributed's functions all end in an operator such as
-`c10d::allreduce_`, dispatched by device. While this watches, a function of ours stands one dispatch key above the
-device's; afterwards nothing stands there. So timed steps carry nothing.
-
-Two things that operators do not show are watched beside them: calls that NCCL makes together, and how FSDP2 waits.
+`c10d::allreduce_`, dispatched by device. While this watches, a function is registered one dispatch key above the
+device's; measured steps have none. Calls that NCCL makes together, and FSDP2's waits, are watched separately.
 
 The device's kernel must be called with the interpreter's lock released, as operators called from Python are: gloo's
-threads free tensors, for which they want that lock, while they hold the one that a call needs.
+threads free tensors, for which they need that lock, while they hold the one that a call needs.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from parabench.machine import accelerator
 from parabench.machine.accelerator import record_event
 from parabench.probes.collective_calls import Recorder
 
-# What each operator does, and which argument says how much: what it finishes, or of a gather what it brings.
+# {operator: (operation, the argument that it finishes, or that a gather sends)}
 OPERATORS: dict[str, tuple[str, int | None]] = {
     "allreduce_": ("all_reduce", 0),
     "allreduce_coalesced_": ("all_reduce", 0),
@@ -48,9 +46,8 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "barrier": ("barrier", None),
 }
 
-# In every call's keys, whatever mode it is made in; c10d has nothing there.
+# A key of every call, in every mode, for which c10d has no kernel.
 ABOVE = "BackendSelect"
-
 
 # The observers whose blocks run, each with the device type of calls without a tensor. The last one follows calls.
 _following: list[tuple[Observer, str]] = []
@@ -60,8 +57,10 @@ _registered: list[torch.library.Library] = []
 
 @contextmanager
 def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
-    """While its block runs, `observer` follows every call of an operator above; a call without a tensor is one on
-    `device_type`. Of nested blocks, only the innermost follows calls."""
+    """Let `observer` follow every call of OPERATORS while the block runs; in nested blocks, only the innermost one.
+
+    A call without a tensor is one on `device_type`.
+    """
     following = (observer, device_type)
     if not _following:
         library = torch.library.Library("c10d", "IMPL")
@@ -78,8 +77,10 @@ def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
 
 
 def key_of(arguments: Sequence[Any], device_type: str) -> Any:
-    """Return the dispatch key of the kernel that c10d would have called: the key of the tensors' device, or of
-    `device_type` if there is no tensor. A group may serve several devices; sparse tensors have kernels of their own."""
+    """Return the dispatch key of c10d's kernel: that of the tensors' device, or of `device_type` without a tensor.
+
+    A group may serve several devices; sparse tensors have separate kernels.
+    """
     first = next((each for each in tree_leaves(arguments) if isinstance(each, torch.Tensor)), None)
     sparse = "Sparse" if first is not None and first.is_sparse else ""
     device = device_type if first is None else first.device.type
@@ -108,10 +109,10 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
 
         group = ProcessGroup.unbox(arguments[group_at])
         results = [] if buffer is None else tree_leaves(arguments[buffer])
-        # Arguments at their default are left out, and asynchronous is the default.
+        # Arguments at their default are left out. Asynchronous is the default.
         waits = async_at < len(arguments) and not arguments[async_at]
         work = observer.follow(op, group, results, call, waits=waits)
-        if work is None:  # NCCL's, of a call that is made together with others, or that its caller waits for
+        if work is None:  # NCCL's, for a call that is made together with others, or that its caller waits for
             return returned
         return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
 
@@ -120,11 +121,10 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
 
 @contextmanager
 def coalesced_calls(recorder: Recorder) -> Iterator[None]:
-    """While its block runs, `recorder` knows which calls NCCL makes together (`batch_isend_irecv`, and whatever else
-    stands in c10d's coalescing manager), and follows their common work.
+    """Let `recorder` follow the calls that NCCL makes together, such as `batch_isend_irecv`, while the block runs.
 
-    Between its start and its end a call returns no work; the end returns one for all. That work has no future, so its
-    end is known only where somebody waits for it.
+    They return no work; the end of c10d's coalescing manager returns one for all. It has no future, so its end is known
+    only if something waits for it.
     """
     start, end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
 
@@ -145,10 +145,10 @@ def coalesced_calls(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def stream_waits(recorder: Recorder) -> Iterator[None]:
-    """While its block runs, `recorder` has every wait of the training's stream for another stream's event.
+    """Let `recorder` record waits of the training's stream for events of other streams while the block runs.
 
-    FSDP2 gathers and reduces on streams of its own and lets the training's stream wait for events there, without
-    `Work.wait`. `torch.cuda.Stream.wait_stream` ends in `wait_event` too.
+    FSDP2 gathers and reduces on separate streams and lets the training's stream wait for events, without `Work.wait`.
+    `torch.cuda.Stream.wait_stream` calls `wait_event`, too.
     """
     streams = accelerator.api().Stream
     wait_event = streams.wait_event

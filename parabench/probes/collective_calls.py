@@ -1,9 +1,8 @@
-"""Every call of a collective in the instrumented steps: when it was made, began and ended, and who was blocked on it.
+"""Calls of collectives in the instrumented steps: when each was made, started and ended, and who was blocked on it.
 
-An own algorithm's job notes its begin and end where it runs. What the backend does is timed from the call to the
-completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for
-it. Standing still is what exposes communication: on the CPU the training thread inside a wait, on
-CUDA the compute stream between the two sides of one.
+parabench's algorithms record start and end where they run. A call of the backend is timed until its future completes.
+gloo's sends and receives have no future: their end is known only if something waited for it. Waits expose
+communication: on the CPU those of the training thread, on CUDA those of the compute stream.
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ from parabench.probes.step_clock import Moments
 from parabench.store.record import MESSAGES
 from parabench.strategies.base import stored_parts
 
-# Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
+# A wait for a message that is there already takes some 10 us. After a longer wait, the message ended with the wait.
 BLOCKED_S = 1e-4
 
-# How long to wait for a callback that is due, after the last step.
+# The longest wait for a due callback, after the last step.
 SETTLE_S = 1.0
 
-# Where every rank has its part of the buffer: what a call finishes there, or brings, is one of as many.
+# Operations in which a rank has one of as many parts of the buffer as there are ranks.
 BY_PARTS = ("reduce_scatter", "gather", "scatter")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
-    """One call as moments: made, handed over (it returned to its caller), begun and ended.
+    """One call: when it was made, returned to its caller (`handed`), started and ended.
 
-    `awaited` is when somebody began to wait for it, where only that tells its end.
+    `awaited` is the start of the wait for it, if only the wait shows its end. `taken`: the caller has the future, and
+    waits for it unseen. `measured_s` is NCCL's own duration.
     """
 
     recorder: Recorder
@@ -62,11 +62,11 @@ class Call:
     measured_s: float | None = None
 
     def now(self) -> Moment:
-        """Take a moment of what carries the call: of the training's device, on its current stream, or of the host."""
+        """Return the time where the call runs: on the device's current stream, or on the host."""
         return self.recorder.moments.now() if self.on_stream else perf_counter()
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
-        """`job`, which notes when it begins and ends."""
+        """Return `job` with its start and end recorded."""
 
         def run() -> None:
             self.begin = self.now()
@@ -77,14 +77,14 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Surround the handing over of the job; with `waits` the caller is blocked meanwhile."""
+        """Surround the start of the job; with `waits`, the caller is blocked meanwhile."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a caller's waiting for the outcome."""
+        """Surround a caller's wait for the outcome."""
         if not self.recorder.computes_here():
             yield
             return
@@ -93,15 +93,15 @@ class Call:
         self.recorder.waits.append((begin, self.recorder.moments.now()))
 
     def futured(self) -> None:
-        """The caller has taken the future: where it waits for it is not seen."""
+        """Record that the caller has taken the future."""
         self.taken = True
 
 
 class Recorder:
-    """Keeps the calls of one process, in order, and every time that its training was blocked on one.
+    """Keep the calls of one process, in order, and the `waits` of its training for them.
 
-    `native` is what the backend's own algorithm is called; `device` is where the training computes, `stream` its stream
-    there. `together` are the calls that NCCL is making as one, None where it makes each for itself.
+    `native` is the name of the backend's algorithm. The training computes on `device`, on `stream`. `together` are the
+    calls that NCCL makes as one; None outside of such a batch.
     """
 
     def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
@@ -117,7 +117,7 @@ class Recorder:
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
-        """Whether what blocks the caller blocks training: its thread, or on CUDA its stream."""
+        """Return whether the caller's wait blocks training: its thread, or on CUDA its stream."""
         if self.stream is not None:
             return bool(accelerator.current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread
@@ -125,7 +125,7 @@ class Recorder:
     def called(
         self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
     ) -> Call:
-        """A call begins; `results` are the tensors that it finishes, or of a gather those that it brings."""
+        """Record a call. `results` are the tensors that it finishes, or the inputs of a gather."""
         tensors = list(results)
         parts = group.size() if op in BY_PARTS else 1
         call = Call(
@@ -144,8 +144,11 @@ class Recorder:
     def follow(
         self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        """Make a call that the backend does, and return its work, watched. NCCL returns none for what it makes
-        together with others, nor where the caller `waits`: then it runs on the caller's stream."""
+        """Make a call of the backend, and return its work, watched.
+
+        NCCL returns no work for calls that it makes together, or if the caller `waits`: then it runs on the caller's
+        stream.
+        """
         self.let_go()
         tensors = list(results)
         device = tensors[0].device if tensors else self._device
@@ -163,26 +166,27 @@ class Recorder:
         return None
 
     def follow_all(self, work: Any) -> Any:
-        """The work of all calls in `together`, watched; no further call is one of them."""
+        """Return the work of all calls in `together`, watched, and end the batch."""
         calls, self.together = self.together or [], None
-        if work is None:
-            for call in calls:
-                call.end = self.moments.now()
-        return self._kept(WatchedWork(work, calls, futured=False)) if work is not None and calls else work
+        if work is not None and calls:
+            return self._kept(WatchedWork(work, calls, futured=False))
+        for call in calls:
+            call.end = self.moments.now()
+        return work
 
     def let_go(self) -> None:
-        """Drop works that are over and were waited for: a backend's work holds the tensors that it finished."""
+        """Drop works that are over and were waited for, because a work holds its tensors."""
         with accelerator.current_on(self._device):
             self._works = [work for work in self._works if not work.let_go()]
 
     def settle(self) -> None:
-        """Wait a moment for ends that are still to be noted, and let go."""
+        """Wait briefly for the ends that are still missing, and let go."""
         for work in self._works:
             work.settle()
         self.let_go()
 
     def _kept(self, work: WatchedWork) -> WatchedWork:
-        """`work`, kept alive: c10d holds only its C++ half, and may call it until somebody has waited for it."""
+        """Keep a work alive: c10d holds only its C++ part, and may call it until something has waited for it."""
         self._works.append(work)
         return work
 
@@ -194,9 +198,9 @@ class Recorder:
 
 
 class WatchedWork(Work):
-    """A backend's work, of one call or of several made together, that notes when it ends and who waits for it.
+    """A backend's work, of one call or of several made together, that records its end and the waits for it.
 
-    A work that is not `futured` must not be asked for its future: there is none, and c10d wraps the null pointer.
+    A work that is not `futured` has no future, and c10d would wrap a null pointer.
     """
 
     def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
@@ -221,8 +225,7 @@ class WatchedWork(Work):
                 call.awaited = call.now()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
-        # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here; gloo has no
-        # future for a message.
+        # The future of a collective has recorded its end, or the rest of it is done here. Messages of gloo have none.
         if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
         self._waited = True
@@ -238,19 +241,18 @@ class WatchedWork(Work):
         return self._inner.get_future() if self._end is None else self._end
 
     def let_go(self) -> bool:
-        """Drop the inner work if it is over and whoever wanted its outcome has it; whether it is dropped.
+        """Drop the inner work if it is over and its outcome was waited for or taken; return whether it is dropped.
 
-        A future that was taken is held by its taker. What NCCL measured of its kernels is read before.
+        NCCL's duration is read before.
         """
         if not (self._waited or self._call.taken):
             return False
         if self._call.on_stream:
             if not self._inner.is_completed():
                 return False
-            with contextlib.suppress(RuntimeError):  # it measures nothing
-                measured_s = float(self._inner._get_duration()) / 1e3
+            with contextlib.suppress(RuntimeError):  # NCCL does not measure
                 for call in self._calls:
-                    call.measured_s = measured_s
+                    call.measured_s = float(self._inner._get_duration()) / 1e3
         elif self._end is not None and self._call.end is None:
             return False
         self._inner = self._end = None
@@ -276,8 +278,7 @@ class WatchedWork(Work):
             self._inner.synchronize()
 
     def settle(self) -> None:
-        """Return when the end is noted, for a work whose future tells it: that comes a moment after whoever waits for
-        the future in C++ goes on, as the callback needs the interpreter."""
+        """Wait until the future's callback has recorded the end: it needs the interpreter, unlike waits in C++."""
         patience = perf_counter() + SETTLE_S
         while self._end is not None and self._call.end is None and perf_counter() < patience:
             sleep(0)
@@ -290,7 +291,7 @@ class WatchedWork(Work):
 
 
 def is_nccl(group: Any, device: torch.device) -> bool:
-    """Whether NCCL carries what `group` sends from `device`."""
+    """Return whether NCCL carries the messages of `group` from `device`."""
     if device.type != accelerator.TYPE:
         return False
     try:
@@ -300,9 +301,9 @@ def is_nccl(group: Any, device: torch.device) -> bool:
 
 
 def enable_nccl_timing(device: torch.device) -> None:
-    """From now on NCCL's works know how long they took (`Work._get_duration`): c10d records a timed event before each.
+    """Let NCCL's works measure their duration (`Work._get_duration`): c10d records a timed event before each.
 
-    c10d has no way to switch it off again, so it must not be called before the last timed step.
+    c10d cannot disable this again, so it must not be called before the last measured step.
     """
     for group in dist.distributed_c10d._world.pg_map:
         if is_nccl(group, device):

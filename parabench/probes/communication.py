@@ -1,4 +1,4 @@
-"""Communication in the instrumented steps: calls of collectives, what they were for, and when training was blocked."""
+"""Communication in the instrumented steps: calls of collectives, their buckets, and when training was blocked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CommunicationProbe(Probe):
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         case, self._device, self._moments = rank.case, rank.info.device, rank.clock.moments
-        # Under an own algorithm the backend still does what that has not.
+        # The backend runs the operations that a custom algorithm does not have.
         native = case.algorithm if is_backends(case.algorithm) else "native"
         self.recorder = Recorder(self._moments, self._device, native)
         self._buckets: Buckets | None = None
@@ -45,8 +45,7 @@ class CommunicationProbe(Probe):
                     group.observer = self.recorder
                     on.callback(setattr, group, "observer", None)
                 if self.rank.case.backend == "gloo":
-                    # Its calls are on the host's clock, steps on the device's: they are brought together where each
-                    # step ends.
+                    # Its calls are on the host's clock, steps on the device's: they meet at the end of each step.
                     clock = SynchronizedClock(clock, self._moments, self.rank.clock.width)
             if (module := only_ddp(self.rank.module)) is not None:
                 self._buckets = Buckets(module, self._moments)
@@ -60,8 +59,12 @@ class CommunicationProbe(Probe):
         self.recorder.let_go()
         seconds = self._moments.seconds
         taken = [call for call in self.recorder.calls if call.taken]
-        bucket = self._bucket_of(taken)
-        ready = self._buckets.ready_s() if self._buckets else []
+        bucket: dict[int, int | None] = {}
+        ready: list[tuple[int, float]] = []
+        if self._buckets is not None:
+            reduced = [call for call in taken if call.op == "all_reduce"]
+            bucket = {id(call): self._buckets.index_of(at, call.bytes) for at, call in enumerate(reduced)}
+            ready = self._buckets.ready_s()
         rows = []
         for seq, call in enumerate(self.recorder.calls):
             made = seconds(call.made)
@@ -82,14 +85,6 @@ class CommunicationProbe(Probe):
         report.calls += rows
         report.stalls += [(step, begin, end) for step, begin, end in steps if step is not None]
         report.facts |= self._buckets.facts() if self._buckets else {}
-
-    def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
-        """Return {id of a call: the bucket that it reduced}."""
-        if self._buckets is None:
-            return {}
-        reduced = [call for call in taken if call.op == "all_reduce"]
-        found = {id(call): self._buckets.index_of(at, call.bytes) for at, call in enumerate(reduced)}
-        return {key: index for key, index in found.items() if index is not None}
 
     def _span(self, call: Call) -> tuple[float | None, float | None]:
         """Return when a call began and ended. The start is more exact if the backend measured its own kernels.
@@ -125,7 +120,7 @@ class CommunicationProbe(Probe):
 
 
 class SynchronizedClock(AroundClock):
-    """Lets the host wait for the device where a step ends."""
+    """Let the host wait for the device at the end of each step."""
 
     def __init__(self, clock: StepMarker, moments: Moments, width: int = MARKS) -> None:
         super().__init__(clock, width)

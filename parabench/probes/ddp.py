@@ -1,10 +1,9 @@
-"""What DDP does in the instrumented steps: its buckets, and what it logs of itself, so that two instruments can be
-compared.
+"""DDP in the instrumented steps: its buckets, and its logger, with which parabench's instruments are compared.
 
-torch's reducer takes the time at five moments of a step (`torch/csrc/distributed/c10d/reducer.cpp`, `logger.cpp`):
-forward begins; the module's forward is over, which it calls the begin of backward; the first bucket is ready; the last
-gradient was there; all buckets are reduced and copied back. Reading a step's moments is left to the next step's
-forward; here it is done after the last.
+torch's reducer takes five times in a step (`torch/csrc/distributed/c10d/reducer.cpp`, `logger.cpp`): forward begins;
+the module's forward ends, which it calls the begin of backward; the first bucket is ready; the last gradient is ready;
+all buckets are reduced and copied back. DDP reads the times of a step in the next forward; here, they are read after
+the last step.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
-# Where a module holds what it is called by, where that is not its class's.
+# The attribute of a module with a function that is called instead of its class's.
 PLACE = "_compiled_call_impl"
 
 
 class Call:
-    """A module's call, after which `tell` is called. `before` is what had its place; None where the module had none.
+    """A module's call, after which `tell` is called. `before` is the function that it replaces, or None.
 
-    A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has None in its place, as a module has of its
-    own: it is loaded where no parabench is. In what torch.compile makes of a function that calls the module `tell` is
-    left out, so that no graph breaks at it.
+    A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has None instead, and can be loaded without
+    parabench. In compiled functions that call the module, `tell` is left out, so that no graph breaks.
     """
 
     def __init__(self, before: Callable[..., Any] | None, call: Callable[..., Any], tell: Callable[[], object]) -> None:
@@ -53,22 +51,22 @@ class Call:
 
 @contextlib.contextmanager
 def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, `tell` is called after every forward of the module; never of TorchScript's.
+    """Call `tell` after every forward of the module while the block runs; never for TorchScript.
 
-    It takes the place that `module.compile()` has. A forward hook would do as well, but has torch take a longer way
-    through `Module._call_impl`: 20 us more a call where a step leaves nothing of that in the caches.
+    This uses the attribute of `module.compile()`. With a forward hook, torch takes a longer way through
+    `Module._call_impl`: 20 us per call if a step has emptied the caches.
     """
     if isinstance(module, torch.jit.ScriptModule):
         yield
         return
-    # Past the module's own __setattr__, which may refuse, or set it on a module that this one wraps.
+    # Not by the module's __setattr__, which may refuse, or set it on a wrapped module.
     held = vars(module)
     before = held.get(PLACE)
     called = held[PLACE] = Call(before, before or module._call_impl, tell)
     try:
         yield
     finally:
-        # It is left alone where it was taken for good, as by `module.compile()`.
+        # `module.compile()` may have replaced it.
         if held.get(PLACE) is called:
             del held[PLACE]
             if before is not None:
@@ -76,7 +74,7 @@ def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[Non
 
 
 def compiled_in_place(module: nn.Module) -> bool:
-    """Whether `module.compile()` was called; what tells of its forwards is none of that."""
+    """Return whether `module.compile()` was called, apart from `after_forward`."""
     held = vars(module).get(PLACE)
     while isinstance(held, Call):
         held = held.before
@@ -84,13 +82,13 @@ def compiled_in_place(module: nn.Module) -> bool:
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
-    """The DDP module in `module`. Of several, nobody can tell whose bucket a call reduces: then it is None too."""
+    """Return the DDP module in `module`; None without one, and for several, whose calls cannot be told apart."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
     return replicas[0] if len(replicas) == 1 else None
 
 
 class GradientsReady:
-    """Notes when each gradient of a module was accumulated, until `stop`."""
+    """Record when each gradient of a module was accumulated, until `stop`."""
 
     def __init__(self, module: nn.Module, moments: Moments) -> None:
         self._moments = moments
@@ -106,7 +104,7 @@ class GradientsReady:
         seen.append(self._moments.now())
 
     def stop(self) -> None:
-        """Note nothing from here on."""
+        """Stop recording."""
         for hook in self._hooks:
             hook.remove()
 
@@ -126,10 +124,10 @@ class GradientsReady:
 
 
 class Buckets:
-    """Which all-reduce reduced which bucket of one DDP module, and when each gradient was ready, until `stop`.
+    """The buckets of one DDP module, the all-reduce of each, and when each gradient was ready, until `stop`.
 
-    `bytes` and `parameters` are each bucket's, in the order of reduction. `parameters` is empty where it is not known
-    what is in them; `reason` says why.
+    `bytes` and `parameters` are those of each bucket, in the order of reduction. `parameters` is empty if the contents
+    are unknown, with the `reason`.
     """
 
     def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:
@@ -150,7 +148,7 @@ class Buckets:
         self.stop = self._ready.stop
 
     def index_of(self, position: int, size: int) -> int | None:
-        """Which bucket the all-reduce at `position` among DDP's, of `size` bytes, reduced; None if none has that size.
+        """Return the bucket of DDP's all-reduce at `position`, of `size` bytes; None if the size does not fit.
 
         DDP reduces buckets in their order, all of them in every backward pass that reduces.
         """
@@ -170,9 +168,11 @@ class Buckets:
 
 
 def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[str, nn.Parameter]]) -> list[list[int]]:
-    """Which of the reduced parameters are in each bucket that DDP makes before any backward, and keeps where it looks
-    for unused parameters: as `DistributedDataParallel._ddp_init_helper` does it (torch/nn/parallel/distributed.py),
-    which deals out a list of caps from the module's first parameters on, whose bucket is reduced last."""
+    """Return the parameters in each of DDP's first buckets, which it keeps with `find_unused_parameters`.
+
+    As in `DistributedDataParallel._ddp_init_helper` (torch/nn/parallel/distributed.py), a list of caps starts at the
+    module's first parameters, whose bucket is reduced last.
+    """
     first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if module.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
     limits = module.bucket_bytes_cap_list or [*first, module.bucket_bytes_cap]
     parameters: list[Tensor] = [parameter for _, parameter in reduced]
@@ -182,9 +182,8 @@ def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[s
 
 
 def last_before(seen: Sequence[tuple[int, float]], bucket: int | None, made_s: float) -> float | None:
-    """When the last gradient of `bucket` came that came before `made_s`; None when none was seen."""
-    before = [at for of, at in seen if of == bucket and at <= made_s]
-    return max(before, default=None)
+    """Return when the last gradient of `bucket` before `made_s` was ready; None if there is none."""
+    return max((at for of, at in seen if of == bucket and at <= made_s), default=None)
 
 
 def _numbers(text: Any, between: str = ",") -> list[int]:
@@ -194,8 +193,8 @@ def _numbers(text: Any, between: str = ",") -> list[int]:
 # One step in a hundred, torch's own choice (kDDPRuntimeLoggingSampleRate).
 USUAL_RATE = 100
 
-# DDP's name of each span, in nanoseconds, and ours. Its "overlap" is one span too: from the first bucket to the last
-# gradient, whether anything travelled in between or not.
+# {DDP's name of a span, in nanoseconds: parabench's}. "Overlap" is one span, too: from the first bucket to the last
+# gradient, even if nothing was sent in between.
 SPANS = {
     "forward_compute_time": "forward_s",
     "backward_compute_time": "backward_s",
@@ -205,7 +204,7 @@ SPANS = {
 
 
 class DdpLoggerProbe(Probe):
-    """DDP logs every instrumented step, and the end of the module's forward is noted beside it."""
+    """Let DDP log every instrumented step, and record the end of the module's forward."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -223,7 +222,7 @@ class DdpLoggerProbe(Probe):
             with after_forward(module, self._forward_is_over):
                 yield clock
         finally:
-            # Afterwards it logs as seldom as before; what is kept is the last step's.
+            # The last step is kept.
             logger: Any = module.logger
             logger.set_runtime_stats_and_log()
             self._logged = module._get_ddp_logging_data()
@@ -233,9 +232,9 @@ class DdpLoggerProbe(Probe):
         self._forward_end = self.rank.clock.moments.now()
 
     def report(self, report: CaseReport) -> None:
-        """The last logged step's spans in seconds, None where DDP did not take a moment.
+        """Add the spans of the last logged step in seconds, None if DDP did not take a time.
 
-        `forward_end_s` is on the clock that all processes share: with it the spans' moments can be found in our tables.
+        `forward_end_s` is on the clock that all processes share, and connects the spans with parabench's tables.
         """
         if self._forward_end is None:
             return

@@ -1,4 +1,4 @@
-"""The devices that a launch's ranks use, read through NVML: their state, what ranks hold, and who else is there."""
+"""Read the devices of a launch through NVML: their state, the memory of ranks, and other processes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class _Device:
                 self.fast.append(reading)
             self._read_rates(reading.metrics, seen)
         else:
-            for metric, number in zip(reading.metrics, seen, strict=True):
+            for metric, number in zip(reading.metrics, seen if isinstance(seen, tuple) else (seen,), strict=True):
                 self.tell(metric, number)
 
     def restart(self, reading: nvml.Reading) -> None:

@@ -1,4 +1,4 @@
-"""How many floating-point operations one step takes, counted from the operations that torch really calls."""
+"""Count the floating-point operations of a step from the operations that torch calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from parabench.strategies.base import Compute
 
 
 def count_flops(compute: Compute, batches: Iterator[Batch]) -> dict[str, Any]:
-    """Take forward and backward of the next batch under torch's FlopCounterMode.
+    """Count forward and backward of the next batch with torch's FlopCounterMode, which leaves gradients behind.
 
-    {"counted": operations, "by": {operation: its share}}, or {"counted": None, "reason": why}. The counter knows matrix
-    products, convolutions and attention, a multiplication and an addition as two, and nothing else: sums, norms and
-    activations are small beside them. It counts what runs, so attention's backward with the scores that it computes
-    again. To be called when everything of the training has been read: it leaves gradients behind.
+    Return {"counted": operations, "by": {operation: its share}}, or {"counted": None, "reason": why}. The counter has
+    matrix products, convolutions and attention, including recomputed scores; other operations are small. A
+    multiplication and an addition are two.
     """
     try:
-        # A CUDA build of torch imports triton here: only those who count pay for that.
+        # A CUDA build of torch imports triton here.
         from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
         aten = torch.ops.aten
@@ -35,7 +34,7 @@ def count_flops(compute: Compute, batches: Iterator[Batch]) -> dict[str, Any]:
         counter = FlopCounterMode(display=False, custom_mapping=attention)
         with counter:
             compute(batch, _NoClock())
-    # A user's model may do what no counter foresees; the training itself is over and well.
+    # A custom model may do something unexpected; the training run itself is over.
     except Exception as error:
         return {"counted": None, "reason": f"the counter failed: {type(error).__name__}: {error}"[:500]}
     counted = int(counter.get_total_flops())

@@ -1,7 +1,7 @@
-"""A rank's memory: peaks of the measured steps, what each part of an instrumented step holds, and the training state.
+"""The memory of a rank: peaks of the measured steps, memory of each part of an instrumented step, and model states.
 
-The resident set of a process is mostly torch itself; the state's bytes, counted from tensors (parameters, gradients,
-optimizer state), are what a strategy promises to divide.
+The resident set of a process is mostly torch itself. The bytes of the model states, which strategies divide, are
+counted from tensors.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parabench.strategies.base import OptimizerLike, StepMarker, local_part, sto
 
 
 class MemoryProbe(Probe):
-    """Peaks of the measured steps, what each part of an instrumented step holds, and the training state.
+    """Read peaks of the measured steps, memory of each part of an instrumented step, and model states.
 
-    The state's bytes are counted at the three moments of the first step at which each kind is there. Parameters are
-    counted at the end of forward, when what was gathered for it and not given back is still held, and again after
-    backward; the larger counts. A shard and what was gathered from it both count.
+    Gradients and optimizer state are counted in the first step. Parameters are counted at the end of forward, with the
+    gathered ones that are still held, and again after backward; the larger counts. A shard and the parameters gathered
+    from it both count.
     """
 
     def __init__(self, rank: ProbedRank) -> None:
@@ -39,7 +39,7 @@ class MemoryProbe(Probe):
         self._numbers: dict[str, float] = {}
         self._readings: list[tuple[int, str, float]] = []
         self._hook: RemovableHandle | None = None
-        # TorchScript takes no hooks; nothing is gathered for its forward either.
+        # TorchScript has no hooks, and gathers nothing.
         if rank.parallel.counted and not isinstance(rank.module, torch.jit.ScriptModule):
             self._hook = rank.module.register_forward_hook(lambda *_: self._count_parameters())
 
@@ -59,12 +59,12 @@ class MemoryProbe(Probe):
         self._numbers["parameter_bytes"] = max(self._numbers.get("parameter_bytes", 0), held_bytes(self._own()))
 
     def _own(self) -> list[Tensor]:
-        """Those that this rank updates or differentiates: sharded ones as their shards."""
+        """Return the parameters that this rank updates or differentiates, sharded ones as their shards."""
         updated = [p for group in self.rank.optimizer.param_groups for p in group["params"]]
         return [*updated, *self.rank.module.parameters()]
 
     def before_measured(self) -> None:
-        # The first step also carried what is read once, and buffers that later ones have already.
+        # The first step also allocates buffers that later ones reuse.
         forget_peak(self._device)
 
     def after_measured(self) -> None:
@@ -82,17 +82,16 @@ class MemoryProbe(Probe):
 
 
 def state_bytes(optimizer: OptimizerLike) -> int:
-    """Bytes of an optimizer's state that this rank holds."""
-    # ZeroRedundancyOptimizer has the optimizer of what is this rank's inside, and calls it `optim`; importing its
-    # module would bring torch.jit's into every process.
+    """Return the bytes of an optimizer's state that this rank holds."""
+    # ZeroRedundancyOptimizer has this rank's optimizer in `optim`. Its module would import torch.jit.
     inner: OptimizerLike = getattr(optimizer, "optim", optimizer)
-    # The count of steps is a scalar for each parameter, which no formula counts.
+    # The number of steps is a scalar for each parameter, which no formula counts.
     states = (each for state in inner.state.values() for each in state.values())
     return held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0)
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
+    """Return the bytes of this rank's parts of `tensors`. Shared storage counts once."""
     seen: dict[tuple[int, int], int] = {}
     for tensor in tensors:
         for local in stored_parts(local_part(tensor)):
@@ -102,28 +101,21 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def forget_building(device: torch.device) -> None:
-    """Give back what building needed and training does not: whole layers that another rank keeps would stay reserved.
-
-    Before the warm-up, in which the allocator asks for what steps need, so that no measured step has to.
-    """
+    """Free memory that only building needed, before the warm-up: whole layers of other ranks would stay reserved."""
     gc.collect()
     if device.type == accelerator.TYPE:
         accelerator.api().empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:
-    """Count from here, where the measured steps begin; what is held and reserved now counts."""
+    """Count peaks from here, with the memory that is held and reserved now."""
     if device.type == accelerator.TYPE:
         for each in range(accelerator.api().device_count()):
             accelerator.api().reset_peak_memory_stats(each)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """{metric: bytes}: the process' peak resident set, and on CUDA what torch's allocator gave out and held.
-
-    Of a process that drives several devices it is the fullest one's; on devices that it does not use the allocator has
-    nothing.
-    """
+    """Return {metric: bytes}: the peak resident set, and on CUDA the highest peaks of torch's allocator on a device."""
     # Linux counts ru_maxrss in KiB.
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
     if device.type == accelerator.TYPE:
@@ -133,18 +125,17 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     return peaks
 
 
-# What ends at each of a step's five marks; at the second, where the batch is there, nothing does.
+# The part that ends at each of a step's five marks; None at the second, after the batch.
 ENDS = ("begin", None, "forward", "backward", "optimizer")
 Reading = tuple[str, float]
 
 
 class MemoryClock(AroundClock):
-    """Reads memory after each of ENDS: wrapped around the clock of instrumented steps only.
+    """Read memory after each of ENDS in instrumented steps.
 
-    On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
-    it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
-
-    `before_reading` is called before each reading: on CUDA the allocator's peaks count from there anew.
+    On CUDA, this reads torch's allocator, which follows the host: an allocation belongs to the part that requested it,
+    wherever its kernels are. On the CPU, torch does not count, and this reads the resident set. `before_reading` is
+    called before each reading, which restarts the allocator's peaks.
     """
 
     def __init__(
@@ -175,8 +166,8 @@ class MemoryClock(AroundClock):
 
 
 def allocator(part: str, device: torch.device) -> list[Reading]:
-    """(name, bytes) each of torch's allocator since the last look: its peaks, at a step's begin what is held, and what
-    it holds in no tensor now. The next peak counts from here."""
+    """Return (name, bytes) of torch's allocator: peaks since the last reading, or held memory when a step starts, and
+    memory that is in no tensor now. The next peak counts from here."""
     counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(device)
     allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
     which = "current" if part == "begin" else "peak"
@@ -190,14 +181,14 @@ def allocator(part: str, device: torch.device) -> list[Reading]:
 
 
 class ResidentSet:
-    """The process' resident set now, as /proc/self/statm has it; the file stays open, so that a look costs little."""
+    """Reads the resident set of this process from /proc/self/statm, which stays open to make readings fast."""
 
     def __init__(self) -> None:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def __call__(self, part: str) -> list[Reading]:
-        """(name, bytes)."""
+        """Return (name, bytes)."""
         return [("rss_bytes", float(int(os.pread(self._statm, 128, 0).split()[1]) * self._page))]
 
     def __del__(self) -> None:

@@ -1,13 +1,11 @@
-"""What NCCL says of itself: in its log version, rings and trees, transports, and what it chose for each size; and what
-its Inspector measured, where the user has switched that on.
+"""Read NCCL's log (version, rings and trees, transports, the choice for each size), and the files of its Inspector.
 
-NCCL has no interface that tells it, so one launch that never counts runs with its log switched on
-(`NCCL_DEBUG=INFO`), and the lines of `src/init.cc`, `src/graph/`, `src/transport/` and `src/enqueue.cc` are read. What
-a version does not say stays unknown.
+NCCL has no interface for its choices, so one launch that never counts runs with its log enabled (`NCCL_DEBUG=INFO`).
+The lines come from `src/init.cc`, `src/graph/`, `src/transport/` and `src/enqueue.cc`. Values that a version does not
+log are unknown.
 
-The Inspector is a plugin of NCCL's that times every collective (NCCL's ext-profiler/inspector). It is no probe of
-ours: it is on in the timed steps too, when NCCL_PROFILER_PLUGIN and NCCL_INSPECTOR_ENABLE say so. What it wrote of a
-launch is read after the group was left, which makes it write.
+The Inspector is a plugin of NCCL that times every collective (NCCL's ext-profiler/inspector), also in measured steps,
+if NCCL_PROFILER_PLUGIN and NCCL_INSPECTOR_ENABLE are set. It writes when the group is left.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeGuard
+from typing import Any
 
 from parabench.plan.protocol import Protocol
 
-# Of a file that NCCL or its plugin writes, as much is read: the Inspector's has some hundred bytes a call.
+# The most that is read of a file: the Inspector writes some hundred bytes per call.
 MOST_BYTES = 64 << 20
-# What no size and no number of ranks comes to.
+# Larger than every size and number of ranks.
 MOST = 1 << 53
 
 # NCCL's numbers of algorithms and protocols, which it logged instead of names before 2.24 (src/include/nccl_common.h).
@@ -178,36 +176,39 @@ def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
     An entry is "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
     "busbw_bytes_per_s", None if the plugin wrote none.
     """
-    calls: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    calls: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     broken = 0
-    header: Mapping[str, Any] = {}
+    ranks: Any = None
     for entry in _entries(text):
         if entry is None:
             broken += 1
             continue
-        # Each object has a header, or one object with nothing else is in front of the others.
-        own = entry.get("header")
-        own = own if isinstance(own, dict) else {}
-        if own and not {"coll_perf", "p2p_perf"} & entry.keys():
-            header = own
+        # Each object has a header, or the first one is the header of the others.
+        header = entry.get("header")
+        ranks = header.get("n_ranks") if isinstance(header, dict) else ranks
         for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
             call = entry.get(f"{kind}perf")
             if isinstance(call, dict) and name in call:
-                op, size, ranks = str(call[name]), call.get(f"{kind}msg_size_bytes"), (own or header).get("n_ranks")
-                if _is_count(size) and _is_count(ranks):  # else it is damaged, or of a version that is not known
-                    told = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
-                    calls.setdefault((OPS.get(op, op), size, ranks), []).append(told)
-    listed = [
-        {"op": op, "bytes": size, "ranks": ranks, "calls": len(each)}
-        | {ours: _median(each, ours, factor) for ours, factor in NUMBERS.values()}
-        for (op, size, ranks), each in calls.items()
-    ]
+                op: str = call[name]
+                size: Any = call.get(f"{kind}msg_size_bytes")
+                if _is_number(size) and _is_number(ranks):  # else it is damaged, or of an unknown version
+                    numbers = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
+                    calls.setdefault((OPS.get(op, op), size, ranks), []).append(numbers)
+    listed = []
+    for (op, size, n), each in calls.items():
+        entry = {"op": op, "bytes": size, "ranks": n, "calls": len(each)}
+        for ours, factor in NUMBERS.values():
+            values = [call[ours] * factor for call in each if _is_number(call[ours])]
+            entry[ours] = median(values) if values else None
+        listed.append(entry)
     return listed, broken
 
 
 def _entries(text: str) -> Iterator[dict[str, Any] | None]:
-    """Yield the JSON objects of a file, however they are laid out, and None for a damaged one, after which the search
-    goes on with the next line. The file may end in the middle of one."""
+    """Yield the JSON objects of a file, whatever its layout; None for a damaged one, after which the next line is read.
+
+    The file may end in the middle of an object.
+    """
     decoder, at = json.JSONDecoder(strict=False), 0
     while (at := text.find("{", at)) >= 0:
         try:
@@ -216,16 +217,9 @@ def _entries(text: str) -> Iterator[dict[str, Any] | None]:
             at = text.find("\n", at)
             if at < 0:
                 return
-            yield None
-            continue
+            entry = None
         yield entry
 
 
-def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < MOST
-
-
-def _median(calls: list[Mapping[str, Any]], name: str, factor: float) -> float | None:
-    told = [call.get(name) for call in calls]
-    values = [each * factor for each in told if isinstance(each, (int, float)) and 0 <= each < MOST]
-    return median(values) if values else None
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < MOST  # type: ignore[operator]

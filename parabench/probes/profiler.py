@@ -1,7 +1,6 @@
-"""The steps on request after the instrumented ones: torch.profiler's trace, and a snapshot of torch's CUDA allocator.
+"""Additional steps on request: torch.profiler's trace, and a snapshot of torch's CUDA allocator.
 
-They carry far more than a step that is measured, so they are in no statistic. Files are written when all steps are
-over.
+They have a large overhead, so no statistic uses them. Files are written after the last step.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ STEP_NAME = "ProfilerStep#"
 
 
 class ProfilerProbe(Probe):
-    """Traces of single steps, where the protocol asks for them."""
+    """Record single steps if the protocol requests them."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -35,18 +34,18 @@ class ProfilerProbe(Probe):
             self._profiled()
         if self.rank.protocol.memory_snapshot:
             if self._on_cuda:
-                # C++ frames of every allocation take a minute to be given names.
+                # Names for C++ frames of every allocation would take a minute.
                 accelerator.api().memory._record_memory_history(stacks="python")
-            self.rank.take_step()  # elsewhere there is no history: the step is as ever
+            self.rank.take_step()  # on the CPU, without a history
 
     def _profiled(self) -> None:
         """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
         activities = [ProfilerActivity.CPU]
         if self._on_cuda:
             activities.append(getattr(ProfilerActivity, accelerator.TYPE.upper()))
-        # Autograd's threads and the queue of an own algorithm belong to the step as well.
+        # Autograd's threads and the queue of a custom algorithm belong to the step, too.
         config = _ExperimentalConfig(profile_all_threads=True)
-        # As torch.profiler itself marks a step where it has a schedule: readers of traces look for that name.
+        # torch.profiler's name of a step, which readers of traces expect.
         named = f"{STEP_NAME}{self.rank.clock.steps}"
         recording = profile(activities=activities, record_shapes=True, experimental_config=config)
         with recording as self._profile, record_function(named):
@@ -54,8 +53,7 @@ class ProfilerProbe(Probe):
             accelerator.synchronize(self._device)
 
     def report(self, report: CaseReport) -> None:
-        """Write what was recorded, as files in `traces`, which is there: {"profile" or "memory_snapshot": {"file",
-        "bytes"}}, the file's name alone."""
+        """Write the recordings as files, with the facts {"profile" or "memory_snapshot": {"file", "bytes"}}."""
         stem = self.rank.traces
         if stem is None:
             return

@@ -1,9 +1,7 @@
-"""What a rank of a group does in a step where nothing is exchanged: how long it computes, what it then calls, what for
-it then waits. A collective that somebody waits for in C++, as DDP does for its buckets, has no wait here: that ends
-where backward does.
+"""The operation trace of a rank in a compute-only run: compute times, calls of collectives, and waits for them.
 
-Of DDP also when each gradient is ready, which is what its buckets, of whatever caps, wait for. Between micro-batches
-backward begins more than once a step, so nothing is told of accumulation.
+A wait in C++, as DDP's for its buckets, is not recorded; it ends with backward. With DDP, this also records when each
+gradient is ready, except with gradient accumulation, where backward begins more than once in a step.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ PARTS = ("data", "forward", "backward", "optimizer")
 
 
 class ProgramProbe(Probe):
-    """Notes what the groups of a rank that is alone are asked for in the instrumented steps."""
+    """Record the calls of a rank's groups in the instrumented steps of a compute-only run."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -60,12 +58,12 @@ class ProgramProbe(Probe):
 
 
 class ProgramLog(AroundClock):
-    """Notes the parts of a step, and calls and waits in them."""
+    """Record the parts of a step, and calls and waits in them."""
 
     def __init__(self, clock: StepMarker, moments: Moments) -> None:
         super().__init__(clock)
         self._moments = moments
-        # Of each step: when something was noted, and what it was.
+        # For each step: the time and content of each entry.
         self._steps: list[list[tuple[Moment, list[Any]]]] = []
         self._calls = 0
 
@@ -77,33 +75,33 @@ class ProgramLog(AroundClock):
             self._note([PART, PARTS[at]] if at < len(PARTS) else [PART, ""])
 
     def called(self, op: str, size: int, ranks: list[int]) -> int:
-        """A call of so many bytes begins; its number in the step."""
+        """Record a call of `size` bytes, and return its number in the step."""
         if self._inside:
             self._note([CALL, op, size, ranks])
             self._calls += 1
         return self._calls - 1
 
     def returned(self) -> None:
-        """The call returns to its caller."""
+        """Record that the call returns to its caller."""
         if self._inside:
             self._note([])
 
     def waits(self, call: int) -> None:
-        """Somebody waits for the outcome of a call."""
+        """Record a wait for the outcome of a call."""
         if self._inside:
             self._note([WAIT_FOR, call])
 
     @property
     def _inside(self) -> bool:
-        """Whether a step is being taken: between steps there are calls that belong to none."""
+        """Return whether a step runs. Calls between steps belong to none."""
         return self._at > 0
 
     def _note(self, what: list[Any]) -> None:
         self._steps[-1].append((self._moments.now(), what))
 
     def program(self) -> list[list[Any]]:
-        """A step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds of the call itself] and [WAIT_FOR,
-        number of the call], in order: times are medians over the steps that do the same as the last one."""
+        """Return a step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds of the call itself] and
+        [WAIT_FOR, number of the call]. Times are medians over the steps with the same entries as the last one."""
         seconds = self._moments.seconds
         last = [what for _, what in self._steps[-1]]
         alike = [step for step in self._steps if [what for _, what in step] == last]

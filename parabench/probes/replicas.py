@@ -1,7 +1,7 @@
-"""Whether ranks that hold the same parameters still hold the same ones after training.
+"""Check whether replicas of parameters are equal after training.
 
-Data parallel keeps replicas equal to the last bit: every rank updates with the same reduced gradient. A reduction that
-was left out, of one layer or in one late step, sets them apart at once, however small the difference in the loss.
+Data parallel keeps replicas equal to the last bit, because every rank updates with the same reduced gradient. A missing
+reduction, of one layer or in one late step, makes them differ, however small the difference in the loss is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from parabench.strategies.base import ParallelModel, full_tensor
 
-# Elements that are weighted at once: on a device whole models fill, a parameter has no room for copies of 64 bits.
+# Elements that are weighted at once: a full device has no room for 64-bit copies of a parameter.
 PIECE = 2**20
-# Of each size of element the integer that has its bits.
+# {bytes of an element: the integer type with as many}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
 SPREAD = 0x9E3779B97F4A7C15 - 2**64
@@ -60,10 +60,10 @@ def _shard(tensor: DTensor) -> str:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """A 64-bit number of a tensor's bits, on its device: the sum of its elements' bits, each times a weight of its own.
+    """Return a 64-bit checksum of a tensor, on its device: the sum of its elements' bits, each times another weight.
 
-    It wraps around. Weights are odd, which has an inverse modulo 2^64, so one element that differs always shows. They
-    are scattered, so that several do not cancel but by chance; elements that change places have others.
+    It wraps around. Weights are odd and so have an inverse modulo 2^64: one different element always changes the sum.
+    They are scattered, so that several differences cancel only by chance.
     """
     bits = tensor.contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.int64))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

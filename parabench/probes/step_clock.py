@@ -1,14 +1,13 @@
 """The step clock: when each part of each step began, on the clock that all processes of a host share.
 
-Marks live in memory that outlives the rank, so that what a rank measured before it was killed is kept, and a hang shows
-which rank stopped first.
+Marks are in a file that outlives the rank: the measurements of a killed rank are kept, and a hang shows which rank
+stopped first.
 
-On the CPU a moment is a reading of the host's monotonic clock. A CUDA device runs behind the host, so there a moment is
-an event on the device's current stream, and is converted to a reading of the same clock afterwards. Two events that the
-idle device recorded are known on both clocks: one when measuring starts, one when it ends. Moments between them are
-placed linearly, because the two clocks drift apart by tens of microseconds a second.
-
-An event is read against another one near it, because of the grid that `accelerator.elapsed_s` has.
+On the CPU, a moment is a reading of the host's monotonic clock. A CUDA device runs behind the host, so there a moment
+is an event on the device's current stream, which is converted to the host's clock afterwards. Two events of the idle
+device, at the start and at the end, are known on both clocks. Moments between them are placed linearly, because the
+clocks drift apart by tens of microseconds a second. An event is read against a nearby one, because of the grid of
+`accelerator.elapsed_s`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,22 +32,24 @@ from parabench.plan.protocol import Counts
 if TYPE_CHECKING:
     from parabench.strategies.base import StepMarker
 
-# A step is five marks; between them lie data, forward, backward, optimizer.
+T = TypeVar("T", float, npt.NDArray[np.float64])
+Marks = npt.NDArray[np.float64]
+
+# A step has five marks; between them are data, forward, backward, optimizer.
 MARKS = 5
 # The mark with which backward begins.
 BACKWARD = 2
 
-# On CUDA as many steps have events at a time, twice: those of the block before are read, between two steps, and used
-# again. So a launch of a million steps holds some thousand events, and a rank that is killed leaves what it measured.
+# On CUDA, two blocks of this many steps have events. The events of the older block are read between two steps and used
+# again, so that a launch of a million steps holds some thousand events, and a killed rank leaves its measurements.
 BLOCK = 128
 
 
 class StepClock:
-    """`width` marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
+    """A clock with `width` marks a step. On the CPU, a mark is one clock reading; on CUDA, it also records an event.
 
-    GPU work runs behind the host: there a mark is what the device's event says, once it is over, and what the host
-    read when it enqueued the event is kept apart. In a launch that does not finish, marks that the device did not come
-    to stay unknown. `moments` is the clock that events are read by.
+    On CUDA, a mark is the time when the device reached the event. If a launch does not finish, marks that the device
+    did not reach are unknown. `moments` is the clock that events are read by.
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device, width: int = MARKS) -> None:
@@ -56,18 +57,17 @@ class StepClock:
         self.width = width
         self._block = BLOCK * width
         path.write_bytes(b"")
-        self._at = 0
+        self._at = self._room = 0
         self._cuda = device.type == accelerator.TYPE
         self._device = device
         self.moments = Moments(device)
         self._events: list[accelerator.Event] = []
-        # When the host had enqueued each mark; NaN where there is none.
-        self._enqueued: npt.NDArray[np.float64] = np.empty(0)
+        # When the host had enqueued each mark; NaN for missing ones.
+        self._enqueued: Marks = np.empty(0)
         if self._cuda:
-            # How many marks are read, the last event of them, and its seconds by the device's clock.
+            # The number of marks that are read, the last event of them, and its seconds by the device's clock.
             self._read, self._last, self._last_s = 0, self.moments.first, 0.0
             self._reading = threading.Lock()
-        self._room = 0
         self.make_room(steps)
 
     def make_room(self, steps: int) -> None:
@@ -93,13 +93,21 @@ class StepClock:
 
     def mark(self) -> None:
         """Mark the next moment of a step, now."""
-        if not self._cuda:
-            self._view[self._at] = perf_counter()
-        else:
-            if self._at % self._block == 0 and self._at >= 2 * self._block:
-                self._use_again()
-            self._record(self._at)
+        if self._cuda and self._at % self._block == 0 and self._at >= 2 * self._block:
+            self._use_again()
+        self._record(self._at)
         self._at += 1
+
+    def again(self) -> None:
+        """Mark the last moment again, now."""
+        self._record(self._at - 1)
+
+    def _record(self, at: int) -> None:
+        if not self._cuda:
+            self._view[at] = perf_counter()
+            return
+        self._events[at % (2 * self._block)].record(accelerator.current_stream(self._device))
+        self._enqueued[at] = perf_counter()
 
     def skip(self) -> None:
         """Leave out the next moment: forward and backward alternate in this step."""
@@ -117,18 +125,6 @@ class StepClock:
         while self._at > steps * self.width:
             self.forget()
 
-    def again(self) -> None:
-        """Mark the last moment again, now."""
-        at = self._at - 1
-        if self._cuda:
-            self._record(at)
-        else:
-            self._view[at] = perf_counter()
-
-    def _record(self, at: int) -> None:
-        self._events[at % (2 * self._block)].record(accelerator.current_stream(self._device))
-        self._enqueued[at] = perf_counter()
-
     def finish(self) -> None:
         """On CUDA, wait for the device and read every mark, placed between two comparisons of the clocks."""
         if not self._cuda:
@@ -136,20 +132,20 @@ class StepClock:
         self.moments.synchronize()
         self.read(keep=True)
         self.moments.close()
-        self.moments.put_on_host(self._marks[: self._at])
+        marks = self._marks[: self._at]
+        marks[:] = self.moments.on_host(marks - self.moments.begin_s)
 
     def read(self, *, upto: int | None = None, keep: bool = False) -> None:
         """On CUDA, read the marks that the device has reached, without waiting; from any thread.
 
-        With `keep` their events are not used again: other moments are read against them.
+        With `keep`, their events are not used again: other moments are read against them.
         """
         if not self._cuda:
             return
         with self._reading, accelerator.current_on(self._device):
             for at in range(self._read, self._at if upto is None else upto):
                 if not np.isnan(self._enqueued[at]):
-                    slot = at % (2 * self._block)
-                    event = self._events[slot]
+                    event = self._events[at % (2 * self._block)]
                     if not event.query():
                         break
                     self._last_s += elapsed_s(self._last, event)
@@ -160,8 +156,8 @@ class StepClock:
                 self._read = at + 1
 
     def _use_again(self) -> None:
-        """Read the block of steps whose events are to be used again. The device is at most a launch queue behind, so
-        this waits only where steps are that short, and then for steps that are long enqueued."""
+        """Read the block of steps whose events are used again. This waits only if steps are much shorter than the
+        device's queue."""
         upto = self._at - self._block
         slot = (upto - 1) % (2 * self._block)
         with accelerator.current_on(self._device):
@@ -196,8 +192,7 @@ class StepClock:
 
     def begins(self) -> list[float]:
         """Return, after `finish`, the starts of all steps and the end of the last one, in seconds."""
-        marks = self._marks[: self._at].reshape(-1, self.width)
-        return [*marks[:, 0].tolist(), float(marks[-1, -1])]
+        return [*self.came_to(0), float(self._marks[self._at - 1])]
 
     def came_to(self, mark: int) -> list[float]:
         """Return, after `finish`, the second of this mark in each step; NaN if a step has none."""
@@ -233,7 +228,7 @@ def _event() -> accelerator.Event:
     return event
 
 
-def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray[np.float64]:
+def read_marks(path: Path, steps: int | None, width: int = MARKS) -> Marks:
     """Read a rank's marks, shape (steps, width), in seconds; NaN for marks that the rank did not reach.
 
     If the rank itself found out the number of steps, `steps` is None: then it is the number that it made room for.
@@ -253,11 +248,11 @@ def write_counts(folder: Path, rank: int, counts: Counts) -> None:
 
 def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
     """Return (warm-up steps, measured steps) that any of these ranks wrote; None if none did."""
-    told = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)
-    if told is None:
+    written = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)
+    if written is None:
         return None
-    warmup, measured = told.read_text().split()
-    return int(warmup), int(measured)
+    warmup, measured = map(int, written.read_text().split())
+    return warmup, measured
 
 
 # The first pairs of a process create events and modules, and others of the device's users may hold one up.
@@ -301,7 +296,7 @@ class Moments:
     def synchronize(self) -> None:
         """Wait until every moment that was taken is over."""
         if self._first is not None:
-            # Asleep: where several ranks share a device or cores, one that spins takes time from those that compute.
+            # Sleep: if ranks share a device or cores, a rank that spins takes time from those that compute.
             asleep = accelerator.api().Event(blocking=True)
             asleep.record(accelerator.current_stream(self._device))
             with accelerator.current_on(self._device):
@@ -335,15 +330,9 @@ class Moments:
         """{metric: value} of the two clocks, on CUDA after `close`."""
         return self._clock
 
-    def on_host(self, device_s: float) -> float:
+    def on_host(self, device_s: T) -> T:
         """Return the host's time when the device's clock had counted `device_s` since the first anchor."""
-        return self.begin_s + device_s * self._rate
-
-    def put_on_host(self, marks: npt.NDArray[np.float64]) -> None:
-        """Place `marks`, which were read before `close`, as `on_host` does now."""
-        marks -= self.begin_s
-        marks *= self._rate
-        marks += self.begin_s
+        return device_s * self._rate + self.begin_s
 
     def seconds(self, moment: Moment) -> float:
         """Return the host's time at `moment`, in seconds. On CUDA, wait for the device first."""

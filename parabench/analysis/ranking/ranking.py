@@ -25,7 +25,7 @@ from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.errors import UsageError, did_you_mean
-from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
+from parabench.plan.case import DEFAULTS, LABELED, MEANS, Case, fields_of
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import records
 from parabench.strategies import OPTIONAL, Rule, entry_of
@@ -381,7 +381,7 @@ def _more_blocks(effects: Effects, first: str, among: Sequence[str], good: pd.Da
 
 def _default(first: str, cases: Cases, compared: Mapping[str, Candidate]) -> Candidate | None:
     """Return PyTorch's default at the world size and batch of `first`; `None` if it has no number."""
-    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELLED)}
+    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELED)}
     usual |= {name: cases[first][name] for name in ("world_size", "global_batch")}
     same = (case for case, row in cases.items() if all(_value(row[name]) == usual[name] for name in usual))
     return next((compared[case] for case in same if case in compared), None)

@@ -35,7 +35,7 @@ def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
     ("arguments", "said"),
     [
         ([], "how many ranks? give --world-size 8"),
-        (["--world-size", "8,,16"], "--world-size '8,,16' is not a number of ranks"),
+        (["--world-size", "8,,16"], "world_size='8,,16': '' is not a value of world_size"),
         (["--world-size", "3"], "world size 3 does not fill nodes of 2 ranks"),
         (["--world-size", "8", "--set", "strategy"], "--set 'strategy': give AXIS=VALUE"),
         (["--world-size", "8", "--set", "strategy=nope"], "what ranks of 'nope' compute was not measured; use ddp"),

@@ -116,9 +116,8 @@ def test_quick_on_one_gpu_plans_few_launches():
 @pytest.mark.parametrize("name", shipped())
 def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
     if gpus == 1 and name in ("algorithms", "bucket_size"):  # they ask about ranks that talk
-        with pytest.raises(UsageError, match="nothing to run; world_size 2 is larger than the 1 device") as refused:
+        with pytest.raises(UsageError, match="nothing to run; world_size 2 is larger than the 1 device"):
             planned(with_gpus(gpus), suite=name)
-        assert str(refused.value).endswith("It asks about several GPUs; on one, `parabench run quick` has a question")
     else:
         assert planned(with_gpus(gpus), suite=name).cases
 

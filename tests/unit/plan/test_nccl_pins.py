@@ -43,14 +43,14 @@ def case(algorithm: str, strategy: str = "ddp", **fields: Any) -> Case:
 @pytest.mark.parametrize(
     ("pinned", "said"),
     [
-        (case("nvlstree"), "nvlstree between nodes only, and here are 4 ranks on one node; use nccl:nvls"),
+        (case("nvlstree"), "nvlstree between nodes only, and here are 4 ranks on one node; use native"),
         (case("collnetchain"), "collnetchain between nodes only"),
         (case("pat", "fsdp"), "pat for one GPU a node only, and here are 4 ranks on one node"),
-        (case("pat", "fsdp", nodes=4), "pat for sums, not for averages, and reduce_scatter averages here"),
-        (case("nvls", "fsdp"), "nvls for sums, not for averages, and reduce_scatter averages here"),
-        (case("nvlstree", "hsdp", nodes=2, ranks_per_node=2), "nvlstree for sums, not for averages, and all_reduce"),
-        (case("tree", "fsdp"), "tree for all_reduce only, and fsdp calls all_gather, reduce_scatter"),
-        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, and ddp calls all_reduce"),
+        (case("pat", "fsdp", nodes=4), "pat for sums, not for averages, as in reduce_scatter"),
+        (case("nvls", "fsdp"), "nvls for sums, not for averages, as in reduce_scatter"),
+        (case("nvlstree", "hsdp", nodes=2, ranks_per_node=2), "nvlstree for sums, not for averages, as in all_reduce"),
+        (case("tree", "fsdp"), "tree for all_reduce only, and this case calls all_gather, reduce_scatter"),
+        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, and this case calls all_reduce"),
         # Their layers are shared inside a node, whatever lies between the groups.
         (case("nvlstree", "tp_ddp", nodes=2, tp_size=2), "nvlstree between nodes only, and here are 2 ranks on one"),
     ],
@@ -166,7 +166,7 @@ def one_gpu(version: tuple[int, ...] | None, shares: bool) -> Machine:
         (one_gpu((2, 30, 7), shares=False), "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"),
         (
             one_gpu((2, 28, 9), shares=True),
-            "NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30 or later, and here is NCCL 2.28.9",
+            "NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL 2.30 or later (here is NCCL 2.28.9)",
         ),
         (one_gpu((2, 30, 7), shares=True), None),
         (one_gpu(None, shares=True), None),

@@ -95,9 +95,9 @@ def test_captured_calls_are_nccls_own(tmp_path):
     assert [case.algorithm for case in asked(op="all_reduce", algorithm="native,nccl:ring").cases] == [
         "native", "nccl:ring",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="--graph captures NCCL's own calls, and ring is made of many"):
+    with pytest.raises(UsageError, match="--graph captures NCCL's own calls, and here ring runs over nccl"):
         asked(algorithm="ring")
-    with pytest.raises(UsageError, match="--graph captures NCCL's kernels, and the backend here is gloo"):
+    with pytest.raises(UsageError, match="--graph captures NCCL's own calls, and here native runs over gloo"):
         asked(backend="gloo")
 
 
