@@ -1,4 +1,4 @@
-"""What the page's script draws from: every case and every launch of a session of trainings, embedded once."""
+"""The data of the page's script: every case and every launch of a training session, embedded once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parabench.report.page import declared, packed
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
 
-# By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are
-# left out; the fields of a work come after these.
+# The filters, in the order of the bar, with their names. Those in which cases do not differ are left out; the fields of
+# a workload come after these.
 FILTERS = {
     "strategy": "Strategy",
     "algorithm": "Algorithm",
@@ -27,7 +27,7 @@ FILTERS = {
     "status": "Status",
 }
 
-# Heads of columns of a file that are called otherwise, or less exactly, inside of the page.
+# Heads of columns in a file whose names on the page are different or less exact.
 _CSV_HEADS = {
     "low_s": "step_fastest_launch_s", "high_s": "step_slowest_launch_s", "p90_s": "step_p90_s",
     "plus_minus_s": "step_time_plus_minus_s", "tokens_per_s": "throughput_per_s",
@@ -47,7 +47,7 @@ LAUNCH_COLUMNS = (
 
 
 def case_columns_shown(unit: str, margins: bool) -> list[Column]:
-    """Of the table of all cases, whose throughput counts `unit`; with a ± where one is known."""
+    """Return the columns of the table of all cases, whose throughput counts `unit`; with a ± if one is known."""
     return [
         Column("Case", "label", "case"),
         Column("Status", "status", "status"),
@@ -67,52 +67,44 @@ def page_data(seen: SessionData) -> dict[str, Any]:
 
     - `cases`: `page_cases` with the command that runs each again, and its bucket sizes.
     - `launches`: `page_launches` with the row of the `case`, or None.
-    - `parts`: [column, name] of the parts of a step. `tables`, `filters`, `findings`: see the functions that return
-      them.
+    - `findings`: those of one case each, with its row `case`, and without its label.
+    - `parts`: [column, name] of the parts of a step.
+    - `filters`: [column, name] of the fields in which cases differ.
+    - `tables`: see `declared`.
     """
     cases, launches = seen.once(page_cases), seen.once(page_launches)
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     again = rerun_of(seen.session)
     sizes = launches[launches["bucket_bytes"] != ""].groupby("case_id")["bucket_bytes"].first()
-    table = cases.drop(columns=["heading", "compared", "front", "hover", "shown"]).assign(
+    table = cases.drop(columns=["heading", "compared", "front", "hover", "shown", "work", "unit"]).assign(
         bucket_bytes=cases["case_id"].map(sizes),
         rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{unit}/s" for unit in cases["unit"]],
     )
     launches = launches.assign(case=launches["case_id"].map(rows))
-    units, margins = " or ".join(dict.fromkeys(cases["unit"])), bool(cases["plus_minus_s"].notna().any())
-    return {
-        "cases": packed(table),
-        "launches": packed(launches),
-        "tables": {
-            "cases": declared(
-                case_columns_shown(units, margins),
-                [str(name) for name in table if name not in ("work", "rerun", "unit")],
-                lambda name: _CSV_HEADS.get(name, name),
-                "step_time_s",
-            ),
-            "launches": declared(
-                LAUNCH_COLUMNS,
-                [str(name) for name in launches if name != "case"],
-                lambda name: _CSV_HEADS.get(name, name),
-            ),
-        },
-        "filters": _filters(cases),
-        "parts": list(STEP_PARTS.items()),
-        "findings": packed(_findings(seen, rows)),
-    }
-
-
-def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:
-    further = {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
-    return [(name, title) for name, title in (FILTERS | further).items() if cases[name].nunique(dropna=False) > 1]
-
-
-def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
-    """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
-    own = [
+    units, margins = " or ".join(cases["unit"].unique()), bool(cases["plus_minus_s"].notna().any())
+    findings = [
         (rows[each.case_id], each.code, each.message.removeprefix(f"{seen.labels[each.case_id]}: "), each.advice)
         for each in all_findings(seen.results, seen.session, seen.once(session_warnings))
         if each.case_id is not None and each.case_id in rows
     ]
-    return pd.DataFrame(own, columns=["case", "code", "message", "advice"])
+    names = FILTERS | {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
+    return {
+        "cases": packed(table),
+        "launches": packed(launches),
+        "tables": {
+            "cases": declared(case_columns_shown(units, margins), _csv(table, "rerun"), _head, "step_time_s"),
+            "launches": declared(LAUNCH_COLUMNS, _csv(launches, "case"), _head),
+        },
+        "filters": [(name, title) for name, title in names.items() if cases[name].nunique(dropna=False) > 1],
+        "parts": list(STEP_PARTS.items()),
+        "findings": packed(pd.DataFrame(findings, columns=["case", "code", "message", "advice"])),
+    }
+
+
+def _csv(table: pd.DataFrame, without: str) -> list[str]:
+    return [str(name) for name in table if name != without]
+
+
+def _head(name: str) -> str:
+    return _CSV_HEADS.get(name, name)

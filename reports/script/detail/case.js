@@ -25,12 +25,12 @@ const copyButton = (pre) => {
 };
 
 const numbersOf = (row) => {
-  const unit = cases.unit[row];
+  const unit = cases.throughput_unit[row];
   const sure = known(cases.plus_minus_s[row]);
   const told = [
     [`step time, ${cases.statistic[row]}`, say.ms(cases.step_time_s[row]), "ms", cases.step_time_s[row], sure && marginMs(row)],
     ["90th percentile of steps", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
-    ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row], sure && marginRate(row)],
+    ["throughput", say.rate(cases.tokens_per_s[row]), unit, cases.tokens_per_s[row], sure && marginRate(row)],
     ["peak memory", say.mib(cases.peak_memory_bytes[row]), "MiB", cases.peak_memory_bytes[row]],
   ];
   const numbers = element("dl", { class: "numbers" }, ...told.map(([name, value, unitOf, number, margin]) => element(

@@ -110,7 +110,6 @@ def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     assert Page(page).text.count("Ranking") == 1
     assert list(figures(page))[:2] == ["ranking-0", "ranking-1"]
     assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
-    assert found["cases"]["work"] == [0, 1, 0, 1]
 
 
 def test_a_gpu_session_shows_torch_and_nvml_memory(tmp_path):
