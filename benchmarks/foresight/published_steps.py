@@ -143,8 +143,8 @@ def _ddp(table: Table, gpus: int, work_s: float) -> Program:
     if table.root:
         gradients.append(Gradient(round(table.root * table.reduced), ready))
     events = (
-        Event(PART, part="forward"), Event(WORK, seconds=(sum(forward) + head) * work_s),
-        Event(PART, part=BACKWARD), Event(WORK, seconds=ready), Event(PART, part=OPTIMIZER),
+        Event(PART, "forward"), Event(WORK, (sum(forward) + head) * work_s),
+        Event(PART, BACKWARD), Event(WORK, ready), Event(PART, OPTIMIZER),
     )  # fmt: skip
     return Program(gpus, events, tuple(gradients)).with_caps(table.caps)
 
@@ -165,7 +165,7 @@ class _Sharded:
         sizes, root = [size for size, _ in self.table.units], self.table.root
         forward, backward, head, head_backward = _shares(self.table)
         last = len(sizes) - 1
-        yield Event(PART, part="forward")
+        yield Event(PART, "forward")
         yield self._gather(root)
         yield self._gather(sizes[0])
         yield self._wait(1)
@@ -175,7 +175,7 @@ class _Sharded:
                 yield self._gather(sizes[at + 1])
             yield self._work(forward[at])
         yield self._work(head)
-        yield Event(PART, part=BACKWARD)
+        yield Event(PART, BACKWARD)
         again = self.table.strategy == FULL_SHARD
         gathered = self.calls
         if again:
@@ -183,14 +183,14 @@ class _Sharded:
         yield self._work(head_backward)
         for at in range(last, -1, -1):
             if again:
-                yield Event(WAIT_FOR, waits=gathered)
+                yield Event(WAIT_FOR, gathered)
                 gathered = self.calls
                 if at:
                     yield self._gather(sizes[at - 1])
             yield self._work(backward[at])
             yield self._reduce(sizes[at])
         yield self._reduce(root)
-        yield Event(PART, part=OPTIMIZER)
+        yield Event(PART, OPTIMIZER)
 
     def _gather(self, parameters: int) -> Event:
         return self._call("all_gather", parameters * self.table.gathered)
@@ -200,11 +200,11 @@ class _Sharded:
 
     def _call(self, op: str, size: float) -> Event:
         self.calls += 1
-        return Event(CALL, call=Call(op, round(size), Group(self.gpus)))
+        return Event(CALL, Call(op, round(size), Group(self.gpus)))
 
     def _wait(self, before: int) -> Event:
         """Wait for the newest call but `before`."""
-        return Event(WAIT_FOR, waits=self.calls - 1 - before)
+        return Event(WAIT_FOR, self.calls - 1 - before)
 
     def _work(self, share: float) -> Event:
-        return Event(WORK, seconds=share * self.work_s)
+        return Event(WORK, share * self.work_s)

@@ -19,7 +19,7 @@ from parabench.analysis.prediction.base import Base, Computed, computed_of, sess
 from parabench.analysis.prediction.links import Row, measured_rows
 from parabench.analysis.prediction.program import Event, Program, program_of
 from parabench.plan.case import DEFAULTS, Case
-from parabench.store.record import CALL, PART, WAIT_FOR, WORK
+from parabench.store.record import CALL
 from parabench.store.results import load
 
 FILE = Path(__file__).with_name("recorded.json")
@@ -102,11 +102,10 @@ def _events(program: Program) -> tuple[list[Any], list[Any]]:
     """Return the events and gradients as `program_of` reads them."""
 
     def written(event: Event) -> list[Any]:
-        if event.call is not None:
-            size, stride, first = event.call.group
-            return [CALL, event.call.op, event.call.bytes, [first + at * stride for at in range(size)], 0.0]
-        last = {WORK: _rounded(event.seconds), PART: event.part, WAIT_FOR: event.waits}[event.kind]
-        return [event.kind, last]
+        if event.kind != CALL:
+            return [event.kind, _rounded(event.value)]
+        op, size, (ranks, stride, first) = event.value
+        return [CALL, op, size, [first + at * stride for at in range(ranks)], 0.0]
 
     gradients = [["", each.bytes, _rounded(each.ready_s)] for each in program.gradients]
     return [written(event) for event in program.events], gradients

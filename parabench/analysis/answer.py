@@ -35,13 +35,11 @@ class Answer:
     Args:
         sentences: The conclusions, the most important one first.
         tables: Data frames by name, with the columns that the documentation of the command lists.
-        figures: Plotly's JSON by name, {"data": traces, "layout": ...}.
         warnings: Problems that may affect the answer, each with a code and advice.
     """
 
     sentences: tuple[str, ...]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    figures: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     warnings: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from parabench.errors import runs as runs
 from parabench.store.record import MIB, Finding
@@ -263,3 +264,24 @@ def listed(items: Iterable[str], most: int = 6) -> str:
 def when(utc: str) -> str:
     """'2026-01-31 14:05 UTC' from ISO 8601."""
     return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc
+
+
+# The formats of `filled` for numbers with their units.
+WITH_UNITS: dict[str, Callable[[float], str]] = {"percent": percent, "ms": milliseconds, "mib": mebibytes}
+
+
+class _Template(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("#"):
+            return count(int(value), format_spec[1:])
+        if format_spec in WITH_UNITS:
+            return WITH_UNITS[format_spec](value)
+        return str(super().format_field(value, format_spec))
+
+
+def filled(template: str, values: Mapping[Any, Any]) -> str:
+    """Return a template such as '{label}: {n:#launch} took {mean_s:ms}' with its values.
+
+    `#thing` counts things (`count`); the other formats are those of WITH_UNITS and of Python.
+    """
+    return _Template().vformat(template, (), values)

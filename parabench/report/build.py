@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from parabench.analysis import format
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import next_command, of_turns
-from parabench.analysis.session import Session, SessionData, data_of, holds, select_session
+from parabench.analysis.session import SessionData, data_of, holds, select_session
 from parabench.analysis.step import summary
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -48,8 +46,7 @@ def _links(seen: SessionData) -> Section | None:
 
 
 def _history(seen: SessionData) -> Section | None:
-    """Only where the store has other sessions: else the statistics of histories, which take time to import, are not
-    needed."""
+    """Return the section of histories, whose statistics take time to import, if the database has other sessions."""
     if len(seen.results.listed) < 2:
         return None
     from parabench.report.sections.history import history_section
@@ -58,7 +55,7 @@ def _history(seen: SessionData) -> Section | None:
 
 
 def _prediction(seen: SessionData) -> Section | None:
-    """Only where the store tells what ranks compute alone: else what predictions take to import is not needed."""
+    """Return the section of predictions, which take time to import, if the database has compute-only launches."""
     if not holds(seen.results, "compute"):
         return None
     from parabench.report.sections.prediction import prediction_section
@@ -109,16 +106,14 @@ def section_makers(seen: SessionData) -> Makers:
 
 
 def training_tabs(seen: SessionData) -> list[Tab]:
-    """The tabs that have something to show of the session."""
-    return shown(
-        Tab(name, title, tuple(section for make in makers.values() if (section := make(seen)) is not None))
-        for name, (title, makers) in TABS.items()
-    )
+    """Return the tabs that have something to show of the session."""
+    made = {name: (title, [make(seen) for make in makers.values()]) for name, (title, makers) in TABS.items()}
+    return shown(Tab(name, title, tuple(filter(None, sections))) for name, (title, sections) in made.items())
 
 
 def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:
-    """Write the report of a session (default: the newest) to the file `out`, whole or not at all. What
-    `template_folder` holds of the files of `reports/` stands for ours.
+    """Write the report of a session (default: the newest) to the file `out`, whole or not at all. Files of
+    `template_folder` replace those of `reports/`.
 
     Raises UsageError for no such session, when a template is wrong, or when `out` cannot be written.
     """
@@ -143,7 +138,7 @@ def conclusions(results: Results) -> list[str]:
 
 
 def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:
-    """The page as text."""
+    """Return the page as text."""
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         from parabench.report.views import collectives
@@ -154,9 +149,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
 
         return recorded.render(results, chosen, template_folder)
     seen = data_of(results, chosen)
-    launches, cases = seen.numbers, seen.cases
-    answers = seen.once(spots)
-    own = launches[launches["repetition"] >= FIRST_BLOCK]
+    launches, answers = seen.numbers, seen.once(spots)
     return render_page(
         "report.html",
         chosen,
@@ -170,24 +163,25 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         of_turns=of_turns(seen),
         held=compared(seen.once(case_states)),
         next=next_command(seen, answers, HIDDEN),
-        trust=_trust(chosen, own),
+        trust=_trust(seen),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
-        statistics=sorted(set(cases["statistic"])),
+        statistics=sorted(seen.cases["statistic"].unique()),
         findings=finding_groups(results, chosen, seen.once(session_warnings), seen.labels),
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )
 
 
-def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
-    """How much stands behind the answers: launches, good ones, those that succeeded without a
-    number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
+def _trust(seen: SessionData) -> dict[str, int]:
+    """Return the numbers of launches, good ones, those that succeeded without a number (`numberless`), cases, blocks,
+    steps of a launch, and skipped cases."""
+    own = seen.numbers[seen.numbers["repetition"] >= FIRST_BLOCK]
     good = own[own["counted"]]
     return {
         "launches": len(own),
         "good": len(good),
         "numberless": int((own["status"] == Status.OK).sum()) - len(good),
-        "skipped": len(session.plan.get("skipped") or []),
+        "skipped": len(seen.session.plan.get("skipped") or []),
         "cases": int(own["case"].nunique()),
         "blocks": int(good["repetition"].nunique()),
         "steps": int(good["n_steps"].median()) if len(good) else 0,

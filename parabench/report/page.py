@@ -13,6 +13,7 @@ import math
 import posixpath
 import re
 import shlex
+import shutil
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -198,17 +199,19 @@ class Look:
         if folder is not None:
             check_folder(folder)
         self._folder = folder
-        self._sources: set[str] = set()
+
+    def _place(self, name: str) -> Path:
+        """Return the file with a name below `reports/`."""
+        own = None if self._folder is None else self._folder / name
+        return own if own is not None and own.is_file() else shipped_folder("reports") / name
 
     def asset(self, name: str) -> str:
         """Return the text of a file by its name below `reports/`."""
-        own = None if self._folder is None else self._folder / name
+        place = self._place(name)
         try:
-            if own is not None and own.is_file():
-                return own.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{own} cannot be read: {error}; make it a file of UTF-8 text") from error
-        return (shipped_folder("reports") / name).read_text(encoding="utf-8")
+            return place.read_text(encoding="utf-8")
+        except (PermissionError, UnicodeDecodeError) as error:
+            raise UsageError(f"{place} cannot be read: {error}; make it a file of UTF-8 text") from error
 
     def script(self) -> str:
         """Return the page's own script."""
@@ -235,28 +238,20 @@ class Look:
             if self._folder is None:
                 raise
             why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
+            frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+            if isinstance(error, jinja2.TemplateSyntaxError):
+                frames.append((error.filename or template, error.lineno))
+            places = [f"{name}, line {line}" for name, line in frames if name.endswith(".html")]
             raise UsageError(
-                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; fix it"
+                f"a template of {self._folder} cannot be used: {(places or [template])[-1]}: {why}; fix it"
             ) from error
         # Half characters, which a database's JSON can hold, cannot be written to a file.
         return page.encode("utf-8", "replace").decode("utf-8")
 
-    def _place(self, error: Exception, template: str) -> str:
-        """Return the template and the line of an error, if Jinja knows them."""
-        if isinstance(error, jinja2.TemplateSyntaxError):
-            return f"{error.filename}, line {error.lineno}"
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in self._sources]
-        return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else template
-
     def _source(self, name: str) -> tuple[str, str, None] | None:
         """Return the text and the path of a template for Jinja."""
-        own = None if self._folder is None else self._folder / name
-        where = str(own) if own is not None and own.is_file() else f"reports/{name}"
-        self._sources.add(where)
-        try:
-            return self.asset(name), where, None
-        except OSError:
-            return None
+        place = self._place(name)
+        return (self.asset(name), str(place), None) if place.is_file() else None
 
 
 @cache
@@ -285,9 +280,8 @@ def copy_to(folder: Path) -> None:
         raise UsageError(f"{folder / there[0]} exists and is not written over; give another folder to --copy-templates")
     try:
         for name in names():
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text((shipped_folder("reports") / name).read_text(encoding="utf-8"), encoding="utf-8")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(shipped_folder("reports") / name, folder / name)
     except OSError as error:
         raise UsageError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}; "
@@ -309,22 +303,20 @@ def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
     other, and for imports and exports of another form.
     """
     parts: dict[str, str] = {}
-    started: set[str] = set()
 
-    def add(path: str, importer: str) -> None:
+    def add(path: str, importers: tuple[str, ...]) -> None:
         if path in parts:
             return
-        if path in started:
-            raise UsageError(f"{importer} imports {path}, which imports it; move what both need to a third module")
-        started.add(path)
+        if path in importers:
+            raise UsageError(f"{importers[-1]} imports {path}, which imports it; move what both need to a third module")
         try:
             text = read(path)
         except FileNotFoundError:
-            raise UsageError(f"{importer} imports {path}, which does not exist; correct the path") from None
+            raise UsageError(f"{importers[-1]} imports {path}, which does not exist; correct the path") from None
 
         def constants(found: re.Match[str]) -> str:
             imported = posixpath.normpath(posixpath.join(posixpath.dirname(path), found[2]))
-            add(imported, path)
+            add(imported, (*importers, path))
             named = ", ".join(re.findall(r"[\w$]+", found[1]))
             return f'const {{ {named} }} = modules["{imported}"];'
 
@@ -337,5 +329,5 @@ def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
         exports = ", ".join(sorted(_EXPORT.findall(text)))
         parts[path] = f'modules["{path}"] = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n'
 
-    add(entry, "")
+    add(entry, ())
     return '"use strict";\nsetTimeout(() => {\nconst modules = {};\n' + "".join(parts.values()) + "});\n"

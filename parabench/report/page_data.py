@@ -1,4 +1,4 @@
-"""What the page's script draws from: every case and every launch of a session of trainings, embedded once."""
+"""The data of the page's script: every case and every launch of a training session, embedded once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
 from parabench.report.spec import Column
 
-# By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are
-# left out; the fields of a work come after these.
+# The filters, in the order of the bar, with their names. Those in which cases do not differ are left out; the fields of
+# a workload come after these.
 FILTERS = {
     "strategy": "Strategy",
     "algorithm": "Algorithm",
@@ -23,7 +23,7 @@ FILTERS = {
     "status": "Status",
 }
 
-# Heads of columns of a file that are called otherwise, or less exactly, inside of the page.
+# Heads of columns in a file whose names on the page are different or less exact.
 _CSV_HEADS = {
     "low_s": "step_fastest_launch_s", "high_s": "step_slowest_launch_s", "p90_s": "step_p90_s",
     "plus_minus_s": "step_time_plus_minus_s", "tokens_per_s": "throughput_per_s",
@@ -45,7 +45,7 @@ LAUNCH_COLUMNS = (
 
 
 def case_columns_shown(unit: str, margins: bool) -> list[Column]:
-    """Of the table of all cases, whose throughput counts `unit`; with a ± where one is known."""
+    """Return the columns of the table of all cases, whose throughput counts `unit`; with a ± if one is known."""
     return [
         Column("Case", "label", "case"),
         Column("Status", "status", "status"),
@@ -63,9 +63,10 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 def page_data(seen: SessionData) -> dict[str, Any]:
     """Return the data of a training's page as JSON.
 
-    - `cases`: `page_cases` with bucket sizes.
+    - `cases`: `page_cases` with bucket sizes; `details` is whether the page has details of each.
     - `launches`: `page_launches` with the row of the `case`, or None.
-    - `tables` and `filters`: see the functions that return them. `details` is whether cases have details.
+    - `filters`: [column, name] of the fields in which cases differ.
+    - `tables`: see `declared`.
     """
     cases, launches = seen.once(page_cases), seen.once(page_launches)
     rows = {case: i for i, case in enumerate(cases["case_id"])}
@@ -75,30 +76,19 @@ def page_data(seen: SessionData) -> dict[str, Any]:
         throughput_unit=[f"{unit}/s" for unit in cases["unit"]],
     )
     launches = launches.assign(case=launches["case_id"].map(rows))
-    units, margins = " or ".join(dict.fromkeys(cases["unit"])), bool(cases["plus_minus_s"].notna().any())
+    units, margins = " or ".join(cases["unit"].unique()), bool(cases["plus_minus_s"].notna().any())
+    names = FILTERS | {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
     return {
         "cases": packed(table),
         "launches": packed(launches),
         "tables": {
-            "cases": declared(
-                case_columns_shown(units, margins),
-                table,
-                map(str, table),
-                lambda name: _CSV_HEADS.get(name, name),
-                "step_time_s",
-            ),
-            "launches": declared(
-                LAUNCH_COLUMNS,
-                launches,
-                [str(name) for name in launches if name != "case"],
-                lambda name: _CSV_HEADS.get(name, name),
-            ),
+            "cases": declared(case_columns_shown(units, margins), table, map(str, table), _head, "step_time_s"),
+            "launches": declared(LAUNCH_COLUMNS, launches, map(str, launches.drop(columns="case")), _head),
         },
-        "filters": _filters(cases),
+        "filters": [(name, title) for name, title in names.items() if cases[name].nunique(dropna=False) > 1],
         "details": True,
     }
 
 
-def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:
-    further = {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
-    return [(name, title) for name, title in (FILTERS | further).items() if cases[name].nunique(dropna=False) > 1]
+def _head(name: str) -> str:
+    return _CSV_HEADS.get(name, name)

@@ -19,9 +19,6 @@ from parabench.strategies import OPTIONAL, entry_of
 # These are set for each case whose strategy has them, even if all cases agree: a suite may tie them to a strategy, and
 # `--set` frees what it ties.
 ALWAYS = ("strategy", "algorithm", "bucket_mib", "world_size", "global_batch")
-# The text for a value that is not set, and the axes that are paths, where a comma is written `\\,`.
-UNSET = {name: each.field.unset for name, each in declared(Case).items() if each.field.unset}
-PATHS = tuple(name for name, each in declared(Case).items() if each.field.path)
 # Options of `parabench run` and `parabench ab` that take no value.
 _FLAGS = {each.field.option for each in option_fields(Protocol).values() if each.type is bool}
 _FLAGS |= {"--until-decided", "--resume", "--links", "--dry-run"}
@@ -43,8 +40,8 @@ def rerun_of(session: Session) -> Callable[[Case], str]:
     def command(case: Case) -> str:
         if case.strategy not in strategies:
             return ""
-        cells = {name: value for name, value in case.cells().items() if name in names and _has(case, name)}
-        sets = [word for name, value in cells.items() for word in ("--set", f"{name}={_text(name, value)}")]
+        cells = case.cells()
+        sets = [word for name in names if _has(case, name) for word in ("--set", f"{name}={_text(name, cells[name])}")]
         return shlex.join(["parabench", "run", suite, *sets, *options])
 
     return command
@@ -58,12 +55,14 @@ def _has(case: Case, axis: str) -> bool:
 
 
 def _text(name: str, value: Any) -> str:
+    """Return a value as `--set` reads it; a comma in a path is written `\\\\,`."""
+    field = declared(Case)[name].field
     if value is None or value == "":
-        return UNSET[name]
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text.replace(",", r"\,") if name in PATHS else text
+        return field.unset
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+    return text.replace(",", r"\,") if field.path else text
 
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""A part of a page: words, figures, tables; and the tab that it stands in."""
+"""The parts of a page: tabs with sections, which have sentences, figures and tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from parabench.plan.collective_case import size_text
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB, UNCOUNTED, Status
 from parabench.store.results import records
+
+# A cell whose value is unknown or does not apply.
+DASH = "–"
+# Besides the lightest; more are not distinguishable.
+SHADES = 4
+# More rows of a table are not read, and slow a browser.
+MOST_ROWS = 300
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,6 @@ class Table:
     closed: bool = True
     note: str = ""
     cases: tuple[str, ...] = ()
-
-
-# In a cell for what is unknown, or is not there.
-DASH = "–"
-# Besides the lightest; more are not told apart.
-SHADES = 4
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Section:
 # By id, the functions that make sections; `None` if the session has nothing for a section.
 Makers = Mapping[str, Callable[[SessionData], Section | None]]
 
-# Tabs that stand on a page whatever was measured: its template fills them.
+# Tabs that every page has: their templates fill them.
 ALWAYS = ("answer", "trust", "environment", "data")
 
 
@@ -91,7 +92,7 @@ class Tab:
 
 
 def shown(tabs: Iterable[Tab]) -> list[Tab]:
-    """The tabs that have something to show."""
+    """Return the tabs that have something to show."""
     return [tab for tab in tabs if tab.sections or tab.id in ALWAYS]
 
 
@@ -105,34 +106,36 @@ def nothing_counted(seen: SessionData) -> str:
     return f"{seen.why_none}, so there is nothing to draw." if seen.counted.empty else ""
 
 
-# Nobody reads more rows of a table, and a browser is slow with them.
-MOST_ROWS = 300
+def _scaled(factor: float, significant: int = 3) -> Callable[[float], str]:
+    return lambda value: format.digits(value * factor, significant)
 
 
-def _or_dash(say: Callable[..., str]) -> Callable[[float | None], str]:
-    return lambda value: say(value) if format.known(value) else DASH
-
-
-# How numbers are said in a cell, by the names that columns, templates and the page's script share; unknown is a dash.
-_SAID: dict[str, Callable[..., str]] = {
+# The formats of known numbers in cells, by the names that columns, templates and the page's script share. Links are
+# measured less exactly.
+_KNOWN: dict[str, Callable[[float], str]] = {
     "digits": format.digits,
     "count": "{:,.0f}".format,
     "ratio": "{:.2f}".format,
     "percent": format.percent,
     "rate": format.rate,
-    "ms": lambda seconds: format.digits(seconds * 1e3),
-    "us": lambda seconds: format.digits(seconds * 1e6),
+    "ms": _scaled(1e3),
+    "us": _scaled(1e6),
     "seconds": lambda seconds: f"{format.digits(seconds)} s",
-    "mib": lambda count: format.digits(count / MIB),
-    "gb": lambda count: format.digits(count / GB),
-    # Of links, which are measured less exactly.
-    "about_us": lambda seconds: format.digits(seconds * 1e6, 2),
-    "about_gb": lambda count: format.digits(count / GB, 2),
+    "mib": _scaled(1 / MIB),
+    "gb": _scaled(1 / GB),
+    "about_us": _scaled(1e6, 2),
+    "about_gb": _scaled(1 / GB, 2),
     "signed": format.signed,
     "times": format.times,
 }
-FORMATS: dict[str, Callable[[float | None], str]] = {name: _or_dash(say) for name, say in _SAID.items()}
-# Of columns that are in words already: these stand to the left, those to the right, as numbers do.
+
+
+def _or_dash(text: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: text(value) if format.known(value) else DASH
+
+
+FORMATS = {name: _or_dash(text) for name, text in _KNOWN.items()}
+# Formats of columns of words, which are aligned to the left, or to the right as numbers are.
 TEXT, WORDED = "text", "worded"
 
 
@@ -153,12 +156,12 @@ class Column:
 
     def cell(self, row: Any) -> str:
         """Return the text of this column for a row, which is a mapping or an object."""
-        value = self.value(row) if callable(self.value) else _at(row, self.value)
         if self.format == WORDED and self.beside:
             return str(_at(row, self.beside[0]) or DASH)
-        if self.format not in FORMATS:
-            return self.unknown if value is None else str(value)
-        return FORMATS[self.format](value) if format.known(value) else self.unknown
+        value = self.value(row) if callable(self.value) else _at(row, self.value)
+        if self.format in FORMATS:
+            return FORMATS[self.format](value) if format.known(value) else self.unknown
+        return self.unknown if value is None else str(value)
 
     def rich(self, row: Mapping[Any, Any]) -> Cell:
         """Return the cell of a row in a table that the page's script fills."""
@@ -219,7 +222,7 @@ def _at(row: Any, path: str) -> Any:
     return row
 
 
-# A case by its name, which says where it is not ranked.
+# The name of a case, with a note if it is not ranked.
 MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
 
 

@@ -115,7 +115,7 @@ def test_best_answers_as_the_command_does(session: LoadedSession) -> None:
 def test_best_has_the_warnings_of_the_session(tmp_path: Path) -> None:
     fake.write(tmp_path / "results.db", [fake.launch(fake.case())])
     (warning,) = parabench.load(tmp_path).best().warnings
-    assert warning.message.startswith("Every case: fewer than 3 successful launches, ")
+    assert "fewer than 3 successful launches, " in warning.message
 
 
 def test_figures_of_collectives(collectives: LoadedSession) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from parabench.analysis import format
@@ -17,6 +16,11 @@ from parabench.plan.protocol import BY_STEPS_OR_TIME
 
 HARDWARE, SOFTWARE = "hardware", "software"
 NOT_RECORDED = "not recorded"
+
+_HARDWARE_FACTS = ("devices", "driver", "cpu", "cores", "cluster", "nodes", "host", "os")
+# The facts that alone can explain another step time: always, on CUDA, and on the CPU.
+_MATTERS = {"": {"torch", "cuda", "cluster", "nodes"}, accelerator.TYPE: {"devices", "driver", "nccl"}}
+_MATTERS["cpu"] = {"cpu", "cores"}
 
 
 @dataclass(frozen=True)
@@ -51,61 +55,42 @@ class Difference:
 def session_facts(sessions: Sequence[Session], devices: set[str]) -> Iterator[Fact]:
     """Yield the facts that could explain a difference between sessions that computed on `devices` (cpu, cuda or both).
 
-    These matter: torch and CUDA; on CUDA, the devices, their driver and NCCL; on the CPU, its name and cores; the nodes
-    of a cluster.
+    _MATTERS has those that matter.
     """
-    on_cuda, on_cpu = accelerator.TYPE in devices, "cpu" in devices
-
-    def fact(kind: str, name: str, say: Callable[[Session], Any], matters: bool = False) -> Fact:
-        return Fact(kind, name, tuple(map(say, sessions)), matters)
-
-    def known(*names: str) -> Callable[[Session], str | None]:
-        return lambda session: session.known(*names)
-
-    def names_in(group: str) -> list[str]:
-        return sorted({name for session in sessions for name in session.environment.get(group) or {}})
-
-    yield fact(HARDWARE, "devices", lambda of: _device_kinds(of.environment), on_cuda)
-    yield fact(HARDWARE, "driver", known("driver", "version"), on_cuda)
-    yield fact(HARDWARE, "cpu", known("cpu"), on_cpu)
-    yield fact(HARDWARE, "cores", known("cores"), on_cpu)
-    if any(several_nodes(session.environment) for session in sessions):
-        yield fact(HARDWARE, "cluster", lambda of: cluster_said(of.environment), True)
-        yield fact(HARDWARE, "nodes", lambda of: nodes_compared(of.environment) or "one", True)
-    for name in names_in("versions"):
-        matters = name in ("torch", "cuda") or (name == "nccl" and on_cuda)
-        yield fact(SOFTWARE, name, known("versions", name), matters)
-    yield fact(HARDWARE, "host", known("host"))
-    yield fact(SOFTWARE, "python", known("python"))
-    yield fact(HARDWARE, "os", known("os"))
-    yield fact(SOFTWARE, "parabench", lambda of: of.version)
-    yield fact(SOFTWARE, "commit", lambda of: of.commit)
-    for name in names_in("env"):
-        yield fact(SOFTWARE, name, partial(_variable, name))
-    yield fact(SOFTWARE, "launches", _launches)
-    for name, seconds in BY_STEPS_OR_TIME.items():
-        yield fact(SOFTWARE, name, partial(_amount, name, seconds))
+    told = [_told(session) for session in sessions]
+    variables = {name for session in sessions for name in session.environment.get("env") or {}}
+    matters = set().union(*(_MATTERS[each] for each in ("", *devices)))
+    for name in dict.fromkeys(name for each in told for name in each):
+        values = tuple(each.get(name, "not set" if name in variables else None) for each in told)
+        yield Fact(HARDWARE if name in _HARDWARE_FACTS else SOFTWARE, name, values, name in matters)
 
 
-def _launches(session: Session) -> str | None:
-    if not session.plan.get("protocol"):
-        return None
-    return "shared by cases that take turns" if session.shares_launches else "each of one case"
-
-
-def _variable(name: str, session: Session) -> str:
-    return session.known("env", name) or "not set"
-
-
-def _amount(name: str, timed: str, session: Session) -> Any:
-    """Return a number of steps, or the time that they fill; `None` if neither was recorded."""
-    protocol = session.plan.get("protocol") or {}
-    return protocol.get(name) if protocol.get(timed) is None else f"{protocol[timed]:g} s"
-
-
-def _device_kinds(environment: Mapping[str, Any], most: int | None = None) -> str:
-    kinds = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
-    return format.listed(kinds, most=most or len(kinds)) or "none"
+def _told(session: Session) -> dict[str, Any]:
+    """Return the facts of a session by name; None if one was not recorded."""
+    environment, protocol = session.environment, session.plan.get("protocol") or {}
+    gpus = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
+    shared = "shared by cases that take turns" if session.shares_launches else "each of one case"
+    amounts = {
+        name: protocol.get(name) if protocol.get(seconds) is None else f"{protocol[seconds]:g} s"
+        for name, seconds in BY_STEPS_OR_TIME.items()
+    }
+    return {
+        "devices": "; ".join(gpus) or "none",
+        "driver": session.known("driver", "version"),
+        "cpu": session.known("cpu"),
+        "cores": session.known("cores"),
+        "cluster": cluster_said(environment),
+        "nodes": nodes_compared(environment) or "one",
+        **{name: session.known("versions", name) for name in sorted(environment.get("versions") or {})},
+        "host": session.known("host"),
+        "python": session.known("python"),
+        "os": session.known("os"),
+        "parabench": session.version,
+        "commit": session.commit,
+        **{name: str(value) for name, value in sorted((environment.get("env") or {}).items())},
+        "launches": shared if protocol else None,
+        **amounts,
+    }
 
 
 def _of_both(facts: Iterable[Fact]) -> Iterator[Difference]:
@@ -127,8 +112,7 @@ def differences(base: SessionData, candidate: SessionData) -> Iterator[Differenc
 
 def software_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
     """Yield the differences in versions, settings and protocol."""
-    facts = session_facts((base.session, candidate.session), _devices((base, candidate)))
-    return _of_both(fact for fact in facts if fact.kind == SOFTWARE)
+    return (each for each in differences(base, candidate) if each.name not in _HARDWARE_FACTS)
 
 
 def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
@@ -157,12 +141,11 @@ def check_alike(found: list[Difference], changed: tuple[str, ...], option: str =
             raise UsageError(f"{option} {name}: it is the same on both sides; {hint}what differs is {there}")
     unmeant = [difference for difference in found if difference.matters and difference.name not in changed]
     if unmeant:
-        told = [f"{each.name} ({each.base} in base, {each.candidate} in candidate)" for each in unmeant]
+        told = "; ".join(f"{each.name} ({each.base} in base, {each.candidate} in candidate)" for each in unmeant)
         names = " ".join(f"{option} {each.name}" for each in unmeant)
         raise UsageError(
-            f"the sides differ in what decides a step time: {format.listed(told, most=len(told))}; measure both on one "
-            f"machine, or judge that difference with {names}, or compare machines with `parabench compare "
-            "--across-hardware`"
+            f"the sides differ in what decides a step time: {told}; measure both on one machine, or judge that "
+            f"difference with {names}, or compare machines with `parabench compare --across-hardware`"
         )
 
 
@@ -171,8 +154,8 @@ def hardware_name(side: SessionData) -> str:
     environment, devices = side.session.environment, set(side.numbers["device"])
     named = []
     if accelerator.TYPE in devices:
-        known = environment.get("gpus")
-        named.append(_device_kinds(environment, most=4) if known else "CUDA devices that were not recorded")
+        gpus = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
+        named.append(format.listed(gpus, most=4) or "CUDA devices that were not recorded")
     if "cpu" in devices:
         cores, name = environment.get("cores"), environment.get("cpu") or "a CPU that was not recorded"
         named.append(f"{format.count(cores, 'core')} of {name}" if cores else str(name))
@@ -186,9 +169,8 @@ def machine_facts(sides: Sequence[SessionData]) -> Iterator[Fact]:
     several, devices = any(map(several_nodes, environments)), all(each.get("gpus") for each in environments)
     told = []
     for environment in environments:
-        facts = dict(machine_pairs(environment))
-        if several:
-            facts = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} | facts
+        cluster = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"}
+        facts = (cluster if several else {}) | dict(machine_pairs(environment))
         told.append(facts | _device_facts(environment) if devices else facts)
     for name in dict.fromkeys(name for facts in told for name in facts):
         if devices or name not in ("driver", "newest CUDA it runs"):
@@ -205,9 +187,7 @@ def _device_facts(environment: Mapping[str, Any]) -> dict[str, str]:
     }
     matrix = (environment.get("links") or {}).get("matrix") or []
     between = {str(cell) for i, row in enumerate(matrix) for j, cell in enumerate(row) if i != j and cell}
-    if between:
-        facts["links between devices"] = ", ".join(sorted(between))
-    return facts
+    return facts | ({"links between devices": ", ".join(sorted(between))} if between else {})
 
 
 def facts(sides: Sequence[SessionData]) -> list[Fact]:
@@ -220,7 +200,7 @@ def facts(sides: Sequence[SessionData]) -> list[Fact]:
             values = tuple(commit(git) if isinstance(git, dict) else None for git in gits)
         if fact.kind == SOFTWARE and any(value is not None for value in values):
             text = tuple(NOT_RECORDED if value is None else format.one_line(value) for value in values)
-            found.append(replace(fact, values=text))
+            found.append(Fact(SOFTWARE, fact.name, text, fact.matters))
     return found
 
 

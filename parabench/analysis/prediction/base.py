@@ -1,4 +1,4 @@
-"""What predictions are made of: programs of ranks alone, the times of collectives, and measured training runs."""
+"""The measurements that predictions need: programs of ranks alone, times of collectives, and training runs."""
 
 from __future__ import annotations
 
@@ -51,10 +51,21 @@ class Computed:
         """The number of ranks that computed at the same time."""
         return self.case.world_size // self.case.nodes
 
+    def slowest(self, ranks: int) -> float:
+        """Return how many times as long the slowest of `ranks` computes as the slowest of those that were measured.
+
+        Steps of independent ranks are all at most x with the probability of one, to the power of their number.
+        """
+        if not len(self.jitter):
+            return 1.0
+        q = QUANTILE[self.case.device]
+        late, known = (float(np.quantile(self.jitter, q ** (1 / n))) for n in (ranks, self.per_node))
+        return max(1.0, late / known)
+
 
 @dataclass(frozen=True)
 class Base:
-    """All of it. `measured` has the seconds of a step of each training run.
+    """All measurements. `measured` has the seconds of a step of each training run.
 
     A node has room for `room` ranks, as many as it has devices, or cores for; None if unknown. `device_bytes` is the
     memory of the smallest device; None without devices.
@@ -102,17 +113,17 @@ def base_of(stores: Sequence[Results]) -> Base:
     computed: dict[Case, Computed] = {}
     measured: dict[Case, float] = {}
     rows: dict[tuple[Any, ...], Row] = {}
-    sessions: list[Session] = []
+    machine: dict[str, Any] = {}
     for results in stores:
-        own = sessions_of(results, "compute")
-        computed |= {one.case: one for each in own for one in computed_of(results, each)}
+        for session in sessions_of(results, "compute"):
+            computed |= {one.case: one for one in computed_of(results, session)}
+            machine = session.environment
         rows |= {row[:-1]: row for row in measured_rows(results, sessions_of(results, "collectives"))}
         measured |= trainings(results)
-        sessions += own
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
         raise UsageError(f"{there} has no compute-only launches; {NEEDED}")
-    machine, case = sessions[-1].environment, next(iter(computed))
+    case = next(iter(computed))
     gpus = [float(each.get("memory_bytes") or math.inf) for each in machine.get("gpus") or []]
     cores = machine.get("cores")
     return Base(
@@ -132,51 +143,28 @@ def sessions_of(results: Results, kind: str) -> list[Session]:
 
 def trainings(results: Results) -> dict[Case, float]:
     """Return the seconds of a step of each training run of a database; the newest counts."""
-    found: dict[Case, float] = {}
-    for session in sessions_of(results, "training"):
-        seen = data_of(results, session)
-        found |= {seen.planned[case]: step_s for case, step_s in seen.step_times.items() if case in seen.planned}
-    return found
+    seen = [data_of(results, session) for session in sessions_of(results, "training")]
+    return {of.planned[case]: step_s for of in seen for case, step_s in of.step_times.items() if case in of.planned}
 
 
 def computed_of(results: Results, session: Session) -> list[Computed]:
     """Return the ranks that a session of compute-only launches measured."""
     table = numbers(results, session)
-    good = table[table["counted"]]
+    steps = results.of([session.id]).read("sample", "metric = 'step_s' AND phase = 'measure'", ("launch_id", "value"))
     found = []
-    for name in dict.fromkeys(good["case"].tolist()):
-        launches = good[good["case"] == name]
-        case = case_of(launches["case_json"].iloc[0])
-        case = case.replace(device=launches["device"].iloc[0])
+    for _, launches in table[table["counted"]].groupby("case", sort=False):
         facts = [json_text.parsed(text) for text in launches["facts"]]
         last = next((each for each in reversed(facts) if each.get("program")), None)
         if last is None:
             continue
+        case = case_of(launches["case_json"].iloc[0]).replace(device=launches["device"].iloc[0])
         events = last["program"][0]["events"]
         program = program_of(events, case.world_size, last.get("gradients") or ())
         # The work takes what a step takes without the probes and without calls that exchange nothing.
-        step_s = launches["step_s"].tolist()
         in_calls = sum(event[-1] for event in events if event[0] == CALL)
-        program = program.scaled(math.exp(float(np.mean(np.log(step_s)))) / (program.work_s + in_calls))
-        ids = launches["launch_id"].tolist()
-        jitter = [_steps(results, at) / each for at, each in zip(ids, step_s, strict=True)]
-        peak = launches["peak_memory_bytes"].max()
-        found.append(Computed(case, program, np.concatenate(jitter), float(peak) if peak > 0 else None))
+        program = program.scaled(math.exp(float(np.log(launches["step_s"]).mean())) / (program.work_s + in_calls))
+        own = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")
+        jitter = (own["value"] / own["step_s"]).to_numpy(dtype=float)
+        peak = float(launches["peak_memory_bytes"].max())
+        found.append(Computed(case, program, jitter, peak if peak > 0 else None))
     return found
-
-
-def _steps(results: Results, launch: int) -> Numbers:
-    rows = results.read("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
-    return np.asarray(rows["value"], dtype=float)
-
-
-def slowest(computed: Computed, ranks: int) -> float:
-    """Return how many times as long the slowest of `ranks` computes as the slowest of those that were measured.
-
-    Steps of independent ranks are all at most x with the probability of one, to the power of their number.
-    """
-    if not len(computed.jitter):
-        return 1.0
-    q = QUANTILE[computed.case.device]
-    late, known = (float(np.quantile(computed.jitter, q ** (1 / n))) for n in (ranks, computed.per_node))
-    return max(1.0, late / known)

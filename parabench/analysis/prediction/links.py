@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -21,7 +21,6 @@ from parabench.analysis.collectives.bus import good_sizes, measured
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN, rounds
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
-from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import levels_of
 from parabench.collectives.nccl import NCCL_PREFIX
 from parabench.errors import UsageError
@@ -36,14 +35,12 @@ _NODES = {WITHIN: "", BETWEEN: " --nnodes 2"}
 # Messages of up to this many times the largest measured message are predicted.
 BEYOND = 8
 
-_RATES = {
-    f"{prefix}{unit}/s": factor / bits
-    for prefix, factor in {
-        "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
-        "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
-    }.items()
-    for unit, bits in (("B", 1), ("bit", 8))
+_PREFIXES = {
+    "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30,
+    "Ti": 2.0**40,
 }  # fmt: skip
+_RATES = {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()}
+_RATES |= {f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items()}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9.]\S*)")
 
@@ -70,23 +67,17 @@ class Link:
 
 def given_link(text: str) -> Link:
     """Return the link of a text such as "25GB/s,20us" or "200Gbit/s, 5 µs". Raises UsageError."""
-    rate, latency = None, None
-    parts = text.split(",")
-    for part in parts:
-        match = _NUMBER_AND_UNIT.fullmatch(part.strip())
-        number = float(match[1]) if match else 0.0
-        if match is None or not 0 < number < math.inf:
-            break
-        if match[2] in _RATES and rate is None:
-            rate = number * _RATES[match[2]]
-        elif match[2] in _TIMES and latency is None:
-            latency = number * _TIMES[match[2]]
-    if len(parts) != 2 or rate is None or latency is None:
+    matches = [match for part in text.split(",") if (match := _NUMBER_AND_UNIT.fullmatch(part.strip()))]
+    rates, latencies = (
+        [float(match[1]) * units[match[2]] for match in matches if match[2] in units] for units in (_RATES, _TIMES)
+    )
+    numbers = [*rates, *latencies]
+    if text.count(",") != 1 or len(rates) != 1 or len(latencies) != 1 or not all(0 < n < math.inf for n in numbers):
         raise UsageError(
             f"link {text!r} is not a bandwidth and a latency, both above 0; write it as 25GB/s,20us, with B/s or bit/s "
             "after k, M, G, Ki, Mi or Gi, and ns, us, ms or s"
         )
-    return Link(latency, 1 / rate)
+    return Link(latencies[0], 1 / rates[0])
 
 
 @dataclass(frozen=True)
@@ -157,18 +148,19 @@ def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, s
         each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in own]
         if None in each_rounds:
             continue
-        design = np.zeros((len(own), 4))
-        most = dict.fromkeys(TIERS, 0.0)
-        for line, row, messages in zip(design, own, each_rounds, strict=True):
-            for each in messages or ():
-                at, size = 2 * TIERS.index(each.tier), each.share * row.bytes
-                line[at] += each.times
-                line[at + 1] += each.times * each.flows * size
-                most[each.tier] = max(most[each.tier], size)
-        constants = _least_squares(design, np.array([row.seconds for row in own]))
-        for tier, (latency_s, byte_s) in zip(TIERS, constants.reshape(2, 2).tolist(), strict=True):
-            if most[tier]:
-                found[op, algorithm, tier] = Link(latency_s, byte_s, BEYOND * most[tier])
+        messages = [(at, each) for at, several in enumerate(each_rounds) for each in several or ()]
+        # By row: the messages of a tier, and their bytes.
+        design = np.zeros((len(own), len(TIERS), 2))
+        for at, each in messages:
+            design[at, TIERS.index(each.tier)] += each.times, each.times * each.flows * each.share * own[at].bytes
+        seconds = np.array([row.seconds for row in own])
+        weighted = design.reshape(len(own), -1) * seconds[:, None] ** -0.5
+        scale = np.maximum(np.linalg.norm(weighted, axis=0), 1e-300)
+        constants = nnls(weighted / scale, seconds**0.5)[0] / scale
+        for tier, (latency_s, byte_s) in zip(TIERS, constants.reshape(-1, 2).tolist(), strict=True):
+            most = max((each.share * own[at].bytes for at, each in messages if each.tier == tier), default=0.0)
+            if most:
+                found[op, algorithm, tier] = Link(latency_s, byte_s, BEYOND * most)
     return found
 
 
@@ -178,23 +170,15 @@ def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
     The seconds of a size are the mean on the log scale over launches; the number of a launch is the median of its
     batches, because a mean of all calls is as large as the largest burst of other processes makes it.
     """
-    found: dict[tuple[str, str, int, int, int], Row] = {}
+    found: dict[Any, Row] = {}
     for session in sessions:
         good = good_sizes(measured(numbers(results, session)))
         good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"]) & (good["source"] == "")]
-        for _, own in good.groupby(["op", "algorithm", "world_size", "nodes", "bytes"]):
-            one = own.iloc[0]
-            key = (one["op"], one["algorithm"], int(one["world_size"]), int(one["nodes"]), int(one["bytes"]))
-            found[key] = Row(*key, math.exp(float(np.log(own["p50_s"]).mean())))
+        sizes = [good[name] for name in ("op", "algorithm", "world_size", "nodes", "bytes")]
+        for (op, algorithm, ranks, nodes, size), mean in np.log(good["p50_s"]).groupby(sizes).mean().items():
+            row = Row(op, algorithm, int(ranks), int(nodes), int(size), math.exp(mean))
+            found[row[:-1]] = row
     return list(found.values())
-
-
-def _least_squares(design: Numbers, seconds: Numbers) -> Numbers:
-    """Return the constants, of which none is negative; 0 for columns of zeros."""
-    weighted = design * (weights := seconds**-0.5)[:, None]
-    scale = np.maximum(np.linalg.norm(weighted, axis=0), 1e-300)
-    constants: Numbers = nnls(weighted / scale, seconds * weights)[0] / scale
-    return constants
 
 
 # NCCL's tree is a pair of binary trees with half of the data each, as ours is (S. Jeaugey, "Massively Scale Your Deep

@@ -19,7 +19,7 @@ import numpy as np
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
-from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
+from parabench.analysis.prediction.base import NEEDED, Base, Computed, work_of
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
 from parabench.errors import UsageError
@@ -41,6 +41,8 @@ LONGEST_S = 1e10
 HEAD = (
     "configuration", "step, ms", "90% interval", "compute", "slowest", "in a node", "between nodes", "memory",
 )  # fmt: skip
+# The parts of a predicted step.
+PARTS = ("compute_s", "slowest_s", "exposed_within_s", "exposed_between_s")
 # Lists of configurations are cut to this many.
 MOST_NAMES = 3
 _NUMBER = re.compile(r"\d+")
@@ -105,8 +107,13 @@ class Predictor:
         """Return the prediction of a case on `case.nodes` nodes."""
         try:
             computed = self.computed(case)
-            self._check_memory(case, computed)
-            late = slowest(computed, case.world_size)
+            held, room = computed.peak_bytes or 0, self.base.device_bytes or math.inf
+            if case.device != "cpu" and held > room:
+                raise UsageError(
+                    f"a rank of {case.label} holds {held / 1e9:.1f} GB, and a device has {room / 1e9:.1f} GB; give "
+                    "more ranks, a smaller batch, or activation_checkpointing"
+                )
+            late = computed.slowest(case.world_size)
             links = replace(self.base.links, given=self.given)
             step = self._step(case, computed, links, late * self.correction.get(case.strategy, 1.0))
             if step.step_s > LONGEST_S:
@@ -177,14 +184,6 @@ class Predictor:
             logs.setdefault(case.strategy, []).append(math.log(longer))
         return {strategy: math.exp(float(np.mean(own))) for strategy, own in logs.items()}
 
-    def _check_memory(self, case: Case, computed: Computed) -> None:
-        room = self.base.device_bytes
-        if room is not None and case.device != "cpu" and (computed.peak_bytes or 0) > room:
-            raise UsageError(
-                f"a rank of {case.label} holds {(computed.peak_bytes or 0) / 1e9:.1f} GB, and a device has "
-                f"{room / 1e9:.1f} GB; give more ranks, a smaller batch, or activation_checkpointing"
-            )
-
     def _notes(self, case: Case, computed: Computed) -> Iterator[str]:
         here, ranks = case.world_size // case.nodes, computed.case.world_size
         if computed.per_node != here:
@@ -228,30 +227,52 @@ def _asked(case: Case) -> Iterator[str]:
 # ---- in words, and as an answer
 
 
+def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
+    """Return the answers that are predictions."""
+    return [each for each in answers if isinstance(each, Prediction)]
+
+
 def lines(answers: Sequence[Predicted]) -> Iterator[str]:
-    """Return the table of what was predicted, the fastest first, then the notes, and the reasons of refusals."""
-    known = sorted(predicted(answers), key=lambda each: each.step_s)
-    if known:
-        yield from format.aligned([HEAD, *map(_row, known)])
+    """Return the table of the predictions, the fastest first, then the notes, and the reasons of refusals."""
+    rows = [
+        (
+            each.case.label,
+            format.digits(each.step_s * 1e3),
+            format.milliseconds_between(each.low_s, each.high_s),
+            *(format.digits(getattr(each, part) * 1e3) for part in PARTS),
+            format.UNKNOWN if each.peak_bytes is None else f"{format.digits(each.peak_bytes / 1e9)} GB",
+        )
+        for each in sorted(predicted(answers), key=lambda each: each.step_s)
+    ]
+    if rows:
+        yield from format.aligned([HEAD, *rows])
         yield "All times in ms."
     yield from notes(answers)
 
 
 def notes(answers: Sequence[Predicted]) -> list[str]:
-    """Return what was assumed, the fastest case first, and the reasons of refusals."""
+    """Return the assumptions, the fastest case first, and the reasons of refusals."""
     known = sorted(predicted(answers), key=lambda each: each.step_s)
     return [*_grouped("note", ((note, each.case) for each in known for note in each.notes)), *refusals(answers)]
-
-
-def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
-    """Return the answers that are predictions."""
-    return [each for each in answers if isinstance(each, Prediction)]
 
 
 def refusals(answers: Iterable[Predicted]) -> list[str]:
     """Return one line for each reason."""
     refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
     return _grouped("Not predicted", refused)
+
+
+def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
+    """Return a line for each text, with its cases; of texts that differ only in numbers, the first represents all."""
+    found: dict[str, tuple[str, list[Case]]] = {}
+    for text, case in texts:
+        found.setdefault(_NUMBER.sub("", text), (text, []))[1].append(case)
+    return [f"{kind}: {_named(cases)}: {text}" for text, cases in found.values()]
+
+
+def _named(cases: Iterable[Case]) -> str:
+    """Return the names of configurations: 'ddp native, 4 ranks on 2 nodes; ...; and 2 more'."""
+    return format.listed((case.label for case in cases), MOST_NAMES)
 
 
 def interval(each: Prediction) -> str:
@@ -265,29 +286,29 @@ def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
     if known:
         best, *rest = known
         yield f"{best.case.world_size} ranks: {best.case.label} is expected to be the fastest: {interval(best)}."
-        level = [each for each in rest if each.low_s / each.case.global_batch <= best.sample_s]
+        level = [each.case for each in rest if each.low_s / each.case.global_batch <= best.sample_s]
         if level:
-            names = _named(each.case for each in level)
-            yield f"{len(level)} of {len(rest)} other configurations may be as fast: {names}."
+            yield f"{len(level)} of {len(rest)} other configurations may be as fast: {_named(level)}."
     yield from refusals(answers)
 
 
 def check_lines(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
     """Return predicted against measured step times, and a summary of the errors."""
-    rows = [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", "")]
-    for each in predicted(answers):
-        measured_s = measured[each.case]
-        rows.append(
-            (
-                each.case.label,
-                format.digits(measured_s * 1e3),
-                format.digits(each.step_s * 1e3),
-                format.milliseconds_between(each.low_s, each.high_s),
-                format.signed(each.step_s / measured_s - 1),
-                "" if each.low_s <= measured_s <= each.high_s else "outside",
-            )
+    rows = [
+        (
+            each.case.label,
+            format.digits(measured[each.case] * 1e3),
+            format.digits(each.step_s * 1e3),
+            format.milliseconds_between(each.low_s, each.high_s),
+            format.signed(each.step_s / measured[each.case] - 1),
+            "" if each.low_s <= measured[each.case] <= each.high_s else "outside",
         )
-    yield from format.aligned(rows) if rows[1:] else ()
+        for each in predicted(answers)
+    ]
+    if rows:
+        yield from format.aligned(
+            [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", ""), *rows]
+        )
     yield from errors(answers, measured)
 
 
@@ -319,27 +340,3 @@ def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
         fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}
         rows["refused" if isinstance(each, Refused) else "predictions"] += keyed([each], case_id=each.case.id, **fields)
     return Answer(tuple(told), tables(TABLES, rows))
-
-
-def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
-    """Return a line for each text, with its cases; of texts that differ only in numbers, the first represents all."""
-    found: dict[str, tuple[str, list[Case]]] = {}
-    for text, case in texts:
-        found.setdefault(_NUMBER.sub("", text), (text, []))[1].append(case)
-    return [f"{kind}: {_named(cases)}: {text}" for text, cases in found.values()]
-
-
-def _named(cases: Iterable[Case]) -> str:
-    """Return the names of configurations: 'ddp native, 4 ranks on 2 nodes; ...; and 2 more'."""
-    return format.listed((case.label for case in cases), MOST_NAMES)
-
-
-def _row(each: Prediction) -> tuple[str, ...]:
-    times = (each.compute_s, each.slowest_s, each.exposed_within_s, each.exposed_between_s)
-    return (
-        each.case.label,
-        format.digits(each.step_s * 1e3),
-        format.milliseconds_between(each.low_s, each.high_s),
-        *(format.digits(seconds * 1e3) for seconds in times),
-        format.UNKNOWN if each.peak_bytes is None else f"{format.digits(each.peak_bytes / 1e9)} GB",
-    )

@@ -8,7 +8,7 @@ otherwise at the end of the part of the step: DDP, in C++, waits for its buckets
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,16 +36,12 @@ class Call(NamedTuple):
     group: Group
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing a rank does: PART starts a part of the step, WORK computes for `seconds`, CALL starts a collective,
-    and WAIT_FOR waits for call number `waits`."""
+class Event(NamedTuple):
+    """One thing a rank does: PART starts a part of the step (by its name), WORK computes (for seconds), CALL starts a
+    collective (a `Call`), and WAIT_FOR waits for one (by its number in the step)."""
 
     kind: str
-    seconds: float = 0.0
-    part: str = ""
-    call: Call | None = None
-    waits: int = 0
+    value: Any
 
 
 class Gradient(NamedTuple):
@@ -66,46 +62,49 @@ class Program:
     @property
     def work_s(self) -> float:
         """The seconds of computing."""
-        return sum(event.seconds for event in self.events)
+        return _work_s(self.events)
 
     def scaled(self, by: float) -> Program:
         """Return the program with every time multiplied."""
         return replace(
             self,
-            events=tuple(replace(event, seconds=event.seconds * by) for event in self.events),
+            events=tuple(Event(kind, value * by if kind == WORK else value) for kind, value in self.events),
             gradients=tuple(Gradient(each.bytes, each.ready_s * by) for each in self.gradients),
         )
 
     def among(self, world_size: int) -> Program:
         """Return the program of a rank of `world_size`: groups of all ranks, and groups across them, grow."""
 
-        def grown(call: Call) -> Call:
-            size, stride, first = call.group
-            if size * stride != self.world_size:
-                return call
-            return call._replace(group=Group(world_size // stride, stride, first))
+        def grown(event: Event) -> Event:
+            if event.kind != CALL or event.value.group.size * event.value.group.stride != self.world_size:
+                return event
+            _, stride, first = event.value.group
+            return Event(CALL, event.value._replace(group=Group(world_size // stride, stride, first)))
 
-        events = (replace(each, call=grown(each.call)) if each.call else each for each in self.events)
-        return replace(self, world_size=world_size, events=tuple(events))
+        return replace(self, world_size=world_size, events=tuple(map(grown, self.events)))
 
     def with_caps(self, caps: Sequence[int]) -> Program:
         """Return the program with DDP's buckets of these caps in bytes instead of the recorded calls of backward."""
-        first = next(at for at, event in enumerate(self.events) if event.part == BACKWARD)
-        last = next(at for at, event in enumerate(self.events) if event.part == OPTIMIZER)
-        backward_s = sum(event.seconds for event in self.events[first:last])
-        events, before = [self.events[first]], 0.0
-        groups = assigned([each.bytes for each in self.gradients], caps)
-        for group in groups:
-            ready = min(backward_s, max(before, max(self.gradients[at].ready_s for at in group)))
-            size = sum(self.gradients[at].bytes for at in group)
-            events.append(Event(WORK, seconds=ready - before))
-            events.append(Event(CALL, call=Call("all_reduce", size, Group(self.world_size))))
+        first, last = (self.events.index(Event(PART, name)) for name in (BACKWARD, OPTIMIZER))
+        backward = self.events[first:last]
+        backward_s, events, before = _work_s(backward), [self.events[first]], 0.0
+        buckets = assigned([each.bytes for each in self.gradients], caps)
+        for bucket in buckets:
+            ready = min(backward_s, max(before, *(self.gradients[at].ready_s for at in bucket)))
+            size = sum(self.gradients[at].bytes for at in bucket)
+            events += [Event(WORK, ready - before), Event(CALL, Call("all_reduce", size, Group(self.world_size)))]
             before = ready
-        events.append(Event(WORK, seconds=backward_s - before))
+        events.append(Event(WORK, backward_s - before))
         # Calls are numbered from the first of the step, and the optimizer's come after the buckets.
-        more = len(groups) - sum(event.call is not None for event in self.events[first:last])
-        after = (replace(each, waits=each.waits + more * (each.kind == WAIT_FOR)) for each in self.events[last:])
+        more = len(buckets) - sum(event.kind == CALL for event in backward)
+        after = (
+            Event(kind, value + more) if kind == WAIT_FOR else Event(kind, value) for kind, value in self.events[last:]
+        )
         return replace(self, events=(*self.events[:first], *events, *after))
+
+
+def _work_s(events: Sequence[Event]) -> float:
+    return float(sum(event.value for event in events if event.kind == WORK))
 
 
 def assigned(sizes: Sequence[int], caps: Sequence[int]) -> list[list[int]]:
@@ -127,22 +126,17 @@ def assigned(sizes: Sequence[int], caps: Sequence[int]) -> list[list[int]]:
 
 def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequence[Sequence[Any]] = ()) -> Program:
     """Return the program that `probes.program` and `probes.gradients` recorded."""
-
-    def read() -> Iterator[Event]:
-        for kind, *rest in events:
-            if kind == WORK:
-                yield Event(WORK, seconds=rest[0])
-            elif kind == PART:
-                yield Event(PART, part=rest[0])
-            elif kind == CALL:
-                op, size, ranks, _ = rest
-                stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-                yield Event(CALL, call=Call(op, size, Group(len(ranks), stride, ranks[0])))
-            elif kind == WAIT_FOR:
-                yield Event(WAIT_FOR, waits=rest[0])
-
+    known = []
+    for kind, *rest in events:
+        value = rest[0]
+        if kind == CALL:
+            op, size, ranks, _ = rest
+            stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+            value = Call(op, size, Group(len(ranks), stride, ranks[0]))
+        if kind in (WORK, PART, CALL, WAIT_FOR):
+            known.append(Event(kind, value))
     ready = tuple(Gradient(size, at) for _, size, at in sorted(gradients, key=lambda each: each[2]))
-    return Program(world_size, tuple(read()), ready)
+    return Program(world_size, tuple(known), ready)
 
 
 class Timeline(NamedTuple):
@@ -155,27 +149,26 @@ class Timeline(NamedTuple):
 
 def timeline(program: Program, takes: Callable[[Call], tuple[float, str]], slower: float = 1.0) -> Timeline:
     """Return a step whose computing takes `slower` times as long, and whose calls take (seconds, over a tier)."""
-    now = compute_s = 0.0
+    now = 0.0
     free: dict[Hashable, float] = defaultdict(float)
     exposed: dict[str, float] = defaultdict(float)
     over: list[tuple[float, str]] = []
-    waited = {event.waits for event in program.events if event.kind == WAIT_FOR}
+    waited = {event.value for event in program.events if event.kind == WAIT_FOR}
     unseen: list[int] = []
-    for event in (*program.events, Event(PART)):
-        if event.kind == WORK:
-            now += slower * event.seconds
-            compute_s += slower * event.seconds
-        elif event.call is not None:
-            seconds, tier = takes(event.call)
-            free[event.call.group] = max(now, free[event.call.group]) + seconds
+    for kind, value in (*program.events, Event(PART, "")):
+        if kind == WORK:
+            now += slower * value
+        elif kind == CALL:
+            seconds, tier = takes(value)
+            free[value.group] = max(now, free[value.group]) + seconds
             if len(over) not in waited:
                 unseen.append(len(over))
-            over.append((free[event.call.group], tier))
+            over.append((free[value.group], tier))
         else:
-            for at in [event.waits] if event.kind == WAIT_FOR else unseen:
+            for at in [value] if kind == WAIT_FOR else unseen:
                 end, tier = over[at]
                 exposed[tier] += max(0.0, end - now)
                 now = max(now, end)
-            if event.kind == PART:
+            if kind == PART:
                 unseen = []
-    return Timeline(now, compute_s, dict(exposed))
+    return Timeline(now, slower * program.work_s, dict(exposed))

@@ -25,14 +25,13 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
 
     A node has `ranks_per_node`, by default as many as the measured machine has room for. Raises UsageError.
     """
-    for name in NOT_ASKED:
-        if name in axes:
+    strategies = _strategies(base, axes)
+    for name in axes:
+        if name in NOT_ASKED:
             raise UsageError(
                 f"--set {name} is not for predictions: devices are those that were measured, and ranks are given by "
                 "--world-size and --ranks-per-node"
             )
-    strategies = _strategies(base, axes)
-    for name in axes:
         if not any(_has(strategy, name) for strategy in strategies):
             raise UsageError(f"--set {name} makes no sense here: {', '.join(strategies)} has no such option; drop it")
     found: dict[Case, None] = {}
@@ -43,11 +42,11 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
                 f"world size {world_size} does not fill nodes of {full} ranks; give a multiple, or another "
                 "--ranks-per-node"
             )
-        nodes = max(1, world_size // full)
         own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
         for values in itertools.product(*own.values()):
             chosen = dict(zip(own, values, strict=True))
-            found[grown(_pattern(base, strategy, chosen, world_size), world_size, nodes, chosen)] = None
+            like = _pattern(base, strategy, chosen, world_size)
+            found[grown(like, world_size, max(1, world_size // full), chosen)] = None
     return list(found)
 
 
@@ -57,26 +56,27 @@ def candidates(base: Base, world_size: int, axes: Axes, ranks_per_node: int | No
     Raises UsageError if there is no such case.
     """
     algorithms = tuple(dict.fromkeys(row.algorithm for row in base.rows)) or ("native",)
-    whole: Axes = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)} | dict(axes)
+    whole: Axes = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100), **axes}
     found: list[Case] = []
-    why: UsageError | None = None
+    why = UsageError("no configuration was measured to choose from")
     for strategy in _strategies(base, axes):
         own = {name: values for name, values in whole.items() if name in axes or _has(strategy, name)}
         try:
             some = cases(base, [world_size], {**own, "strategy": (strategy,)}, ranks_per_node)
         except UsageError as error:  # other strategies may have such a case
-            why = why or error
+            why = error
             continue
         found += [each for each in some if each.bucket_mib is None or entry_of(strategy).takes_caps]
     if not found:
-        raise why or UsageError("no configuration was measured to choose from")
+        raise why
     return found
 
 
 def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
-    """Return the strategies that are asked for. Raises UsageError for one that no rank was measured of."""
-    known = dict.fromkeys(each.case.strategy for each in base.computed)
-    for strategy in axes.get("strategy", ()):
+    """Return the strategies that are asked for. Raises UsageError for one without measured ranks."""
+    known = tuple(dict.fromkeys(each.case.strategy for each in base.computed))
+    asked: tuple[str, ...] = axes.get("strategy", known)
+    for strategy in asked:
         if strategy in known:
             continue
         entry = STRATEGIES.get(strategy)
@@ -86,8 +86,7 @@ def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
             f"what ranks of {strategy!r} compute was not measured; use {', '.join(known)}, or measure it: "
             f"parabench run foresight --set strategy={strategy}"
         )
-    strategies: tuple[str, ...] = axes.get("strategy", tuple(known))
-    return strategies
+    return asked
 
 
 def _pattern(base: Base, strategy: str, chosen: Mapping[str, Any], world_size: int) -> Case:

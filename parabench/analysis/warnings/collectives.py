@@ -1,66 +1,56 @@
-"""Warnings about a session of collectives, computed from the data, with advice."""
+"""Warnings about a session of collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import pandas as pd
 
-from parabench.analysis import format
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.session import Session
-from parabench.analysis.warnings.launches import NOISY, common, few_launches
+from parabench.analysis.warnings.codes import Rule
+from parabench.analysis.warnings.launches import FEW, NOISY, common
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding
 
-# A model that is off by more than this says little about what a change would bring. A choice.
+# A cost model with a larger error hardly predicts the effect of a change.
 POOR_FIT = 0.25
+
+OTHER_ALGORITHM = Rule(
+    "other_algorithm",
+    "ran != algorithm",
+    "{label}: {ran} ran, because {algorithm} has no {op} of its own.",
+    "Read its numbers as those of {ran}.",
+)
+NOISY_SIZES = Rule(
+    "noisy",
+    "spread > limit",
+    "{label}: launches differ, the most at {size}, by {spread:percent}.",
+    "Stop what else runs on the machine, or run more launches.",
+)
+POOR_FITS = Rule(
+    "poor_fit",
+    f"error > {POOR_FIT}",
+    "{name}: {model} is typically {error:percent} off.",
+    "Read the fitted constants as a description at best; look at where the points leave the line.",
+)
 
 
 def check_collectives(cases: pd.DataFrame, table: pd.DataFrame, fits: Iterable[Fit], session: Session) -> list[Finding]:
     """Return all computed warnings, the broadest first; `cases` are configurations with their counts of launches, and
     `table` is that of `bus.bus_table`."""
     logged = (cases["source"] != "").any()
-    return [
-        *([] if logged else few_launches(cases)),
-        *common(cases, session),
-        *_other_algorithm(table),
-        *_noisy(table),
-        *_poor_fits(fits),
+    sizes = table.assign(limit=table["device"].map(NOISY).astype(float), size=table["bytes"].map(size_text))
+    fitted = [
+        (f"{each.algorithm} ({each.scope})", "a straight line", each.typical_error)
+        if each.is_line
+        else (each.algorithm, "its formula", each.typical_error)
+        for each in fits
     ]
-
-
-def _other_algorithm(table: pd.DataFrame) -> Iterator[Finding]:
-    for case in table[table["ran"] != table["algorithm"]].drop_duplicates("case_id").to_dict("records"):
-        yield Finding(
-            code="other_algorithm",
-            message=f"{case['label']}: {case['ran']} ran, because {case['algorithm']} has no {case['op']} of its own.",
-            advice=f"Read its numbers as those of {case['ran']}.",
-            case_id=case["case_id"],
-        )
-
-
-def _noisy(table: pd.DataFrame) -> Iterator[Finding]:
-    noisy = table[table["spread"] > table["device"].map(NOISY)]
-    for case_id, group in noisy.groupby("case_id", sort=False):
-        worst: dict[Any, Any] = group.sort_values("spread").iloc[-1].to_dict()
-        yield Finding(
-            code="noisy",
-            message=f"{worst['label']}: launches differ, the most at {size_text(int(worst['bytes']))}, by "
-            f"{format.percent(float(worst['spread']))}.",
-            advice="Stop what else runs on the machine, or run more launches.",
-            case_id=str(case_id),
-        )
-
-
-def _poor_fits(fits: Iterable[Fit]) -> Iterator[Finding]:
-    for fit in fits:
-        if fit.typical_error > POOR_FIT:
-            what = "a straight line" if fit.is_line else "its formula"
-            of = f" ({fit.scope})" if fit.is_line else ""
-            yield Finding(
-                code="poor_fit",
-                message=f"{fit.algorithm}{of}: {what} is typically {format.percent(fit.typical_error)} off.",
-                advice="Read the fitted constants as a description at best; look at where the points leave the line.",
-            )
+    return [
+        *([] if logged else FEW.findings(cases)),
+        *common(cases, session),
+        *OTHER_ALGORITHM.findings(table.drop_duplicates(["case_id", "ran"])),
+        *NOISY_SIZES.findings(sizes.sort_values("spread", ascending=False).drop_duplicates("case_id")),
+        *POOR_FITS.findings(pd.DataFrame(fitted, columns=["name", "model", "error"])),
+    ]

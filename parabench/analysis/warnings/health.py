@@ -1,8 +1,9 @@
-"""What devices and host say against a result: others on the device, clocks held down, memory errors, a busy host."""
+"""Warnings about devices and hosts: foreign processes, throttled clocks, memory errors, a busy host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,14 @@ from parabench.analysis import format
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
+from parabench.analysis.warnings.codes import Rule
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 
 # A dedicated GPU's clocks stay within about 1-2% under a steady load.
 CLOCK_RANGE = 0.05
-THIRDS = 3
-# At its power limit now and then is what a device does under load; for longer, the limit decides how fast it is.
+# A device under load reaches its power limit now and then; if it stays there, the limit decides its speed.
 CAPPED_SHARE = 0.05
-# Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
+# Twice what drivers, monitors and daemons take on an idle host; ranks wait for each core that others use.
 OTHERS_SHARE = 0.10
 # Metrics that many devices lack: figures show that, and it is no warning.
 OPTIONAL = (
@@ -26,79 +27,89 @@ OPTIONAL = (
     "pcie_rx_bytes_per_s",
 )  # fmt: skip
 
+DEVICES = (
+    Rule(
+        "foreign_process",
+        "foreign > 0",
+        "{place} had up to {foreign:#foreign process} during the measured steps, holding {held}.",
+        "End what else runs on the device (nvidia-smi names it), and measure again.",
+    ),
+    Rule(
+        "throttled",
+        "throttled > 0",
+        "{place} throttled its clocks in {throttled:percent} of the readings during the measured steps: {reasons}.",
+        "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
+    ),
+    Rule(
+        "power_capped",
+        f"capped > {CAPPED_SHARE}",
+        "{place} was at its power limit in {capped:percent} of the readings during the measured steps.",
+        "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
+    ),
+    # `power_capped` explains clocks that swing at the power limit, so they cause no second warning.
+    Rule(
+        "clocks_moved",
+        f"moved > {CLOCK_RANGE} and capped <= {CAPPED_SHARE}",
+        "{place} ran at {slowest_mhz:,.0f} MHz in one third of a launch's measured steps and at {fastest_mhz:,.0f} MHz "
+        "in another (means, {moved:percent} apart).",
+        "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
+    ),
+)
+ECC = Rule(
+    "ecc_errors",
+    "corrected > 0 or uncorrected > 0 or lasting > 0",
+    "{place} had {corrected:,.0f} corrected and {uncorrected:,.0f} uncorrected memory errors during the launches; "
+    "{since} uncorrected since its driver was loaded.",
+    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with an "
+    "uncorrected error.",
+)
+HOST = Rule(
+    "host_busy",
+    "n_busy > 0",
+    "{label}: in {n_busy:.0f} of {n:#launch} other processes used up to {most:percent} of {where}'s CPU time during "
+    "the measured steps.",
+    "End what else runs on the host, and measure again.",
+)
+UNREADABLE = Rule(
+    "device_unreadable",
+    "",
+    "{what} could not be read{during}: {reason}.",
+    "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see.",
+)
+
 
 def findings(seen: SessionData) -> tuple[Finding, ...]:
     """Return all warnings of a session about devices and hosts, for `SessionData.once`."""
-    devices = (
-        rule(*place) for place in _places(seen, readings(seen)) for rule in (_foreign, _throttled, _clocks_moved)
+    devices = pd.DataFrame([place | _read(own) for place, own in _places(seen, readings(seen))])
+    return (
+        *UNREADABLE.findings(pd.DataFrame([*_unread(seen), *_without(seen)])),
+        *(finding for rule in DEVICES for finding in rule.findings(devices)),
+        *ECC.findings(_errors(seen)),
+        *HOST.findings(_busy(seen)),
     )
-    return (*_unreadable(seen), *(finding for found in devices for finding in found), *_ecc(seen), *_host_busy(seen))
 
 
-def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str, str]]:
+def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Yield the readings of each configuration and device, with its name and the configuration's id."""
     of_several = nodes.several_nodes(seen.session.environment)
     for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
-        yield own, f"{label}: {nodes.device_said(device, node, of_several)}", str(case_id)
+        place = f"{label}: {nodes.device_said(device, node, of_several)}"
+        yield {"case_id": str(case_id), "place": place}, own
 
 
-def _foreign(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
-    count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
-    if count > 0:
-        held = f"up to {format.mebibytes(size)}" if format.known(size) else "an unknown amount of memory"
-        yield Finding(
-            "foreign_process",
-            f"{where} had up to {format.count(int(count), 'foreign process')} during the timed steps, holding {held}.",
-            "End what else runs on the device (nvidia-smi names it), and measure again.",
-            case_id,
-        )
-
-
-def _throttled(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
+def _read(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what the readings of a device show."""
     masks = rows["clock_event_reasons"].dropna().astype(int)
     held = {name: share for bit, name in THROTTLES.items() if (share := _share(masks, bit))}
-    if held:
-        each = ", ".join(f"{name} in {format.percent(share)}" for name, share in held.items())
-        yield Finding(
-            "throttled",
-            f"{where} throttled its clocks in {format.percent(_share(masks, sum(THROTTLES)))} of the readings during "
-            f"the timed steps: {each}.",
-            "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
-            case_id,
-        )
-    capped = _share(masks, POWER_CAP)
-    if capped > CAPPED_SHARE:
-        yield Finding(
-            "power_capped",
-            f"{where} was at its power limit in {format.percent(capped)} of the readings during the timed steps.",
-            "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
-            case_id,
-        )
-
-
-def _clocks_moved(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
-    """Compare means of thirds of the measured steps, because at its power limit a clock swings by a tenth from one
-    reading to the next. `power_capped` explains such clocks, so they cause no second warning."""
-    rows = rows.sort_values(["launch_id", "t_s"])
-    masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
-    if _share(rows["clock_event_reasons"].dropna().astype(int), POWER_CAP) > CAPPED_SHARE:
-        return
-    busy = rows[(masks & IDLE) == 0].dropna(subset=["sm_clock_hz"])
-    worst, slowest, fastest = 0.0, 0.0, 0.0
-    for _, clocks in busy.groupby("launch_id")["sm_clock_hz"]:
-        if len(clocks) < THIRDS:
-            continue
-        means = [float(third.mean()) for third in np.array_split(clocks.to_numpy(float), THIRDS)]
-        if (moved := 1 - min(means) / max(means)) > worst:
-            worst, slowest, fastest = moved, min(means), max(means)
-    if worst > CLOCK_RANGE:
-        yield Finding(
-            "clocks_moved",
-            f"{where} ran at {slowest / 1e6:,.0f} MHz in one third of a launch's timed steps and at "
-            f"{fastest / 1e6:,.0f} MHz in another (means, {format.percent(worst)} apart).",
-            "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
-            case_id,
-        )
+    size = rows["foreign_bytes"].max()
+    return {
+        "foreign": rows["foreign_processes"].max(),
+        "held": f"up to {format.mebibytes(size)}" if format.known(size) else "an unknown amount of memory",
+        "throttled": _share(masks, sum(THROTTLES)),
+        "reasons": ", ".join(f"{name} in {format.percent(share)}" for name, share in held.items()),
+        "capped": _share(masks, POWER_CAP),
+        **_clocks(rows.sort_values(["launch_id", "t_s"])),
+    }
 
 
 def _share(masks: pd.Series, bit: int) -> float:
@@ -106,16 +117,47 @@ def _share(masks: pd.Series, bit: int) -> float:
     return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
-def _unreadable(seen: SessionData) -> Iterator[Finding]:
-    """One finding for each reason: what was null during the timed steps, and where."""
-    advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
-    for reason, (launches, metrics) in _unread(seen).items():
-        yield Finding(
-            "device_unreadable",
-            f"{format.listed(metrics, most=4)} could not be read during the timed steps "
-            f"of {format.count(len(launches), 'launch')}: {reason}.",
-            advice,
-        )
+def _clocks(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the means of the clock in the thirds of a launch that differ most, without idle readings.
+
+    They are means, because at its power limit a clock swings by a tenth from one reading to the next.
+    """
+    masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
+    busy = rows[(masks & IDLE) == 0].dropna(subset=["sm_clock_hz"]).groupby("launch_id")["sm_clock_hz"]
+    found = [(0.0, 0.0, 0.0)]
+    for _, clocks in busy:
+        if len(clocks) >= 3:
+            means = [float(third.mean()) / 1e6 for third in np.array_split(clocks.to_numpy(float), 3)]
+            found.append((1 - min(means) / max(means), min(means), max(means)))
+    return dict(zip(("moved", "slowest_mhz", "fastest_mhz"), max(found), strict=True))
+
+
+def _unread(seen: SessionData) -> Iterator[dict[str, Any]]:
+    """Yield what was unknown during the measured steps, by reason. A null holds until the next reading of the same."""
+    of_several = nodes.several_nodes(seen.session.environment)
+    found: dict[str, tuple[set[int], dict[str, None]]] = {}
+    for table in ("device_sample", "host_sample"):
+        rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
+        keys = [name for name in ("launch_id", "node", "metric", "rank", "device") if name in rows]
+        until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
+        lacks = rows["metric"].isin(OPTIONAL) & rows["reason"].isin([NOT_SUPPORTED, MAY_HAVE_WRAPPED])
+        null = rows["value"].isna() & ~lacks & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
+        for row in rows[null].to_dict("records"):
+            what = row["metric"] + ("" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}")
+            if "device" in row:
+                what += f" of {nodes.device_said(row['device'], row['node'], of_several)}"
+            elif of_several:
+                what += f" of node {row['node']}"
+            launches, metrics = found.setdefault(str(row["reason"]), (set(), {}))
+            launches.add(row["launch_id"])
+            metrics[what] = None
+    for reason, (launches, metrics) in found.items():
+        during = f" during the measured steps of {format.count(len(launches), 'launch')}"
+        yield {"what": format.listed(metrics, most=4), "during": during, "reason": reason}
+
+
+def _without(seen: SessionData) -> Iterator[dict[str, Any]]:
+    """Yield the samplers that could not read the devices or the host at all, by reason."""
     without: dict[tuple[str, str], set[int]] = {}
     for at in seen.counted["launch_id"]:
         for node, sampler in nodes.samplers(seen.facts[at]).items():
@@ -123,67 +165,32 @@ def _unreadable(seen: SessionData) -> Iterator[Finding]:
                 without.setdefault((name, reason), set()).add(node)
     of_several = nodes.several_nodes(seen.session.environment)
     for (name, reason), where in without.items():
-        what = ("The devices" if name == "nvml" else "The host") + (f" of {nodes.nodes_said(where)}" * of_several)
-        yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
+        what = "The devices" if name == "nvml" else "The host"
+        yield {"what": what + f" of {nodes.nodes_said(where)}" * of_several, "during": "", "reason": reason}
 
 
-def _unread(seen: SessionData) -> dict[str, tuple[set[int], list[str]]]:
-    """{reason: (launches, what)}. A null holds until the next reading of the same."""
-    found: dict[str, tuple[set[int], list[str]]] = {}
-    of_several = nodes.several_nodes(seen.session.environment)
-    for table, where in (("device_sample", "device"), ("host_sample", None)):
-        rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
-        keys = ["launch_id", "node", "metric", "rank", *([where] if where else [])]
-        until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
-        null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
-        for row in rows[null].to_dict("records"):
-            if row["reason"] in (NOT_SUPPORTED, MAY_HAVE_WRAPPED) and row["metric"] in OPTIONAL:
-                continue
-            of_rank = "" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}"
-            at = nodes.device_said(row[where], row["node"], of_several) if where else f"node {row['node']}"
-            what = f"{row['metric']}{of_rank}" + (f" of {at}" if where or of_several else "")
-            launches, metrics = found.setdefault(str(row["reason"]), (set(), []))
-            launches.add(row["launch_id"])
-            if what not in metrics:
-                metrics.append(what)
-    return found
-
-
-def _ecc(seen: SessionData) -> Iterator[Finding]:
-    """Find memory errors at any time of a launch, and uncorrected ones from before it."""
+def _errors(seen: SessionData) -> pd.DataFrame:
+    """Return the memory errors of each device at any time of a launch, and uncorrected ones from before it."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})
-    for own, where, case_id in _places(seen, rows):
+    found = []
+    for place, own in _places(seen, rows):
         of_launch = own.groupby(["launch_id", "metric"])["value"]
         new = (of_launch.max() - of_launch.min()).groupby("metric").sum()
-        corrected, not_corrected = (int(new.get(f"ecc_{kind}", 0)) for kind in ("corrected", "uncorrected"))
+        counts = {kind: new.get(f"ecc_{kind}", 0.0) for kind in ("corrected", "uncorrected")}
         lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
-        if corrected or not_corrected or lasting > 0:
-            yield Finding(
-                "ecc_errors",
-                f"{where} had {corrected:,} corrected and {not_corrected:,} uncorrected memory errors during "
-                f"the launches; {f'{int(lasting):,}' if format.known(lasting) else 'unknown'} uncorrected since its "
-                "driver was loaded.",
-                "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with "
-                "an uncorrected error.",
-                case_id,
-            )
+        since = f"{lasting:,.0f}" if format.known(lasting) else format.UNKNOWN
+        found.append(place | counts | {"lasting": lasting, "since": since})
+    return pd.DataFrame(found)
 
 
-def _host_busy(seen: SessionData) -> Iterator[Finding]:
+def _busy(seen: SessionData) -> pd.DataFrame:
+    """Return the launches of each configuration and node in which other processes used much CPU time."""
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
-    of_several = nodes.several_nodes(seen.session.environment)
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()
-    for (case_id, label, node), own in shares.groupby(["case_id", "label", "node"], sort=False):
-        busy = own[own > OTHERS_SHARE]
-        if len(busy):
-            yield Finding(
-                "host_busy",
-                f"{label}: in {len(busy)} of {format.count(len(own), 'launch')} other processes used up to "
-                f"{format.percent(busy.max())} of {f'node {node}' if of_several else 'the host'}'s CPU time during the "
-                "timed steps.",
-                "End what else runs on the host, and measure again.",
-                str(case_id),
-            )
+    by_node = shares.groupby(["case_id", "label", "node"], sort=False)
+    table = by_node.agg(n="size", most="max", n_busy=lambda own: (own > OTHERS_SHARE).sum()).reset_index()
+    of_several = nodes.several_nodes(seen.session.environment)
+    return table.assign(where=[f"node {node}" if of_several else "the host" for node in table["node"]])

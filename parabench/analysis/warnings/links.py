@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from parabench.analysis import format as words
-from parabench.analysis.links import ACROSS, SAID, gigabytes, link_table, microseconds
-from parabench.analysis.session import SessionData
+from parabench.analysis import format
+from parabench.analysis.links import ACROSS, SAID, gigabytes, microseconds
 from parabench.store.record import Finding
 
 # A link that came up at a lower speed (half the lanes, one of two ports, a generation back) carries half or less. Links
@@ -29,35 +28,30 @@ ADVICE = {
 }
 
 
-def findings(seen: SessionData) -> Iterator[Finding]:
-    """Yield the warnings of a session of training runs."""
-    yield from check_links(link_table(seen.results, seen.session))
-
-
 def check_links(links: pd.DataFrame) -> Iterator[Finding]:
     """Yield all warnings about links, from `links.link_table`. Links of a slow node or rank get no separate warning."""
     unknown = links[links["bytes_per_s"].isna() | links["latency_s"].isna()]
     if len(unknown):
-        reasons = words.listed(dict.fromkeys(map(str, unknown["reason"].dropna())), most=2)
+        reasons = format.listed(unknown["reason"].dropna().unique(), most=2)
         yield Finding(
             "links_unknown",
-            f"{len(unknown)} of {words.count(len(links), 'direction')} between ranks could not be measured: {reasons}.",
+            f"{len(unknown)} of {format.count(len(links), 'direction')} between ranks could not be measured: "
+            f"{reasons}.",
             "Resolve the reason, then measure again with --links (and --resume where launches are left).",
         )
-    known = links.drop(unknown.index)
-    # Between processes of one host there is no link: the scheduler decides how long a message takes, and how fast it is
+    # Between CPU ranks of one host there is no link: the scheduler decides how long a message takes, and how fast it is
     # copied. Four ranks on two busy cores differed by five times.
-    known = known[(known["tier"] == ACROSS) | (known["from_device"] != "cpu")]
+    known = links.drop(unknown.index).query(f"tier == '{ACROSS}' or from_device != 'cpu'")
     for tier, where in SAID.items():
         own = known[known["tier"] == tier]
         for end in ("node",) if tier == ACROSS else ("node", "rank"):
-            sender, receiver = own[f"from_{end}"], own[f"to_{end}"]
-            slow = {int(one): text for one in sorted({*sender, *receiver}) if (text := _slow_end(own, end, one, where))}
+            ends = own[[f"from_{end}", f"to_{end}"]]
+            slow = {int(one): text for one in sorted(set(ends.stack())) if (text := _slow_end(own, end, one, where))}
             for text in slow.values():
-                yield Finding(f"slow_{end}_links", f"{text}.", ADVICE[end])
-            own = own[~(sender.isin(slow) | receiver.isin(slow))]
+                yield Finding(f"slow_{end}_links", text, ADVICE[end])
+            own = own[~ends.isin(list(slow)).any(axis="columns")]
         for text in _slow_pairs(own, "node" if tier == ACROSS else "rank", where):
-            yield Finding("slow_link", f"{text}.", ADVICE["pair"])
+            yield Finding("slow_link", text, ADVICE["pair"])
 
 
 def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
@@ -66,39 +60,39 @@ def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
     both, others = own[sends | receives], own[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < ENOUGH_PARTNERS or others.empty:
         return ""
-    name = f"{end} {number}"
-    links = f"All links {'inside' if end == 'node' and where != SAID[ACROSS] else 'of'} {name}"
+    inside = end == "node" and where != SAID[ACROSS]
+    every = f"All links {'inside' if inside else 'of'} {end} {number}"
     typical, usual = others["bytes_per_s"].median(), others["latency_s"].median()
-    for what, ways in (
-        (links, both),
-        (f"All that {name} sends", own[sends]),
-        (f"All that {name} receives", own[receives]),
-    ):
-        if (ways["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
-            carried = gigabytes(ways["bytes_per_s"].median())
-            return f"{what}: median {carried}; other links {where}: {gigabytes(typical)}"
+    ways = {
+        every: both,
+        f"All that {end} {number} sends": own[sends],
+        f"All that {end} {number} receives": own[receives],
+    }
+    for links, rows in ways.items():
+        if (rows["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
+            carried = gigabytes(rows["bytes_per_s"].median())
+            return f"{links}: median {carried}; other links {where}: {gigabytes(typical)}."
     if (both["latency_s"] > SLOW_LATENCY * usual).all():
         took = microseconds(both["latency_s"].median())
-        return f"{links}: a message takes {took} (median); other links {where}: {microseconds(usual)}"
+        return f"{every}: a message takes {took} (median); other links {where}: {microseconds(usual)}."
     return ""
 
 
 def _slow_pairs(own: pd.DataFrame, end: str, where: str) -> Iterator[str]:
     """Yield how a pair is slow, compared with the median; with too few pairs, one direction with the other."""
     ranks = own[["from_rank", "to_rank"]]
-    pairs = [pair for _, pair in own.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])]
+    pairs = own.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
     typical, usual = own["bytes_per_s"].median(), own["latency_s"].median()
     few = len(pairs) < ENOUGH_PAIRS
-    for pair in pairs:
-        ways = pair.sort_values("bytes_per_s")
-        low, high = ways["bytes_per_s"].iloc[0], ways["bytes_per_s"].iloc[-1]
-        sender, receiver = int(ways[f"from_{end}"].iloc[0]), int(ways[f"to_{end}"].iloc[0])
-        between = f"Between {end} {min(sender, receiver)} and {end} {max(sender, receiver)}"
+    for _, pair in pairs:
+        slow = pair.sort_values("bytes_per_s").iloc[0]
+        low, high, ends = slow["bytes_per_s"], pair["bytes_per_s"].max(), (slow[f"from_{end}"], slow[f"to_{end}"])
+        between = f"Between {end} {min(ends)} and {end} {max(ends)}"
         median = "" if few else f"; the median {where} is {gigabytes(typical)}"
         if not few and high < SLOW_BANDWIDTH * typical:
-            yield f"{between}: {' and '.join(dict.fromkeys((gigabytes(low), gigabytes(high))))}{median}"
+            yield f"{between}: {' and '.join(dict.fromkeys((gigabytes(low), gigabytes(high))))}{median}."
         elif low < SLOW_BANDWIDTH * (high if few else typical):
-            yield f"From {end} {sender} to {end} {receiver}: {gigabytes(low)}, and back {gigabytes(high)}{median}"
+            yield f"From {end} {ends[0]} to {end} {ends[1]}: {gigabytes(low)}, and back {gigabytes(high)}{median}."
         elif not few and (pair["latency_s"] > SLOW_LATENCY * usual).all():
             took = microseconds(pair["latency_s"].median())
-            yield f"{between}: a message takes {took}; the median {where} is {microseconds(usual)}"
+            yield f"{between}: a message takes {took}; the median {where} is {microseconds(usual)}."

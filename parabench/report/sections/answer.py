@@ -15,7 +15,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
 from parabench.report.figures.curves import algorithms, buckets, heat, scaling
-from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked
+from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked, vertical
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 _BLUE = "#0072B2"
@@ -97,19 +97,16 @@ def race_section(seen: SessionData) -> Section | None:
         "race",
         "Race",
         "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
-        "the cases still in the race. Dotted lines: cases left; on top: how many race on.",
+        "the cases still in the race. At dotted lines, cases were eliminated.",
         panels=panels,
         reading=f"Half-widths are simultaneous, at 95%. The race ends when a difference of {100 * SHARP_ENOUGH:g}% "
-        "would show, when one case is left, or when the time is over. When and by which bound each case left is in the "
-        "table of the ranking.",
+        "would show, when one case is left, or when the time is over. The table of the ranking has the time and the "
+        "bound of each elimination.",
     )
 
 
 def _race_panel(answer: Ranking) -> Panel | None:
-    """Return a point for each look of a race; `None` if no look has a half-width.
-
-    Dotted lines mark where cases left; on top is the number of those that stay.
-    """
+    """Return a point for each look of a race, and a dotted line if it eliminated cases; `None` without half-widths."""
     sharp = [look for look in answer.race if look.half_width]
     if not sharp:
         return None
@@ -117,44 +114,25 @@ def _race_panel(answer: Ranking) -> Panel | None:
     widths = [100 * (look.half_width or 0.0) for look in sharp]
     enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
     low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
-    counted = [answer.race[0], *(look for look in answer.race[1:] if look.left)]
     ticks = round_numbers(low, high)
     width = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "half-width",
-        "x": [round(look.seconds, 1) for look in sharp],
-        "y": widths,
-        "line": {"color": _BLUE},
-        "marker": {"color": _BLUE, "size": 8},
-        "text": [_hover(look, labels) for look in sharp],
+        "type": "scatter", "mode": "lines+markers", "name": "half-width", "y": widths,
+        "x": [round(look.seconds, 1) for look in sharp], "line": {"color": _BLUE},
+        "marker": {"color": _BLUE, "size": 8}, "text": [_hover(look, labels) for look in sharp],
         "hovertemplate": "±%{y:.3~g}% %{text}<extra></extra>",
-    }
+    }  # fmt: skip
     goal = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"{enough:g}%: sharp enough",
-        "x": [0, end],
-        "y": [enough, enough],
-        "line": {"color": GREY, "dash": "dash", "width": 1.5},
-        "hoverinfo": "skip",
-    }
-    line = {"type": "line", "layer": "below", "yref": "paper", "y0": 0, "y1": 1}
-    style = {"color": GREY, "dash": "dot", "width": 1}
-    count = {"y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "xshift": 2, "showarrow": False}
+        "type": "scatter", "mode": "lines", "name": f"{enough:g}%: sharp enough", "x": [0, end], "y": [enough, enough],
+        "line": {"color": GREY, "dash": "dash", "width": 1.5}, "hoverinfo": "skip",
+    }  # fmt: skip
+    logarithmic = {"type": "log", "range": [math.log10(low), math.log10(high)]}
     figure = lay_out(
         [width, goal],
         "seconds of launches",
         "half-width (%)",
         xaxis={"range": [0, 1.06 * end]},
-        yaxis={
-            "type": "log",
-            "range": [math.log10(low), math.log10(high)],
-            "tickvals": ticks,
-            "ticktext": [f"{tick:g}" for tick in ticks],
-        },
-        shapes=[line | {"x0": look.seconds, "x1": look.seconds, "line": style} for look in answer.race if look.left],
-        annotations=[count | {"x": look.seconds, "text": str(len(look.racing))} for look in counted],
+        yaxis=logarithmic | {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]},
+        shapes=[vertical(look.seconds, dash="dot", width=1) for look in answer.race if look.left],
     )
     return Panel(answer.heading, figure, 340)
 
@@ -164,7 +142,8 @@ def _hover(look: Look, labels: dict[str, str]) -> str:
     parts = [f"after block {look.block + 1}", f"{format.count(len(look.racing), 'case')} still in the race"]
     if look.left:
         names = format.listed((plain(labels[each.case_id]) for each in look.left), _MOST_NAMES)
-        parts.append(f"left: {names}; {format.percent(min(each.at_least for each in look.left))} or more behind")
+        bound = format.percent(min(each.at_least for each in look.left))
+        parts.append(f"eliminated: {names}; slower than the best by {bound} or more")
     return "<br>".join(parts)
 
 

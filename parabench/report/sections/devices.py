@@ -23,6 +23,7 @@ from parabench.analysis.step.device_time import (
 )
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
+from parabench.report.palette import side_style
 from parabench.report.sections.usage import on_gpus
 from parabench.report.spec import WORDED, Column, Section, nothing_counted, table_of
 from parabench.store.record import MIB, Phase
@@ -35,15 +36,12 @@ OVER_TIME = (
     ("sm_clock_hz", "SM clock", "SM clock (MHz)", "MHz", 1e6),
     ("temperature_c", "Temperature", "temperature (°C)", "°C", 1.0),
 )
-# Okabe and Ito's palette; further lines of devices and ranks repeat the colors with other dashes.
-_LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_DASHES = ("solid", "dash", "dot", "dashdot")
-# The most lines that can be distinguished, and two points per pixel of a wide page.
+# The most lines that can be distinguished, by color and dash, and two points per pixel of a wide page.
 _MOST_LINES, _MOST_POINTS = 16, 400
 # The phases of a launch, visible on light and dark pages.
 _SHADE = {
     Phase.WARMUP: ("rgba(128,128,128,0.10)", "warm-up"),
-    Phase.MEASURE: ("rgba(0,114,178,0.13)", "timed"),
+    Phase.MEASURE: ("rgba(0,114,178,0.13)", "measured"),
     Phase.INSTRUMENT: ("rgba(230,159,0,0.16)", "instrumented"),
     Phase.PROFILE: ("rgba(204,121,167,0.16)", "profiled"),
 }
@@ -51,12 +49,10 @@ _SHADE = {
 
 def memory_section(seen: SessionData) -> Section:
     """Return the section of memory in use during a launch."""
-    panels: list[Panel] = []
-    for launch_id in drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample"):
-        timeline = memory_timeline(seen, launch_id)
-        if len(timeline):
-            lines = timeline.assign(value=timeline["bytes"] / MIB)
-            panels.append(_over_time(seen, launch_id, "", lines, "memory in use (MiB)", "%{y:,.0f} MiB"))
+    lines = {
+        at: memory_timeline(seen, at)
+        for at in drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
+    }
     reasons = " ".join(f"{why}." for why in unread(seen))
     return Section(
         "time-memory",
@@ -64,9 +60,13 @@ def memory_section(seen: SessionData) -> Section:
         "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second; of a "
         "watched loop once a second.",
         nothing_counted(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
-        panels=panels,
+        panels=[
+            _over_time(seen, at, "", own.assign(value=own["bytes"] / MIB), "memory in use (MiB)", "%{y:,.0f} MiB")
+            for at, own in lines.items()
+            if len(own)
+        ],
         reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled, with up "
-        f"to {_MOST_LINES} lines. Peaks of the timed steps alone, and the training state by formula, are above.",
+        f"to {_MOST_LINES} lines. Peaks of the measured steps alone, and the model states by formula, are above.",
     )
 
 
@@ -89,9 +89,9 @@ def devices_section(seen: SessionData) -> Section | None:
                 at = throttled["t_s"], listed(throttled["value"])
                 panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
             panels.append(panel)
-    missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
+    missing = "; ".join([*unread(seen), *filter(None, [too_short_said(seen)])])
     table = table_of(
-        "The devices during the timed steps",
+        "The devices during the measured steps",
         (
             Column("Case", "label"),
             Column("Device", lambda row: row["place"].removeprefix("device "), WORDED),
@@ -110,12 +110,12 @@ def devices_section(seen: SessionData) -> Section | None:
         "Power, clocks and temperature",
         "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for "
         "the reason.",
-        nothing_counted(seen) or f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}.",
+        nothing_counted(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
         (table,),
         panels=panels,
         reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read, with up "
-        f"to {_MOST_LINES} devices; the table is over all launches' timed steps. Energy is the increase of the "
-        "device's own counter." + (f" Not read: {'; '.join(missing)}." if missing else ""),
+        f"to {_MOST_LINES} devices; the table is over all launches' measured steps. Energy is the increase of the "
+        "device's own counter." + f" Not read: {missing}." * bool(missing),
     )
 
 
@@ -125,50 +125,43 @@ def _clocks(row: dict[Any, Any]) -> str | None:
 
 
 def _both(row: dict[Any, Any], link: str) -> str | None:
-    sent, received = row[f"{link}_tx_bytes_per_s"], row[f"{link}_rx_bytes_per_s"]
-    both = format.known(sent) and format.known(received)
-    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}" if both else None
+    rates = [row[f"{link}_{way}_bytes_per_s"] for way in ("tx", "rx")]
+    return ", ".join(format.digits(rate / 1e9) for rate in rates) if all(map(format.known, rates)) else None
 
 
 def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFrame, axis: str, text: str) -> Panel:
     """Return the figure of a launch with one line per place of `lines` (`place, t_s, value`), and its phases."""
     launch = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
     traces: list[Trace] = []
-    names = list(dict.fromkeys(lines["place"]))[:_MOST_LINES]
-    for i, name in enumerate(names):
+    for i, name in enumerate(lines["place"].unique()[:_MOST_LINES]):
         points = _thinned(lines[lines["place"] == name])
-        dash = _DASHES[i // len(_LINES) % len(_DASHES)]
         traces.append({
             "type": "scatter", "mode": "lines", "name": plain(name), "connectgaps": False,
-            "x": [round(float(t_s), 3) for t_s in points["t_s"]], "y": listed(points["value"].round(3)),
-            "line": {"color": _LINES[i % len(_LINES)], "width": 2, "dash": dash},
+            "x": points["t_s"].round(3).to_list(), "y": listed(points["value"].round(3)),
+            "line": {"color": side_style(i).color, "width": 2, "dash": "solid" if i < _MOST_LINES / 2 else "dash"},
             "hovertemplate": f"%{{x:.2f}} s: {text}<extra>%{{fullData.name}}</extra>",
         })  # fmt: skip
-    shaded = {_SHADE[Phase(phase)]: ends for phase, ends in phases(seen.facts[launch_id]).items() if phase in _SHADE}
+    shaded = [(*_SHADE[Phase(name)], *ends) for name, ends in phases(seen.facts[launch_id]).items() if name in _SHADE]
+    height = 260 + 20 * (len(traces) + len(shaded))
     # Phases are named in the legend, because short ones have no room for a name in the figure.
     traces += [
         {
             "type": "scatter", "mode": "markers", "name": meaning, "x": [None], "y": [None], "hoverinfo": "skip",
             "marker": {"symbol": "square", "size": 13, "color": color, "line": {"width": 1, "color": "#888888"}},
         }
-        for color, meaning in shaded
+        for color, meaning, *_ in shaded
     ]  # fmt: skip
+    area = {"type": "rect", "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": {"width": 0}, "layer": "below"}
     figure = lay_out(
         traces,
         "seconds after the launch began",
         axis,
         showlegend=True,
-        shapes=[
-            {
-                "type": "rect", "x0": begin_s, "x1": end_s, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain",
-                "fillcolor": color, "line": {"width": 0}, "layer": "below",
-            }
-            for (color, _), (begin_s, end_s) in shaded.items()
-        ],
+        shapes=[area | {"x0": begin_s, "x1": end_s, "fillcolor": color} for color, _, begin_s, end_s in shaded],
         # Only zero degrees Celsius has no meaning.
         yaxis={"rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
-    )  # fmt: skip
-    return Panel(f"{title}{launch['label']}", figure, 260 + 20 * (len(names) + len(shaded)), case=str(launch["case"]))
+    )
+    return Panel(f"{title}{launch['label']}", figure, height, case=str(launch["case"]))
 
 
 def _thinned(line: pd.DataFrame) -> pd.DataFrame:
@@ -188,59 +181,59 @@ def host_section(seen: SessionData) -> Section | None:
     if host["other_share"].isna().all():
         return None
     most = host.iloc[int(host["other_share"].argmax())]
-    of_several = several_nodes(seen.session.environment)
-    whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
-    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else None, WORDED),)
+    several = several_nodes(seen.session.environment)
+    whose = f"node {most['node']:.0f}'s" if several else "the host's"
+    on_node = Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else None, WORDED)
     table = table_of(
         "CPU time of other processes",
         (
             Column("Case", "label"),
             Column("Other processes", "other_share", "percent"),
-            *(on_node if of_several else ()),
+            *([on_node] if several else []),
             Column("Sampling, of a core", "sampler_share", "percent"),
         ),
         host,
     )
     return Section(
         "host",
-        "Host CPU during the timed steps",
+        "Host CPU during the measured steps",
         "CPU time that other processes used, as a share of all cores (mean over launches).",
         "",
         (table,),
         lead=f"Other processes used up to {format.percent(most['other_share'])} of {whose} CPU time ({most['label']}).",
         reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
-        + (" Of several nodes, the one with the highest share is listed." if of_several else "")
-        + ("" if on_gpus(seen) else " Ranks ran on CPU cores, so no GPU was read."),
-    )  # fmt: skip
+        + " The node with the highest share is listed." * several
+        + " Ranks ran on CPU cores, so no GPU was read." * (not on_gpus(seen)),
+    )
 
 
 def health_section(seen: SessionData) -> Section | None:
     """Return the section of warnings about devices and host; None if neither was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
-    labels = seen.labels
+    labels = {"": "all"} | seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
-    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
     rows = [
         {
             "case_id": each.case_id or "",
-            "label": labels.get(each.case_id or "", "all"),
-            "code": each.code.replace("_", "\u00a0"),
-            "message": each.message.removeprefix(f"{labels.get(each.case_id or '')}: "),
+            "label": labels[each.case_id or ""],
+            "code": each.code.replace("_", " "),
+            "message": each.message.removeprefix(f"{labels[each.case_id or '']}: "),
         }
-        for each in found
+        for each in sorted(findings(seen), key=lambda each: place[each.case_id or ""])
+    ]
+    found = pd.DataFrame(rows, columns=["case_id", "label", "code", "message"])
+    cases = found[found["case_id"] != ""].groupby("code")["case_id"].nunique()
+    counts = [
+        f"{code} in {format.count(cases[code], 'case')}" if code in cases else code for code in found["code"].unique()
     ]
     columns = (Column("Case", "label"), Column("Warning", "code"), Column("Observed", "message"))
-    cases: dict[str, set[str]] = {}
-    for each in found:
-        cases.setdefault(each.code.replace("_", " "), set()).update(filter(None, [each.case_id]))
-    counts = [code + f" in {format.count(len(own), 'case')}" * bool(own) for code, own in cases.items()]
     return Section(
         "health",
         "Health",
         "Advice on each is under Trust.",
         "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
         "they were read.",
-        (table_of("Health warnings", columns, rows, closed=len(rows) > _MOST_OPEN),),
+        (table_of("Health warnings", columns, found, closed=len(rows) > _MOST_OPEN),),
         lead=f"Found: {', '.join(counts)}." if counts else "",
     )

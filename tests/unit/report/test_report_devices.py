@@ -41,7 +41,7 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     assert lines["rank 1"].y[0] == pytest.approx(3.1e8 / MIB, abs=0.01)
     shaded = [(round(shape.x0, 6), round(shape.x1, 6)) for shape in figure.layout.shapes]
     assert shaded == [fake_devices.PHASES[name] for name in ("warmup", "measure", "instrument")]
-    assert {trace.name for trace in figure.data} - lines.keys() == {"warm-up", "timed", "instrumented"}
+    assert {trace.name for trace in figure.data} - lines.keys() == {"warm-up", "measured", "instrumented"}
     (host,) = found["host"].tables
     assert memory.tables == ()
     assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]

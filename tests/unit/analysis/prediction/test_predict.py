@@ -10,7 +10,6 @@ import pytest
 from fake_base import DDP, FAR, NEAR, ROWS, base, computed, of_ranks
 from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction import question
-from parabench.analysis.prediction.base import slowest
 from parabench.analysis.prediction.links import given_link
 from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, Refused, place_of
 from parabench.analysis.prediction.program import Call, Group
@@ -71,8 +70,8 @@ def test_predict_refuses_what_was_not_measured(changes: dict[str, Any], case: Ca
 
 def test_slowest_of_many_ranks_is_waited_for() -> None:
     steps = tuple(1.0 + 0.01 * n for n in range(101))
-    assert slowest(computed(jitter=steps), 2) == 1.0
-    more = slowest(computed(jitter=steps), 64)
+    assert computed(jitter=steps).slowest(2) == 1.0
+    more = computed(jitter=steps).slowest(64)
     assert more == pytest.approx(np.quantile(steps, 0.1 ** (1 / 64)) / np.quantile(steps, 0.1**0.5))
     found = Predictor(base(computed=(computed(jitter=steps),)), {}).predict(of_ranks(64, bucket_mib=25.0))
     assert found.compute_s == pytest.approx(0.35)

@@ -14,7 +14,7 @@ def call(op: str, size: int, ranks: list[int] = ALL) -> list[Any]:
 
 
 def calls(program: Program) -> list[Call]:
-    return [event.call for event in program.events if event.call is not None]
+    return [event.value for event in program.events if event.kind == "call"]
 
 
 def step_s(program: Program, seconds: float) -> float:

@@ -46,7 +46,7 @@ def test_a_foreign_process_during_the_timed_steps(tmp_path):
         launch(1, foreign_processes=lambda t: float(t > 2), foreign_bytes=lambda t: 2.0 * GIB * (t > 2)),
     )
     assert finding.message.endswith(
-        "device 0 had up to 1 foreign process during the timed steps, holding up to 2,048 MiB."
+        "device 0 had up to 1 foreign process during the measured steps, holding up to 2,048 MiB."
     )
     assert finding.case_id == gpu_case().id
 
@@ -59,7 +59,7 @@ def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
         launch(clock_event_reasons=lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)),
     )
     assert finding.message.endswith(
-        "device 0 throttled its clocks in 24% of the readings during the timed steps: heat, by software in 24%, "
+        "device 0 throttled its clocks in 24% of the readings during the measured steps: heat, by software in 24%, "
         "power brake in 4.8%."
     )
 
@@ -84,7 +84,7 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
         launch(1, sm_clock_hz=clock, clock_event_reasons=lambda t: float(t == 2.0)),
     )
     assert finding.message.endswith(
-        "device 0 ran at 1,500 MHz in one third of a launch's timed steps and at 1,980 MHz in another "
+        "device 0 ran at 1,500 MHz in one third of a launch's measured steps and at 1,980 MHz in another "
         "(means, 24% apart)."
     )
 
