@@ -179,11 +179,8 @@ def compare(
             raise UsageError(f"{name} is {value!r}; give a number from {least:g} to {most:g}, such as 0.02")
     sides = [each if isinstance(each, LoadedSession) else load(each) for each in (base, candidate)]
     first, other = (side._as(role) for side, role in zip(sides, ("base", "candidate"), strict=True))
-    return gate.answer(
-        gate.compare(
-            first, other, tolerance, alpha, (changed,) if isinstance(changed, str) else tuple(changed), between_sessions
-        )
-    )
+    meant = (changed,) if isinstance(changed, str) else tuple(changed)
+    return gate.compare(first, other, tolerance, alpha, meant, between_sessions)
 
 
 def _figure(panel: Panel, heading: str) -> Figure:

@@ -1,4 +1,4 @@
-"""Which side is fastest at one workload, over all its configurations, in numbers and in sentences."""
+"""The fastest side at each workload, over all its configurations, in numbers and in sentences."""
 
 from __future__ import annotations
 
@@ -12,47 +12,51 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.compare.between import between_means
-from parabench.analysis.compare.cases import CaseResult, Outcome
-from parabench.analysis.compare.several import SHARED_WORK, Ratio, Row, Several
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import GIVES, SHARED_WORK, STEP, Comparison
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.environment.diff import differences
 from parabench.analysis.numbers import of_pair, same_work
-from parabench.analysis.session import Origin
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Mean, geometric_mean, logs_of
 from parabench.strategies import entry_of
 
-# What is compared besides the step time, and how a sentence names it.
-GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
 # With so many launches per configuration, a difference of a few percent shows on a quiet machine.
 ENOUGH_LAUNCHES = 5
 
 
 @dataclass(frozen=True)
 class Overall:
-    """The sides at one workload. `heading` distinguishes it from other workloads, and is empty if there is one.
+    """The sides at one workload.
 
-    `cases` is the number of configurations that can be an answer; a baseline without communication does not count.
-    `compared` are the places of sides that can be compared: the first, and all with a configuration that succeeded on
-    both. `means` belong to every side but the first: its step time relative to the first's. They are over the same
-    `shared` configurations for all of `compared`; if no configuration is common to all of these, `shared` is 0 and each
-    mean is over the configurations in common with the first. `gives` are the means of `GIVES`.
-
-    `best` is the fastest of the `judged`; `tied` are those of them that the 95% interval of their ratio does not
-    distinguish from it. `changes` counts the outcomes by side. `lost` counts the configurations with a step time
-    on the first side and none on the other, `mended` the reverse, by side.
+    Attributes:
+        heading: The difference from other workloads; empty if there is one.
+        work: The fields of the workload.
+        rows: The places of its configurations in the comparison.
+        names: The names of the sides.
+        compared: The places of sides that can be compared: the first, and all with a configuration that succeeded on
+            both.
+        cases: The number of configurations that can be an answer; a baseline without communication does not count.
+        shared: The number of configurations that are common to all of `compared`, over which the means of step times
+            are. If it is 0, each mean is over the configurations in common with the first.
+        means: By quantity, the mean of every side but the first, relative to the first.
+        best: The fastest of the sides whose mean has an interval.
+        tied: Those of them that the 95% interval of their ratio does not distinguish from the fastest.
+        changes: The number of configurations by outcome, for every side but the first.
+        lost: The number of configurations with a step time on the first side and none on another, by side.
+        mended: The reverse.
     """
 
     heading: str
     work: dict[str, Any]
+    rows: tuple[int, ...]
     names: tuple[str, ...]
     compared: tuple[int, ...]
     cases: int
     shared: int
-    means: tuple[Mean, ...]
-    gives: dict[str, tuple[Mean, ...]]
+    means: dict[str, tuple[Mean, ...]]
     best: int | None
     tied: tuple[int, ...]
-    changes: tuple[dict[str, int], ...]
+    changes: tuple[dict[Outcome, int], ...]
     lost: tuple[int, ...]
     mended: tuple[int, ...]
 
@@ -64,22 +68,21 @@ class Overall:
     @property
     def judged(self) -> tuple[int, ...]:
         """Those of `compared` that can be tested: the first, and those whose mean has an interval."""
-        return (0, *(at for at in self.others if self.means[at - 1].low is not None))
+        return (0, *(at for at in self.others if self.mean(at).low is not None))
+
+    def mean(self, at: int) -> Mean:
+        """Return the mean step time of a side relative to the first."""
+        return self.means[STEP][at - 1]
 
 
-def overall(of: Several) -> tuple[Overall, ...]:
+def overall(of: Comparison) -> tuple[Overall, ...]:
     """Return one result for each workload, in the order of the configurations."""
     works = same_work(of.cases, SHARED_WORK)
     differing = [name for name in SHARED_WORK if len({str(work[name]) for work, _ in works}) > 1]
     found = []
-    for work, group in works:
-        heading = ", ".join(
-            f"{name.replace('_', ' ')} {'default' if work[name] is None else work[name]}" for name in differing
-        )
-        ranked = {str(id_) for id_, name in zip(group["case_id"], group["strategy"], strict=True)
-                  if entry_of(str(name)).ranked}  # fmt: skip
-        rows = [row for row, id_ in zip(of.rows, of.cases["case_id"], strict=True) if id_ in ranked]
-        found.append(_overall(of, work, heading, rows))
+    for work, cases in works:
+        named = (f"{name.replace('_', ' ')} {'default' if work[name] is None else work[name]}" for name in differing)
+        found.append(_overall(of, work, ", ".join(named), cases))
     return tuple(found)
 
 
@@ -88,78 +91,70 @@ def work_key(work: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(None if pd.isna(work.get(name)) else work[name] for name in SHARED_WORK)
 
 
-def _overall(of: Several, work: dict[str, Any], heading: str, rows: Sequence[Row]) -> Overall:
+def _overall(of: Comparison, work: dict[str, Any], heading: str, cases: pd.DataFrame) -> Overall:
+    rows = [int(row) for row, name in cases["strategy"].items() if entry_of(str(name)).ranked]  # type: ignore[call-overload]
     places = range(1, len(of.sides))
-    fewest = {row.cases: [_launches(row, at) for at in places] for row in rows}
-    compared = (0, *(at for at in places if any(each[at - 1] for each in fewest.values())))
+    steps = of.of(STEP)
+    steps = steps[steps["row"].isin(rows)]
+    # The launches of the side that has fewer, by configuration (a row) and side (a column).
+    counts = pd.concat([steps[f"{side}_launches"].map(len) for side in ("base", "candidate")], axis=1).min(axis=1)
+    fewest = steps.assign(n=counts).pivot(index="row", columns="at", values="n")
+    fewest = fewest.reindex(index=rows, columns=list(places)).fillna(0)
     # An interval needs two launches; a side where no configuration has them is compared without an interval.
-    needed = {at: min(FEWEST_LAUNCHES, max(each[at - 1] for each in fewest.values())) for at in compared[1:]}
-    shared = [row for row in rows if needed and all(fewest[row.cases][at - 1] >= n for at, n in needed.items())]
-    means = tuple(_mean(of, shared if shared and at in compared else rows, 0, at) for at in places)
-    best, tied = _fastest(of, compared, means, shared)
+    needed = fewest.max().clip(upper=FEWEST_LAUNCHES)
+    compared = (0, *(at for at in places if needed[at] > 0))
+    shared = [] if len(compared) == 1 else fewest.index[(fewest >= needed)[[*compared[1:]]].all(axis=1)].tolist()
+    means = {STEP: tuple(_mean(of, shared if shared and at in compared else rows, 0, at) for at in places)}
+    means |= {name: tuple(_mean(of, rows, 0, at, name) for at in places) for name in GIVES}
+    best, tied = _fastest(of, compared, means[STEP], shared)
+    outcomes = steps[steps["ratio"].notna()]
     return Overall(
         heading=heading,
         work=work,
+        rows=tuple(cases.index.tolist()),
         names=of.names,
         compared=compared,
         cases=len(rows),
         shared=len(shared),
         means=means,
-        gives={name: tuple(_mean(of, rows, 0, at, name) for at in places) for name in GIVES},
         best=best,
         tied=tied,
-        changes=tuple(
-            dict(Counter(str(each.outcome) for row in rows if (each := row.step_time[at - 1]) and each.ratio))
-            for at in places
-        ),
-        lost=tuple(len(of.lost(rows, 0, at)) for at in places),
-        mended=tuple(len(of.lost(rows, at, 0)) for at in places),
+        changes=tuple(dict(Counter(outcomes["outcome"][outcomes["at"] == at])) for at in places),
+        lost=tuple(int(of.lost(0, at)[rows].sum()) for at in places),
+        mended=tuple(int(of.lost(at, 0)[rows].sum()) for at in places),
     )
 
 
-def _launches(row: Row, at: int) -> int:
-    """Return the number of launches by which a row is compared, of the side that has fewer."""
-    result = row.step_time[at - 1]
-    return 0 if result is None else min(len(result.base_launches), len(result.candidate_launches))
-
-
-def _mean(of: Several, rows: Sequence[Row], base: int, other: int, name: str = "step_time") -> Mean:
-    """Return the mean ratio of two sides over the rows that both have.
+def _mean(of: Comparison, rows: Sequence[int], base: int, other: int, name: str = STEP) -> Mean:
+    """Return the mean ratio of two sides over the configurations that both have.
 
     The interval of step times contains the variation between sessions, as in the gate.
     """
-    both = ((row.cases[base], row.cases[other]) for row in rows)
-    pairs = [(old, new) for old, new in both if old is not None and new is not None]
-    if not pairs:
+    both = of.ids.loc[[row for row in rows if of.measured.at[row, base] and of.measured.at[row, other]]]
+    if both.empty:
         return Mean(reason=f"no case in common with {of.names[base]}")
-    paired = interleaved(of.sides[base], of.sides[other])
+    first, second = of.sides[base], of.sides[other]
+    paired = interleaved(first, second)
     known = of.known[name]
     logs, judged = [], []
-    for pair in pairs:
+    for pair in zip(both[base], both[other], strict=True):
         sides = of_pair(pair, known[base].by_case, known[other].by_case, paired)
-        first, second = (pd.Series(logs_of(side), side.index) for side in sides)
-        if min(len(first), len(second)) >= FEWEST_LAUNCHES:
+        own, new = (pd.Series(logs_of(side), side.index) for side in sides)
+        if min(len(own), len(new)) >= FEWEST_LAUNCHES:
             judged.append(pair)
-        logs.append((pd.Series(second.to_numpy() - first.to_numpy(), first.index),) if paired else (first, second))
+        logs.append((pd.Series(new.to_numpy() - own.to_numpy(), own.index),) if paired else (own, new))
     between = None
-    if name == "step_time" and judged and not paired:
-        between = between_means(of.sides[base], of.sides[other], judged, of.alike(base, other))
-    return geometric_mean(logs, _why(rows, base, other, name), between)
-
-
-def _why(rows: Sequence[Row], base: int, other: int, name: str) -> str:
-    """Return why rows have no ratio to the first side."""
-    if base != 0:
-        return "no case succeeded on both sides"
-    unknown = [each for row in rows if (each := row.ratio(name, other)) and each.ratio is None]
-    reasons = [each.reason if isinstance(each, Ratio) else each.note for each in unknown]
-    return format.listed(dict.fromkeys(reasons), most=2)
+    if name == STEP and judged and not paired:
+        between = between_means(first, second, judged, of.alike(base, other))
+    unknown = of.of(name, other)
+    unknown = unknown[unknown["ratio"].isna() & unknown["row"].isin(rows)]
+    return geometric_mean(logs, format.listed(dict.fromkeys(unknown["note"]), most=2), between)
 
 
 def _fastest(
-    of: Several, compared: tuple[int, ...], means: tuple[Mean, ...], shared: Sequence[Row]
+    of: Comparison, compared: tuple[int, ...], means: Sequence[Mean], shared: Sequence[int]
 ) -> tuple[int | None, tuple[int, ...]]:
-    """Return the fastest side over the shared rows, and those that are not distinguished from it."""
+    """Return the fastest side over the shared configurations, and those that are not distinguished from it."""
     ratios = {0: 1.0} | {at: means[at - 1].ratio or 1.0 for at in compared[1:] if means[at - 1].low is not None}
     if not shared or len(ratios) < 2:
         return None, ()
@@ -167,43 +162,55 @@ def _fastest(
 
     def slower(at: int) -> bool:
         if at == 0:
-            high = means[best - 1].high
-            return high is not None and high < 1
+            return (means[best - 1].high or 1) < 1
         low = means[at - 1].low if best == 0 else _mean(of, shared, best, at).low
         return low is not None and low > 1
 
     return best, tuple(at for at in ratios if at != best and not slower(at))
 
 
+def answers(works: Iterable[Overall]) -> list[str]:
+    """Return the sentences about all workloads."""
+    found = []
+    for work in works:
+        own = [*sentences(work), *(given(work, name) for name in GIVES if work.others)]
+        found += [f"{work.heading[0].upper()}{work.heading[1:]}: {own[0]}" if work.heading else own[0], *own[1:]]
+    return found
+
+
 def sentences(of: Overall) -> list[str]:
-    """Return which side is fastest, the outcomes of configurations, and those that failed on one side."""
+    """Return the fastest side, the outcomes of configurations, and those that failed on one side."""
     first = of.names[0]
-    said = [_verdict(of), *_sessions(of)]
-    told = [f"{of.names[at]} {_counts(of.changes[at - 1])}" for at in of.others if of.changes[at - 1]]
-    if told:
-        said.append(f"Case by case against {first}: {'; '.join(told)}.")
+    found = [_verdict(of), *_sessions(of)]
+    changes = [
+        f"{of.names[at]} {', '.join(f'{each} in {count:,}' for each in Outcome if (count := own.get(each, 0)))}"
+        for at, own in enumerate(of.changes, 1)
+        if own and at in of.others
+    ]
+    if changes:
+        found.append(f"Case by case against {first}: {'; '.join(changes)}.")
     for at, (name, lost, mended) in enumerate(zip(of.names[1:], of.lost, of.mended, strict=True), 1):
         if of.others and at not in of.compared:
-            said.append(f"No case succeeded both on {first} and on {name}.")
+            found.append(f"No case succeeded both on {first} and on {name}.")
         if lost:
-            said.append(f"{format.count(lost, 'case')} with a step time on {first} and none on {name}.")
+            found.append(f"{format.count(lost, 'case')} with a step time on {first} and none on {name}.")
         if mended:
-            said.append(f"{format.count(mended, 'case')} with a step time on {name} and none on {first}.")
-    return said
+            found.append(f"{format.count(mended, 'case')} with a step time on {name} and none on {first}.")
+    return found
 
 
 def _verdict(of: Overall) -> str:
     def named(places: Iterable[int]) -> str:
-        return format.joined(of.names[at] for at in places)
+        return format.joined(of.names[at] for at in sorted(places))
 
     if not of.others:
         others = " or ".join(of.names[1:])
         return f"No ranked case succeeded both on {of.names[0]} and on {others}, so nothing can be compared."
-    told: list[str] = []
-    for at in sorted(of.others, key=lambda at: of.means[at - 1].ratio or 1):
-        as_long, than = ("", "") if told else (" as long", f" as on {of.names[0]}")
-        mean = of.means[at - 1]
-        told.append(f"{format.times(mean.ratio or 1)} times{as_long} on {of.names[at]}{than} ({over(mean)})")
+    times: list[str] = []
+    for at in sorted(of.others, key=lambda at: of.mean(at).ratio or 1):
+        as_long, than = ("", "") if times else (" as long", f" as on {of.names[0]}")
+        mean = of.mean(at)
+        times.append(f"{format.times(mean.ratio or 1)} times{as_long} on {of.names[at]}{than} ({over(mean)})")
     where = "overall" if of.shared == of.cases else f"over {of.shared:,} of {format.count(of.cases, 'case')}"
     if not of.shared:
         answer = f"No case can be compared on all of {named(of.compared)}, so none is called the fastest"
@@ -212,66 +219,61 @@ def _verdict(of: Overall) -> str:
     elif len(of.tied) + 1 == len(of.judged):
         answer = f"{named(of.judged)} are not statistically distinguishable {where}"
     else:
-        group = named(sorted((of.best, *of.tied)))
-        among = "" if of.judged == of.compared else f"Of {named(of.judged)}, "
+        among = "" if of.judged == of.compared else f"Among {named(of.judged)}, "
         how = f"{'fastest' if len(of.judged) > 2 else 'faster'} {where}"
         tied = f"are {how} and not statistically distinguishable" if of.tied else f"is {how}"
-        answer = f"{among}{group} {tied}"
-    return f"{answer}: a step takes {format.joined(told)}."
+        answer = f"{among}{named((of.best, *of.tied))} {tied}"
+    return f"{answer}: a step takes {format.joined(times)}."
 
 
 def over(mean: Mean) -> str:
     """Return 'geometric mean of 3 cases; 95%: 0.40 to 0.42'."""
-    ends = "no interval" if mean.low is None else f"95%: {interval(mean)}"
+    ends = "no interval" if mean.low is None else f"95%: {interval(mean.low, mean.high)}"
     return f"geometric mean of {format.count(mean.cases, 'case')}; {ends}"
 
 
 def _sessions(of: Overall) -> Iterator[str]:
     """Yield the variation between sessions that the intervals contain."""
-    told: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for at in of.others:
-        mean = of.means[at - 1]
+        mean = of.mean(at)
         if mean.session_sd is not None:
             source = f"measured in {format.count(mean.sessions, 'session')}" if mean.sessions else "assumed"
-            told.setdefault(f"{format.percent(mean.session_sd)} ({source})", []).append(of.names[at])
-    if told:
-        which = [text if len(told) == 1 else f"{text} for {format.joined(names)}" for text, names in told.items()]
-        yield f"Not interleaved: the intervals contain a standard deviation between sessions of {format.joined(which)}."
-
-
-def _counts(changes: dict[str, int]) -> str:
-    return ", ".join(f"{change} in {changes[change]:,}" for change in Outcome if changes.get(change))
+            found.setdefault(f"{format.percent(mean.session_sd)} ({source})", []).append(of.names[at])
+    if found:
+        each = [text if len(found) == 1 else f"{text} for {format.joined(names)}" for text, names in found.items()]
+        yield f"Not interleaved: the intervals contain a standard deviation between sessions of {format.joined(each)}."
 
 
 def given(work: Overall, name: str) -> str:
-    """Return the means of a number in `GIVES` relative to the first side, and why others are unknown."""
-    means = list(zip(work.names[1:], work.gives[name], strict=True))
-    said = [f"{format.times(mean.ratio)} times on {role} ({over(mean)})" for role, mean in means if mean.ratio]
-    what = f"{format.unit_of(work.work['seq_len'])}{'' if GIVES[name].startswith('/') else ' '}{GIVES[name]}"
-    told = [f"Relative to {work.names[0]}, {what}: {format.joined(said)}."] if said else []
-    why: dict[str, list[str]] = {}
-    for role, mean in means:
-        if mean.ratio is None:
-            why.setdefault(mean.reason, []).append(role)
-    what = f"{what[0].upper()}{what[1:]}"
-    return " ".join([*told, *(f"{what} on {format.joined(on)}: unknown: {reason}." for reason, on in why.items())])
+    """Return the means of a quantity in `GIVES` relative to the first side, and why others are unknown."""
+    quantity = f"{format.unit_of(work.work['seq_len'])}{'' if GIVES[name].startswith('/') else ' '}{GIVES[name]}"
+    known, unknown = [], dict[str, list[str]]()
+    for role, mean in zip(work.names[1:], work.means[name], strict=True):
+        if mean.ratio:
+            known.append(f"{format.times(mean.ratio)} times on {role} ({over(mean)})")
+        else:
+            unknown.setdefault(mean.reason, []).append(role)
+    found = [f"Relative to {work.names[0]}, {quantity}: {format.joined(known)}."] if known else []
+    start = f"{quantity[0].upper()}{quantity[1:]}"
+    return " ".join([*found, *(f"{start} on {format.joined(on)}: unknown: {why}." for why, on in unknown.items())])
 
 
-def interval(of: CaseResult | Ratio | Mean) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """Return '0.40 to 0.42', with more digits if both ends would read the same; a dash if it is unknown."""
-    if of.low is None or of.high is None:
+    if low is None or high is None or pd.isna(low) or pd.isna(high):
         return "–"
-    ends = [(format.times(of.low), format.times(of.high))]
-    ends += [(format.digits(of.low, n), format.digits(of.high, n)) for n in (3, 4)]
+    ends = [(format.times(low), format.times(high))]
+    ends += [(format.digits(low, n), format.digits(high, n)) for n in (3, 4)]
     return " to ".join(next((each for each in ends if each[0] != each[1]), ends[0]))
 
 
-def explore(*origins: Origin) -> str:
+def explore(*stores: str) -> str:
     """Return the command that shows sessions with all their configurations, curves and facts."""
-    return shlex.join(["parabench", "report", *(origin.at for origin in origins)])
+    return shlex.join(["parabench", "report", *stores])
 
 
-def steps(of: Several, works: Sequence[Overall]) -> list[tuple[str, str]]:
+def steps(of: Comparison, works: Sequence[Overall]) -> list[tuple[str, str]]:
     """Return (reason, command) for what would add to the answer: missing launches, a verdict, interleaved sides."""
     found = [_step(of, works, at) for at in range(1, len(of.sides))]
     interleaved = all(paired or other for paired, other in zip(of.paired[1:], of.other_hardware[1:], strict=True))
@@ -285,17 +287,17 @@ def steps(of: Several, works: Sequence[Overall]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(step for step in found if step[1]))
 
 
-def _step(of: Several, works: Sequence[Overall], at: int) -> tuple[str, str]:
+def _step(of: Comparison, works: Sequence[Overall], at: int) -> tuple[str, str]:
     """Return the reason and the command that add most to the comparison of a side; an empty command if none does."""
     first, side = of.first, of.sides[at]
-    means = [work.means[at - 1] for work in works if at in work.compared]
+    means = [work.mean(at) for work in works if at in work.compared]
     if not of.common(at):
         there, here = (first, side) if len(first.cases) else (side, first)
         why = f"measure on {here.role} what was measured on {there.role}, into a store of its own"
         return why, there.origin.command
     if not means:
         bad = first if len(side.counted) else side
-        return f"see how launches of {bad.role} ended", explore(bad.origin)
+        return f"see how launches of {bad.role} ended", explore(bad.origin.at)
     if all(mean.low is None for mean in means):
         few = min(first, side, key=lambda each: each.counted["case"].value_counts().max())
         command = shlex.join([*few.session.argv, "--launches", str(ENOUGH_LAUNCHES)]) if few.session.argv else ""

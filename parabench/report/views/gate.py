@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, Outcome
-from parabench.analysis.compare.gate import Comparison, Verdict
+from parabench.analysis.compare.gate import Verdict
 from parabench.analysis.compare.overall import explore
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, lay_out, marks, name_bars, plain
@@ -21,47 +22,55 @@ from parabench.report.spec import WORDED, Column, Section
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
 
 
-def render(of: Comparison) -> str:
-    """The page as text."""
-    table = gate_rows(of)
+def render(of: Answer) -> str:
+    """Return the page as text."""
+    rows, verdict, sides = gate_rows(of), gate.the_verdict(of), of.tables["sides"].to_dict("records")
+    cases, launches = of.tables["cases"], [f"{side}_launches" for side in ("base", "candidate")]
+    shown = rows.drop(columns=launches)
     return fill(
         "compare.html",
-        [_changes(of)],
-        comparison=of,
-        sentence=gate.sentence(of),
-        tone=_TONE[of.verdict],
+        [_changes(rows, verdict["tolerance"])],
+        verdict=verdict,
+        sentence=" ".join(of.sentences),
+        tone=_TONE[verdict["verdict"]],
         table="gate",
         data={
-            "cases": packed(table),
-            "tables": {"gate": declared(COLUMNS, [str(name) for name in table if name not in _WORDS])},
+            "cases": packed(shown),
+            "tables": {"gate": declared(COLUMNS, [str(name) for name in shown if name not in _WORDS])},
         },
-        upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
-        launches_needed=str(gate.needed(of) or "no number") if of.not_ruled_out else "",
-        differences=[difference_section("Other differences", of.differences)],
-        findings=[FindingGroup(each.code, each.advice, (each.message,)) for each in of.findings],
-        launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
-        sides=side_section(of.origins),
+        judged=int(cases["p_slower"].notna().sum()),
+        cases=len(cases),
+        upper=format.UNKNOWN if verdict["upper"] is None else format.signed(verdict["upper"] - 1),
+        launches_needed=str(gate.needed(cases, verdict["tolerance"]) or "no number") if rows["open"].any() else "",
+        differences=[difference_section("Other differences", of.tables["differences"])],
+        findings=[FindingGroup(each.code, each.advice, (each.message,)) for each in of.warnings],
+        launches=launch_section(
+            zip(cases["label"], zip(*(cases[name] for name in launches), strict=True), strict=True)
+        ),
+        origins=sides,
+        sides=side_section(sides),
         command=gate.command(of),
-        explore=explore(*of.origins),
+        explore=explore(*of.tables["sides"]["at"]),
     )
 
 
-def _changes(of: Comparison) -> Section:
+def _changes(rows: pd.DataFrame, tolerance: float) -> Section:
     return Section(
         "changes",
         "Change of each case",
         "Candidate over base, with 95% intervals; right of the line is slower. The shaded band is the tolerance.",
         "No case has a step time on both sides, so there is nothing to draw.",
-        panels=change_panels(of),
+        panels=change_panels(rows, tolerance),
         reading="A grey tick is the one-sided 95% upper bound: slowdowns beyond it are ruled out. A tick right of the "
         "band means that a slowdown of the tolerance is not ruled out. The figure shows the first "
         f"{MOST_DOTS} cases, and the table has all numbers.",
     )
 
 
-# Fields of a row, and words for them.
+# The columns of `cases` that the page has, and words for them.
 _FIELDS = [
     "case_id", "label", "note", "outcome", "base_step_time_s", "candidate_step_time_s", "ratio", "low", "high", "upper",
+    "base_launches", "candidate_launches",
 ]  # fmt: skip
 _WORDS = ("change", "interval", "above")
 COLUMNS = (
@@ -76,18 +85,21 @@ COLUMNS = (
 )
 
 
-def gate_rows(of: Comparison) -> pd.DataFrame:
+def gate_rows(of: Answer) -> pd.DataFrame:
     """Return the rows of COLUMNS: numbers to sort by, and their words."""
-    not_ruled_out = of.not_ruled_out
-    table = pd.DataFrame([[getattr(row, name) for name in _FIELDS] for row in of.rows], columns=_FIELDS)
-    return table.assign(
-        bad=[row.outcome in REGRESSIONS for row in of.rows],
-        change=["" if row.ratio is None else format.signed(row.ratio - 1) for row in of.rows],
-        interval=[gate.interval(row) for row in of.rows],
-        above=["" if row.upper is None else format.signed(row.upper - 1) for row in of.rows],
-        open=[row in not_ruled_out for row in of.rows],
-        n_base=[len(row.base_launches) for row in of.rows],
-        n_candidate=[len(row.candidate_launches) for row in of.rows],
+    cases = of.tables["cases"]
+
+    def signed(ratios: pd.Series[float]) -> list[str]:
+        return ["" if pd.isna(ratio) else format.signed(ratio - 1) for ratio in ratios]
+
+    return cases[_FIELDS].assign(
+        bad=cases["outcome"].isin(REGRESSIONS),
+        change=signed(cases["ratio"]),
+        interval=[*map(gate.interval, cases.to_dict("records"))],
+        above=signed(cases["upper"]),
+        open=gate.not_ruled_out(cases, gate.the_verdict(of)["tolerance"]),
+        n_base=cases["base_launches"].map(len),
+        n_candidate=cases["candidate_launches"].map(len),
     )
 
 
@@ -107,9 +119,8 @@ _GREY = "#7F7F7F"
 _REACH = 2.5
 
 
-def change_panels(of: Comparison) -> list[Panel]:
+def change_panels(rows: pd.DataFrame, tolerance: float) -> list[Panel]:
     """Return the figure of all changes in percent, with upper bounds and the tolerance; empty without numbers."""
-    rows = gate_rows(of)
     rows = rows[rows["ratio"].notna() & rows["outcome"].isin(list(_MARKERS))].head(MOST_DOTS).reset_index(drop=True)
     if rows.empty:
         return []
@@ -134,7 +145,7 @@ def change_panels(of: Comparison) -> list[Panel]:
     tick = {"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}}
     ruled_out = [f"slowdowns above {above} are ruled out (95%)" for above in rows["above"][bounds.index]]
     traces.append(marks(bounds, bounds.index.tolist(), "upper bound", ruled_out, tick))
-    share = 100 * of.tolerance
+    share = 100 * tolerance
     over_all = {"y0": 0, "y1": 1, "yref": "paper"}
     tolerated = {
         "type": "rect", "x0": -share, "x1": share, **over_all, "fillcolor": _SHADE, "line": {"width": 0},

@@ -8,15 +8,17 @@ import math
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 import fake_collectives
 import fake_results as fake
 from fake_results import OOM
 from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import STEP, compare_sessions
+from parabench.analysis.compare.gate import CASES as COLUMNS
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.overall import overall, sentences, steps
-from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import facts
@@ -43,7 +45,7 @@ def stores(folder):
 
 @functools.cache
 def read(*stores):
-    return Several(read_several(stores))
+    return compare_sessions(read_several(stores))
 
 
 def told(*stores):
@@ -55,8 +57,8 @@ def told(*stores):
 
 def test_two_sides_of_a_known_truth(stores):
     _, one, text = told(stores["old"], stores["new"])
-    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
-    assert one.means[0].low < 0.8 < one.means[0].high
+    assert one.mean(1).ratio == pytest.approx(0.8, rel=0.01)
+    assert one.mean(1).low < 0.8 < one.mean(1).high
     assert (one.best, one.tied, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
     assert re.fullmatch(
         r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95%: "
@@ -77,7 +79,7 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     # By hand: launches next to no noise, an allowance of 5% in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
-    (mean,) = told(*own)[1].means
+    mean = told(*own)[1].mean(1)
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
 
@@ -95,11 +97,11 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
     of = read(*paths)
     (one,) = overall(of)
     assert of.paired[1]
-    assert 1.03 < one.means[0].low < one.means[0].high < 1.05
+    assert 1.03 < one.mean(1).low < one.mean(1).high < 1.05
     assert one.changes == ({Outcome.SLOWER: 3},)
     assert "unpaired" not in [group.code for group in several_findings(of)]
     assert "Interleaved, compared pairwise by block" in render(of)
-    apart_ = Several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
+    apart_ = compare_sessions([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
     assert overall(apart_)[0].tied  # the same launches, without their partners
 
 
@@ -123,14 +125,18 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
         more = {"interleaved": {"run": "one", "side": side}} if tied else {}
         fake.write(tmp_path / f"{side}.db", own, label=side, **more)
         paths.append((tmp_path / f"{side}.db", None))
-    of = Several(read_several(paths))
+    of = compare_sessions(read_several(paths))
     gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
-    assert {row.cases[0]: row.step_time[0] for row in of.rows} == {row.case_id: row for row in gate.rows}
+    cases = gate.tables["cases"]
     data = several_data(of, ())["cases"]
-    assert dict(zip(data["case_id"], data["change.1"], strict=True)) == {
-        row.case_id: str(row.outcome) for row in gate.rows
-    }
-    outcomes = {row.outcome for row in gate.rows}
+    assert dict(zip(data["case_id"], data["change.1"], strict=True)) == dict(
+        zip(cases["case_id"], cases["outcome"], strict=True)
+    )
+    both = of.of(STEP).rename(columns={"base": "base_step_time_s", "candidate": "candidate_step_time_s"})
+    pd.testing.assert_frame_equal(
+        *(each[[*COLUMNS]].sort_values("case_id", ignore_index=True) for each in (both, cases))
+    )
+    outcomes = set(cases["outcome"])
     assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
     if tied or factor in (0.7, 1.5):
         assert {0.7: Outcome.FASTER, 1.2: Outcome.SLOWER, 1.5: Outcome.SLOWER}.get(factor, Outcome.BROKE) in outcomes
