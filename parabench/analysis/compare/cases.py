@@ -103,33 +103,27 @@ def step_times(
     sessions.
     """
     paired = interleaved(base, candidate)
-    between: dict[str, Between] = {}
-    sessions = 0
+    between, sessions = dict[str, Between](), 0
     if not paired:
         between, sessions = between_sessions(base, candidate, {old for old, _ in pairs}, allowance, others)
     rows = contrast(pairs, base.by_case, candidate.by_case, paired, between)
-    tests = [row.pop("test") for row in rows]
-    for pair, row, test, end in zip(pairs, rows, tests, _ends(pairs, base, candidate, alpha), strict=True):
-        outcome, note = end.outcome, end.note
-        if outcome is None:
+    measured, allowed = 0, 0
+    for (old, new), row, end in zip(pairs, rows, _ends(pairs, base, candidate, alpha), strict=True):
+        test: TTest | None = row.pop("test")
+        if end["outcome"] is None:
             outcome, why = (Outcome.NOT_JUDGED, row["note"]) if test is None else speed(test, tolerance, alpha)
-            if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
+            if end["fails_more"] and outcome in (Outcome.SAME, Outcome.FASTER):
                 outcome = Outcome.UNCLEAR
-            note = "; ".join(filter(None, (why, note)))
-        row |= {
-            "outcome": outcome,
-            "base": base.step_times.get(pair[0]),
-            "candidate": candidate.step_times.get(pair[1]),
+            end |= {"outcome": outcome, "note": "; ".join(filter(None, (why, end["note"])))}
+        row |= end | {
+            "base": base.step_times.get(old),
+            "candidate": candidate.step_times.get(new),
             "launches_needed": test.launches_for(tolerance) if test else None,
-            "exempt": end.exempt,
-            "fails_more": end.fails_more,
-            "note": note,
         }
-    tested = [test for test in tests if test is not None]
-    if paired or not tested:
-        return rows, None
-    measured = sum(test.between is not None and test.between.sessions > 0 for test in tested)
-    return rows, BetweenSessions(sessions, measured, len(tested) - measured, allowance)
+        if test is not None and test.between is not None:
+            measured += test.between.sessions > 0
+            allowed += test.between.sessions == 0
+    return rows, BetweenSessions(sessions, measured, allowed, allowance) if measured + allowed else None
 
 
 def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
@@ -148,15 +142,6 @@ def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tu
     if test.difference < -beyond and test.p_faster <= alpha:
         return Outcome.FASTER, ""
     return Outcome.SAME, ""
-
-
-class _End(NamedTuple):
-    """The outcome of a configuration by the ends of its launches; None if its step times decide."""
-
-    outcome: Outcome | None
-    note: str = ""
-    exempt: bool = False
-    fails_more: bool = False
 
 
 class _Launches(NamedTuple):
@@ -180,25 +165,32 @@ def _launches(case: str, side: SessionData) -> _Launches:
     return _Launches(f"{counts}: {error}" if error else counts, failed, int(ok.sum()), int(own["timed"].sum()))
 
 
-def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> list[_End]:
-    """Return the outcome of each configuration by the ends of its launches.
+def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> list[Row]:
+    """Return `outcome` by the ends of launches (None if step times decide), `note`, `exempt` and `fails_more`.
 
-    It broke if it never failed in base and fails in candidate; or if it fails in both, and the share of failed launches
-    rose in Fisher's exact test, one-sided and adjusted over these configurations by Holm's method, at level `alpha`.
+    A configuration broke if it never failed in base and fails in candidate; or if it fails in both, and the share of
+    failed launches rose in Fisher's exact test, one-sided and adjusted over these configurations by Holm's method, at
+    level `alpha`.
     """
-    found: dict[Pair, _End] = {}
-    both: dict[Pair, tuple[_Launches, _Launches]] = {}
-    for old, new in pairs:
-        if old not in base.cases_by_id.index:
-            found[old, new] = _End(Outcome.ONLY_CANDIDATE, base.why_missing(old))
-        elif new not in candidate.cases_by_id.index:
-            found[old, new] = _End(Outcome.ONLY_BASE, candidate.why_missing(new), new in candidate.skipped)
-        else:
-            both[old, new] = _launches(old, base), _launches(new, candidate)
+    both = {
+        pair: (_launches(pair[0], base), _launches(pair[1], candidate))
+        for pair in pairs
+        if pair[0] in base.repetitions and pair[1] in candidate.repetitions
+    }
     mixed = {pair: sides for pair, sides in both.items() if all(side.failed for side in sides)}
     p = dict(zip(mixed, holm([_rose(*sides) for sides in mixed.values()]), strict=True))
-    found |= {pair: _end(*sides, p.get(pair, 1.0) <= alpha) for pair, sides in both.items()}
-    return [found[pair] for pair in pairs]
+    found = []
+    for pair in pairs:
+        exempt = fails_more = False
+        if pair in both:
+            outcome, note, exempt, fails_more = _end(*both[pair], p.get(pair, 1.0) <= alpha)
+        elif pair[0] in base.repetitions:
+            outcome, note = Outcome.ONLY_BASE, candidate.why_missing(pair[1])
+            exempt = pair[1] in candidate.skipped
+        else:
+            outcome, note = Outcome.ONLY_CANDIDATE, base.why_missing(pair[0])
+        found.append({"outcome": outcome, "note": note, "exempt": exempt, "fails_more": fails_more})
+    return found
 
 
 def _rose(base: _Launches, candidate: _Launches) -> float:
@@ -212,15 +204,16 @@ def _rose(base: _Launches, candidate: _Launches) -> float:
     return sum(ways) / math.comb(launches, failed)
 
 
-def _end(base: _Launches, candidate: _Launches, rose: bool) -> _End:
+def _end(base: _Launches, candidate: _Launches, rose: bool) -> tuple[Outcome | None, str, bool, bool]:
+    """Return the outcome, a note, `exempt` and `fails_more` of a configuration that both sides launched."""
     note = f"base {base.counts}; candidate {candidate.counts}"
     if candidate.failed and (not base.failed or rose or (base.valid and not candidate.valid)):
-        return _End(Outcome.BROKE, note)
+        return Outcome.BROKE, note, False, False
     if not candidate.valid:
-        return _End(Outcome.NOT_OK, note, exempt=bool(base.failed) and not base.valid)
+        return Outcome.NOT_OK, note, bool(base.failed) and not base.valid, False
     if not base.valid and base.failed:
-        return _End(Outcome.FIXED, note)
+        return Outcome.FIXED, note, False, False
     # Shares of failed launches, compared without a division by zero.
     if candidate.failed * base.ok > base.failed * candidate.ok:
-        return _End(None, f"{note}; fails more often, though not beyond chance", fails_more=True)
-    return _End(None, note if base.failed or candidate.failed else "")
+        return None, f"{note}; fails more often, though not beyond chance", False, True
+    return None, note if base.failed or candidate.failed else "", False, False

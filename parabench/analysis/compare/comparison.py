@@ -59,7 +59,7 @@ class Comparison:
 
     Attributes:
         sides: The sessions. `names`, `paired` (whether a side was interleaved with the first) and `other_hardware` have
-            a value for each, `between` has one for each but the first.
+            a value for each. `between` and `alike` (`between.alike`) have one for each but the first.
         ids: The id of each configuration on each side (a column), also if the side did not launch it.
         measured: Whether each side launched it.
         cases: The fields of each configuration on the first side that launched it, `case_id` there, and `label`.
@@ -74,7 +74,7 @@ class Comparison:
     ratios: pd.DataFrame
     between: tuple[BetweenSessions | None, ...]
     known: Mapping[str, Sequence[Known]]
-    _alike: dict[tuple[int, int], list[SessionData]]
+    alike: tuple[list[SessionData], ...]
 
     @property
     def first(self) -> SessionData:
@@ -129,12 +129,6 @@ class Comparison:
         own = self.ids[self.measured[0] & self.measured[at]]
         return list(zip(own[0], own[at], strict=True))
 
-    def alike(self, base: int, other: int) -> list[SessionData]:
-        """Return the sessions whose variation belongs to the error between two sides (`between.alike`)."""
-        if (base, other) not in self._alike:
-            self._alike[base, other] = alike(self.sides[base], self.sides[other])
-        return self._alike[base, other]
-
     def lost(self, well: int, other: int) -> pd.Series[bool]:
         """Return whether a configuration has a step time on the side `well`, and was launched on `other` without."""
         return self.timed[well] & self.measured[other] & ~self.timed[other]
@@ -166,14 +160,15 @@ def compare_sessions(
     )
     known = {name: [of_launches(side) for side in sides] for name, of_launches in _KNOWN.items()}
     between: list[BetweenSessions | None] = []
+    same: list[list[SessionData]] = []
     rows: list[Row] = []
-    same: dict[tuple[int, int], list[SessionData]] = {}
     for at, side in enumerate(sides[1:], 1):
         paired = interleaved(sides[0], side)
-        same[0, at] = [] if paired else alike(sides[0], side)
+        others = [] if paired else alike(sides[0], side)
+        same.append(others)
         places = ids.index[measured[0] | measured[at]]
         pairs = list(zip(ids[0][places], ids[at][places], strict=True))
-        steps, entered = step_times(pairs, sides[0], side, tolerance, alpha, allowance, same[0, at])
+        steps, entered = step_times(pairs, sides[0], side, tolerance, alpha, allowance, others)
         between.append(entered)
         of_side = {STEP: steps}
         for name in GIVES:
@@ -189,7 +184,7 @@ def compare_sessions(
             }
             rows += [_NO_OUTCOME | own[i] | key | {"quantity": name} for name, own in of_side.items()]
     ratios = table(RATIOS, rows).astype({"row": int, "at": int, "both": bool})
-    return Comparison(tuple(sides), ids, measured, cases, ratios, tuple(between), known, same)
+    return Comparison(tuple(sides), ids, measured, cases, ratios, tuple(between), known, tuple(same))
 
 
 _NO_OUTCOME = {"outcome": None, "launches_needed": None, "exempt": False, "fails_more": False}

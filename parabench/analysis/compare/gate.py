@@ -177,8 +177,9 @@ def _sentences(verdict: dict[str, Any], cases: pd.DataFrame) -> Iterator[str]:
         if launches is not None:
             yield f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})."
         elif len(wide):
-            drift = (wide["session_sd"] > 0) & wide["launches_needed"].isna()
-            why = "interleave the sides with `parabench ab`" if drift.any() else "launches are too noisy for it"
+            drift = ((wide["session_sd"] > 0) & wide["launches_needed"].isna()).any()
+            noisy = "the launches are too noisy for this tolerance"
+            why = "interleave the sides with `parabench ab`" if drift else noisy
             yield f"{MOST_LAUNCHES} launches per side would not suffice: {why}."
     if len(judged):
         yield from _basis(verdict, judged)

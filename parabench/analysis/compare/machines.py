@@ -65,19 +65,13 @@ def answer(of: Comparison) -> Answer:
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     rows["sides"] = [(side.origin, {"side": side.role, "hardware": hardware_name(side)}) for side in of.sides]
     for work in works:
-        key = {"workload": work.heading}
-        rows["workloads"].append(
-            key
-            | {
-                "work": work_text(work.work),
-                "best": None if work.best is None else of.names[work.best],
-                "tied": tuple(of.names[at] for at in work.tied),
-                "lost": work.lost[0],
-                "mended": work.mended[0],
-                "cases": work.cases,
-                "shared": work.shared,
-            }
-        )
+        key, mean = {"workload": work.heading}, work.steps[0]
+        faster, slower = of.names[::-1] if (mean.ratio or 1) < 1 else of.names
+        named: dict[str, Any] = {"best": None, "tied": ()}
+        if mean.low is not None and mean.high is not None:
+            named = {"best": faster, "tied": (slower,) if mean.low <= 1 <= mean.high else ()}
+        counts = {"lost": work.lost[0], "mended": work.mended[0], "cases": work.cases, "shared": mean.cases}
+        rows["workloads"].append(key | {"work": work_text(work.work)} | named | counts)
         for quantity, means in work.means.items():
             rows["means"] += keyed(means, quantity=quantity, **key)
         rows["outcomes"] += [key | {"outcome": outcome, "cases": n} for outcome, n in work.changes[0].items()]

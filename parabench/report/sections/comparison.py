@@ -19,52 +19,18 @@ from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 
 
-def _buckets(of: Comparison, works: Sequence[Overall]) -> Section:
-    return Section(
-        "buckets",
-        "Bucket size",
-        "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
-        "launch.",
-        "No case was measured with two bucket sizes.",
-        panels=sides.buckets(of, works),
-    )
-
-
-def _scaling(of: Comparison) -> Section:
-    return Section(
-        "scaling",
-        "Scaling",
-        "Throughput and efficiency against the world size: a color per variant, a dash per strategy.",
-        "No side has a strategy that was measured at two world sizes.",
-        panels=sides.scaling(of),
-        reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
-        "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
-        "if that was not measured, to the curve's smallest world size.",
-    )
-
-
-def _memory(of: Comparison, works: Sequence[Overall]) -> Section:
-    return Section(
-        "memory",
-        "Peak memory",
-        "Peak of the largest rank over all launches of a case. Cases that differ most between the sides come first.",
-        "No peak memory is known.",
-        panels=sides.memory(of, works),
-    )
-
-
 def several_tabs(of: Comparison, works: Sequence[Overall], facts: Sequence[Fact]) -> list[Tab]:
     """Return the tabs of the page."""
-    names = of.names
+    names, drawn = of.names, _drawn(of, works)
     per_gb = given_section(of, works, "per-gb", "per_gb", "Tokens/s per GB of memory")
     by_case = [{case: launch_ids(launches) for case, launches in side.by_case.items()} for side in of.sides]
     ids = [[there.get(id_, ()) for there, id_ in zip(by_case, row, strict=True)] for row in of.ids.to_numpy()]
     return [
-        Tab("answer", "Answer", (_ratios(of, works),)),
+        Tab("answer", "Answer", (drawn["ratios"],)),
         Tab("best", "Best per side", (best_section(of, works),)),
-        Tab("buckets", "Buckets", (_buckets(of, works),)),
-        Tab("scaling", "Scaling", (_scaling(of),)),
-        Tab("memory", "Memory", (_memory(of, works), per_gb)),
+        Tab("buckets", "Buckets", (drawn["buckets"],)),
+        Tab("scaling", "Scaling", (drawn["scaling"],)),
+        Tab("memory", "Memory", (drawn["memory"], per_gb)),
         Tab("energy", "Energy", (given_section(of, works, "per-joule", "per_joule", "Tokens per joule"),)),
         Tab(
             "differs",
@@ -81,18 +47,47 @@ def several_tabs(of: Comparison, works: Sequence[Overall], facts: Sequence[Fact]
     ]
 
 
-def _ratios(of: Comparison, works: Sequence[Overall]) -> Section:
+def _drawn(of: Comparison, works: Sequence[Overall]) -> dict[str, Section]:
+    """Return the sections that are figures, by id."""
     first = of.names[0]
-    return Section(
-        "ratios",
-        f"Every case relative to {first}",
-        f"Left of the line is faster than {first}. Bars are 95% intervals.",
-        f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
-        panels=sides.ratios(of, works, STEP),
-        reading="They include the variation between sessions if the variants were not interleaved. A filled mark is "
-        "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled if "
-        "its interval, with repetitions as units, excludes 1. The axis is logarithmic.",
+    sections = (
+        Section(
+            "ratios",
+            f"Every case relative to {first}",
+            f"Left of the line is faster than {first}. Bars are 95% intervals.",
+            f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
+            panels=sides.ratios(of, works, STEP),
+            reading="They include the variation between sessions if the variants were not interleaved. A filled mark "
+            "is slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled "
+            "if its interval, with repetitions as units, excludes 1. The axis is logarithmic.",
+        ),
+        Section(
+            "buckets",
+            "Bucket size",
+            "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
+            "launch.",
+            "No case was measured with two bucket sizes.",
+            panels=sides.buckets(of, works),
+        ),
+        Section(
+            "scaling",
+            "Scaling",
+            "Throughput and efficiency against the world size: a color per variant, a dash per strategy.",
+            "No side has a strategy that was measured at two world sizes.",
+            panels=sides.scaling(of),
+            reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
+            "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device "
+            "or, if that was not measured, to the curve's smallest world size.",
+        ),
+        Section(
+            "memory",
+            "Peak memory",
+            "Peak of the largest rank over all launches of a case. Cases with the largest difference come first.",
+            "No peak memory is known.",
+            panels=sides.memory(of, works),
+        ),
     )
+    return {section.id: section for section in sections}
 
 
 def _differing(facts: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.compare.comparison import NUMBERS, SHARED_WORK, STEP, Comparison, compare_sessions
 from parabench.analysis.compare.machines import TITLES
-from parabench.analysis.compare.overall import Overall, explore, interval, overall, sentences, steps
+from parabench.analysis.compare.overall import Overall, over, overall, sentences, steps
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
@@ -61,21 +62,18 @@ def render(of: Comparison, template_folder: Path | None = None) -> str:
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, origins, strict=True) if not origin.finished_utc],
         next=steps(of, works),
-        command=explore(*(origin.at for origin in origins)),
+        command=shlex.join(["parabench", "report", *(origin.at for origin in origins)]),
     )
 
 
-def _answer(each: Overall) -> dict[str, object]:
-    """Return the sentences of one workload, and its numbers as (name, number, unit, interval)."""
-    numbers = []
-    for at in each.others:
-        mean, name = each.mean(at), f"a step on {each.names[at]}, relative to {each.names[0]}"
-        if mean.ratio is None:
-            numbers.append((name, format.UNKNOWN, "", mean.reason))
-        else:
-            ends = f"95%: {interval(mean.low, mean.high)}" if mean.low is not None else f"no interval: {mean.reason}"
-            numbers.append((name, format.times(mean.ratio), "times", ends))
-    return {"heading": each.heading, "sentences": sentences(each), "numbers": numbers, "of": each}
+def _answer(work: Overall) -> dict[str, object]:
+    """Return the sentences of one workload, and its means as (name, number, unit, interval)."""
+    numbers = [
+        (f"a step on {name}, relative to {work.names[0]}", format.times(mean.ratio), "times", over(mean))
+        for name, mean in zip(work.names[1:], work.steps, strict=True)
+        if mean.ratio is not None
+    ]
+    return {"heading": work.heading, "sentences": sentences(work), "numbers": numbers}
 
 
 # The columns of a side's ratios on the page, by quantity.

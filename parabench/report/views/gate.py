@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 
 import pandas as pd
@@ -12,7 +13,6 @@ from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, Outcome
 from parabench.analysis.compare.gate import Verdict
-from parabench.analysis.compare.overall import explore
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, lay_out, marks, name_bars, plain
 from parabench.report.page import declared, fill, packed
@@ -50,7 +50,7 @@ def render(of: Answer) -> str:
         origins=sides,
         sides=side_section(sides),
         command=gate.command(of),
-        explore=explore(*of.tables["sides"]["at"]),
+        explore=shlex.join(["parabench", "report", *of.tables["sides"]["at"]]),
     )
 
 
