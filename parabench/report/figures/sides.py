@@ -51,7 +51,7 @@ MOST_DOTS = 30
 # Characters of a side's name in a legend.
 SIDE_NAME = 32
 # The axis reaches at most this many times as far as its points: an interval of two launches would flatten the rest.
-_REACH = 2.5
+REACH = 2.5
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
@@ -63,10 +63,10 @@ def side_points(of: Comparison, at: int, x: Any, y: Any, hovers: Iterable[str], 
     return marks(x, listed(y), cut(of.names[at], SIDE_NAME), [*hovers], marker, **own)
 
 
-def _numbers(of: Comparison) -> pd.DataFrame:
-    """Return the numbers of each configuration on each side, with its id on the page and its fields."""
+def _numbers(of: Comparison, name: str) -> pd.DataFrame:
+    """Return the numbers of the configurations and sides that have `name`, with ids on the page and fields."""
     fields = of.cases[["case_id", "label", *DEFAULTS]]
-    return of.numbers.drop(columns=["error"]).join(fields, on="row").reset_index(drop=True)
+    return of.numbers[of.numbers[name].notna()].join(fields, on="row").reset_index(drop=True)
 
 
 # -- ratios to the first side -----------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def ratios(of: Comparison, works: Sequence[Overall], name: str) -> list[Panel]:
     every = every[every["ratio"] > 0]
     # Other quantities than step times are not judged.
     filled = every["outcome"].isin((Outcome.FASTER, Outcome.SLOWER)) | (name != STEP)
-    every = every.assign(log=np.log(every["ratio"]), filled=filled, id=of.cases["case_id"].loc[every["row"]].to_numpy())
+    every = every.assign(filled=filled, id=of.cases["case_id"].loc[every["row"]].to_numpy())
     for work in works:
         own = every[every["row"].isin(work.rows)]
         if len(own):
@@ -91,31 +91,28 @@ def ratios(of: Comparison, works: Sequence[Overall], name: str) -> list[Panel]:
     return panels
 
 
+_POINT = ["at", "y", "label", "id", "ratio", "low", "high", "filled"]
+
+
 def _ratios(of: Comparison, title: str, axis: str, own: pd.DataFrame, means: Sequence[Mean]) -> Panel:
-    by_row = own.groupby("row").agg(
-        label=("label", "first"), mean=("log", "mean"), far=("log", lambda log: log.abs().max())
-    )
-    by_row["order"] = by_row["far"].rank(method="first", ascending=False).astype(int) - 1
-    by_row = by_row.sort_values("mean", kind="stable")
-    labels, order = by_row["label"].tolist(), by_row["order"].tolist()
-    own = own.assign(y=own["row"].map({row: y for y, row in enumerate(by_row.index)})).sort_values("y", kind="stable")
+    logs = np.log(own["ratio"]).groupby(own["row"])
+    rows = pd.DataFrame({"mean": logs.mean(), "far": logs.agg(lambda log: log.abs().max())})
+    rows["order"] = rows["far"].rank(method="first", ascending=False).astype(int) - 1
+    rows = rows.sort_values("mean", kind="stable")
+    own = own.assign(y=own["row"].map({row: y for y, row in enumerate(rows.index)})).sort_values("y", kind="stable")
+    labels, order = own.drop_duplicates("row")["label"].tolist(), rows["order"].tolist()
     sizes = sorted({mean.cases for mean in means if mean.ratio})
     if any(size > 1 for size in sizes):
-        label = f"geometric mean of {' or '.join(f'{size:,}' for size in sizes)} cases"
-        rows = [
-            {
-                "label": label,
-                "id": ALL,
-                "at": at,
-                "y": len(labels),
-                "filled": (each.low or 0) > 1 or (each.high or 2) < 1,
-            }
-            | {name: math.nan if (end := getattr(each, name)) is None else end for name in ("ratio", "low", "high")}
-            for at, each in enumerate(means, 1)
-            if each.ratio
-        ]
-        columns = [*rows[0]]
-        own = pd.concat([own[columns], pd.DataFrame(rows, columns=columns)], ignore_index=True)
+        label, y = f"geometric mean of {' or '.join(f'{size:,}' for size in sizes)} cases", len(labels)
+        below = pd.DataFrame(
+            [
+                (at, y, label, ALL, each.ratio, each.low, each.high, (each.low or 0) > 1 or (each.high or 2) < 1)
+                for at, each in enumerate(means, 1)
+                if each.ratio
+            ],
+            columns=_POINT,
+        )
+        own = pd.concat([own[_POINT], below.astype({"low": float, "high": float})], ignore_index=True)
         labels, order = [*labels, label], [*order, -1]
     others = range(1, len(of.names))
     traces = [_ratio_points(of, at, own[own["at"] == at], len(others)) for at in others if (own["at"] == at).any()]
@@ -125,8 +122,7 @@ def _ratios(of: Comparison, title: str, axis: str, own: pd.DataFrame, means: Seq
 
 
 def _ratio_points(of: Comparison, at: int, own: pd.DataFrame, others: int) -> Trace:
-    color, symbol, ratio = side_style(at).color, side_style(at).symbol, own["ratio"]
-    ends = {"array": own["high"].fillna(ratio) - ratio, "arrayminus": ratio - own["low"].fillna(ratio)}
+    color, symbol = side_style(at).color, side_style(at).symbol
     marker = {
         "size": [13 if id_ == ALL else 9 for id_ in own["id"]],
         "symbol": [symbol if filled else f"{symbol}-open" for filled in own["filled"]],
@@ -137,20 +133,28 @@ def _ratio_points(of: Comparison, at: int, own: pd.DataFrame, others: int) -> Tr
         known = f"95%: {interval(row['low'], row['high'])}" if format.known(row["low"]) else ""
         text = f"{format.times(row['ratio'])} times ({known or 'no interval: it needs two launches per side'})"
         hovers.append(f"<b>{plain(row['label'])}</b><br>{plain(of.names[at])}: {text}")
-    bars = (
-        ERROR_BARS | {"thickness": 1.5, "width": 3, "color": color} | {end: listed(each) for end, each in ends.items()}
-    )
     y = own["y"] + (at - (others + 1) / 2) * min(0.22, 0.7 / others)
-    return side_points(of, at, ratio, y, hovers, own["id"].tolist(), marker=marker, error_x=bars)
+    bars = interval_bars(own) | {"color": color}
+    return side_points(of, at, own["ratio"], y, hovers, own["id"].tolist(), marker=marker, error_x=bars)
+
+
+def interval_bars(own: pd.DataFrame) -> dict[str, Any]:
+    """Return error bars from `low` to `high`; none if these are unknown."""
+    ratio = own["ratio"]
+    ends = {"array": own["high"].fillna(ratio) - ratio, "arrayminus": ratio - own["low"].fillna(ratio)}
+    return ERROR_BARS | {"thickness": 1.5, "width": 3} | {end: listed(length) for end, length in ends.items()}
+
+
+def span(numbers: pd.DataFrame, far: float, *also: float) -> list[float]:
+    """Return the ends of an axis: all numbers up to `far` from 0, and `also`."""
+    ends = [*also, *numbers.clip(-far, far).stack()]
+    margin = 0.04 * (max(ends) - min(ends))
+    return [min(ends) - margin, max(ends) + margin]
 
 
 def _ratio_axis(own: pd.DataFrame) -> dict[str, Any]:
-    logs = np.log(own["ratio"])
-    far = _REACH * logs.abs().max() or 0.1
-    ends = np.log(own[["low", "high"]].stack()).clip(-far, far)
-    reached = [0.0, *logs, *ends]
-    margin = max(0.04 * (max(reached) - min(reached)), 0.01)
-    low, high = min(reached) - margin, max(reached) + margin
+    logs = own[["ratio", "low", "high"]].apply(np.log)
+    low, high = span(logs, REACH * logs["ratio"].abs().max() or 0.1, -0.01, 0.01)
     ticks = ratio_ticks(math.exp(low), math.exp(high))
     text = [f"{tick:g}" for tick in ticks]
     return {"type": "log", "range": [low / math.log(10), high / math.log(10)], "tickvals": ticks, "ticktext": text}
@@ -171,29 +175,25 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 
 def memory(of: Comparison, works: Sequence[Overall]) -> list[Panel]:
     """Return the peak memory of each configuration on each side, by how much the sides differ."""
-    known = _numbers(of)
-    known = known[known["peak_memory_bytes"].notna()]
+    known = _numbers(of, "peak_memory_bytes")
     panels = []
     for work in works:
         own = known[known["row"].isin(work.rows)]
-        if own.empty:
-            continue
-        by_row = own.groupby("row")["peak_memory_bytes"].agg(["min", "max"])
-        by_row = by_row.assign(apart=by_row["max"] / by_row["min"].clip(lower=1))
-        rows = by_row.sort_values(["apart", "max"], ascending=False, kind="stable").index
-        place = {row: y for y, row in enumerate(rows)}
+        peaks = own.groupby("row")["peak_memory_bytes"].agg(["min", "max"])
+        apart = (peaks["max"] / peaks["min"].clip(lower=1)).rename("apart")
+        rows = peaks.join(apart).sort_values(["apart", "max"], ascending=False, kind="stable").index
+        own = own.assign(y=own["row"].map({row: y for y, row in enumerate(rows)}))
         traces = []
         for at, name in enumerate(of.names):
             side = own[own["at"] == at]
-            hovers = [
-                f"<b>{plain(label)}</b><br>{plain(name)}: {format.mebibytes(peak)}"
-                for label, peak in zip(side["label"], side["peak_memory_bytes"], strict=True)
-            ]
-            x, y = side["peak_memory_bytes"] / MIB, side["row"].map(place)
-            traces.append(side_points(of, at, x, y, hovers, side["case_id"].tolist()))
-        names = [marked(*of.cases.loc[row, ["label", "strategy"]]) for row in rows]
-        look: dict[str, Any] = {"which": "that differ most", "most": MOST_DOTS, "xaxis": FROM_ZERO}
-        panels.append(in_rows(work.heading, names, "peak memory (MiB)", traces, head=80, **look))
+            peak = side["peak_memory_bytes"]
+            pairs = zip(side["label"], map(format.mebibytes, peak), strict=True)
+            hovers = [f"<b>{plain(label)}</b><br>{plain(name)}: {text}" for label, text in pairs]
+            traces.append(side_points(of, at, peak / MIB, side["y"], hovers, side["case_id"].tolist()))
+        if len(own):
+            names = [marked(*of.cases.loc[row, ["label", "strategy"]]) for row in rows]
+            look: dict[str, Any] = {"which": "that differ most", "most": MOST_DOTS, "xaxis": FROM_ZERO}
+            panels.append(in_rows(work.heading, names, "peak memory (MiB)", traces, head=80, **look))
     return panels
 
 
@@ -202,8 +202,7 @@ def buckets(of: Comparison, works: Sequence[Overall]) -> list[Panel]:
 
     Panels with the most sizes come first.
     """
-    known = _numbers(of)
-    known = known[known["step_time_s"].notna()]
+    known = _numbers(of, "step_time_s")
     known = known.assign(size=pd.Series([*map(size_of, known["bucket_mib"])], known.index, dtype=object))
     same = [name for name in DEFAULTS if name not in (*MACHINES_OWN, "bucket_mib")]
     found = []
