@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.analysis.compare.gate import Comparison, Verdict, compare, line
+from parabench.analysis.answer import Answer
+from parabench.analysis.compare.gate import Verdict, compare, line, the_verdict
 from parabench.analysis.compare.sides import read_side
 
 # One case with a short step, which benchmarks.slowed_model can delay.
@@ -25,7 +26,7 @@ for axis in ("strategy=ddp", "algorithm=native", "world_size=2", "bucket_mib=25"
     SLOWED += ("--set", axis)
 
 
-def run_ab(folder: Path, a: str, b: str, *options: str) -> Comparison:
+def run_ab(folder: Path, a: str, b: str, *options: str) -> Answer:
     """Return the comparison that `parabench ab` makes. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "parabench", "ab", "--a", a, "--b", b, *options, "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
@@ -42,9 +43,12 @@ def main(share: float, gates: int = 60, folder: Path = Path("parabench-results/t
         out = folder / f"{number:03d}"
         seen = run_ab(out, *variants, "bucket_size", *SLOWED, "--seed", str(number), *options)
         spent.append(time.perf_counter() - began)
-        found += seen.verdict is Verdict.REGRESSION
-        load = os.getloadavg()[0]
-        print(f"{number + 1}/{gates}: {line(seen.rows[0])} ({spent[-1]:.0f} s, load {load:.1f})", flush=True)
+        found += the_verdict(seen)["verdict"] is Verdict.REGRESSION
+        load, case = os.getloadavg()[0], seen.tables["cases"].iloc[0]
+        print(
+            f"{number + 1}/{gates}: {line(case)} ({spent[-1]:.0f} s, load {load:.1f})",
+            flush=True,
+        )
     what = "found" if share else "false alarms"
     times = f"{np.median(spent):.0f} s a gate, at most {max(spent):.0f}"
     print(f"a delay of {share:.0%}: {what} {found} of {gates}; {times}")

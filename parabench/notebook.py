@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +172,7 @@ def compare(
     tolerance, alpha = read(Share, tolerance, "tolerance"), read(Rate, alpha, "alpha")
     allowance = read(Share, between_sessions, "between_sessions")
     first, other = _side("base", base), _side("candidate", candidate)
-    return gate.answer(gate.compare(first, other, tolerance, alpha, _names(changed), allowance))
+    return gate.compare(first, other, tolerance, alpha, _names(changed), allowance)
 
 
 def _side(role: str, given: LoadedSession | str | Path) -> SessionData:

@@ -52,7 +52,8 @@ def equal_sides(target: Target) -> Outcome:
         statuses = counted["status"].value_counts().to_dict()
         interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())
     whole = [line for line in log.getvalue().splitlines() if "whole launches alternate" in line]
-    ratios = {row.label: row.ratio for row in comparison.rows}
+    cases = comparison.tables["cases"]
+    ratios = {label: format.number_or_none(ratio) for label, ratio in zip(cases["label"], cases["ratio"], strict=True)}
     apart = max((abs(ratio - 1) for ratio in ratios.values() if ratio is not None), default=float("inf"))
     text = f"{interleaved} interleaved launches, {statuses}; variants {apart:.2%} apart {'; '.join(whole)}".rstrip()
     passed = set(statuses) == {"ok"} and interleaved == 2 * len(caps) * launches and not whole

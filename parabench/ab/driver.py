@@ -46,7 +46,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
 if TYPE_CHECKING:
-    from parabench.analysis.compare.gate import Comparison
+    from parabench.analysis.answer import Answer
 
 # Whether launches of the sessions with these ids are enough.
 Enough = Callable[[Sequence[int]], bool]
@@ -73,7 +73,7 @@ class AbRequest:
         return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
 
 
-def run_ab(request: AbRequest, console: Console) -> Comparison | None:
+def run_ab(request: AbRequest, console: Console) -> Answer | None:
     """Measure and compare both variants. Return None if stopped."""
     turns = measure(request, console)
     return None if turns is None else conclude(request, turns)
@@ -104,7 +104,7 @@ def measure(request: AbRequest, console: Console, enough: Enough = lambda sessio
     return turns
 
 
-def conclude(request: AbRequest, turns: Turns) -> Comparison:
+def conclude(request: AbRequest, turns: Turns) -> Answer:
     """Compare the variants, write the report of b, and print the answer and where everything is."""
     from parabench.analysis.compare.gate import compare, lines
     from parabench.analysis.compare.sides import sides_of

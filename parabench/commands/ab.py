@@ -104,8 +104,8 @@ def ab(
     outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
     if outcome is None:
         raise SystemExit(STOPPED)
-    give(files, lambda: gate.answer(outcome), (), "comparison", renders_of(outcome, OF_GATE))
-    raise SystemExit(outcome.verdict.exit_code)
+    give(files, lambda: outcome, (), "comparison", renders_of(outcome, OF_GATE))
+    raise SystemExit(gate.exit_code(outcome))
 
 
 def _series(

@@ -77,17 +77,17 @@ def compare(
     if across_hardware:
         from parabench.analysis.compare import machines
 
-        found = machines.compared(*sides)
-        outcome = machines.machines(found)
-        answer, code, lines = machines.answer(outcome), 0, map(format.printable, machines.lines(outcome))
-        renders = renders_of(outcome, {"--markdown": OF_GATE["--markdown"]})
-        renders |= renders_of(found, {"--html": "parabench.report.views.comparison"})
+        of = machines.compared(*sides)
+        answer, code = machines.answer(of), 0
+        lines = map(format.printable, machines.lines(answer))
+        renders = renders_of(answer, {"--markdown": OF_GATE["--markdown"]})
+        renders |= renders_of(of, {"--html": "parabench.report.views.comparison"})
     else:
         from parabench.analysis.compare import gate
 
-        judged = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        answer, code, lines = gate.answer(judged), judged.verdict.exit_code, map(format.one_line, gate.lines(judged))
-        renders = renders_of(judged, OF_GATE)
+        answer = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
+        code, lines = gate.exit_code(answer), map(format.one_line, gate.lines(answer))
+        renders = renders_of(answer, OF_GATE)
     give(files, lambda: answer, lines, "comparison", renders)
     raise SystemExit(code)
 

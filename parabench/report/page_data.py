@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases, page_launches

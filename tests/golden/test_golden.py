@@ -34,6 +34,7 @@ from parabench.ab import driver, server
 from parabench.ab.remote import Heard
 from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.compare import gate
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
 from parabench.commands.init import warning
@@ -210,7 +211,7 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     def run_ab(console: Console) -> int:
         outcome = driver.run_ab(asked, console)
         assert outcome is not None
-        return outcome.verdict.exit_code
+        return gate.exit_code(outcome)
 
     return told(run_ab)
 

@@ -19,7 +19,7 @@ from guard import GUARD_S
 from parabench.ab.remote import running
 from parabench.ab.server import PROTOCOL
 from parabench.ab.variant import read_variant
-from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.gate import compare, the_verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
@@ -187,10 +187,10 @@ def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> No
 
     results = load(tmp_path / "results" / "results.db")
     outcome = compare(side_of(results, "ab-a"), side_of(results, "ab-b", "candidate"), alpha=0.05)
-    (row,) = outcome.rows
+    (row,) = outcome.tables["cases"].itertuples()
     assert row.outcome == "slower"
     assert row.ratio == pytest.approx(3, rel=0.01)
-    assert outcome.paired
+    assert the_verdict(outcome)["paired"]
     candidate = select_session(results, "ab-b")
     assert candidate.environment["env"]["OMP_NUM_THREADS"] == "3"
     assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"

@@ -6,9 +6,9 @@ so only other sessions show how much they matter.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import pandas as pd
 
@@ -42,19 +42,28 @@ class BetweenSessions:
 
 
 def between_sessions(
-    base: SessionData, candidate: SessionData, cases: Collection[str], allowance: float = ALLOWANCE
+    base: SessionData,
+    candidate: SessionData,
+    cases: Collection[str],
+    allowance: float = ALLOWANCE,
+    others: Sequence[SessionData] | None = None,
 ) -> tuple[dict[str, Between], int]:
-    """Return the variation between sessions by configuration, and the number of sessions that could have been base."""
-    sessions = [base, *alike(base, candidate)]
-    found = {}
-    for case in cases:
-        logs = [logs_of(side.by_case[case]) for side in sessions if case in side.by_case]
-        if len(logs) >= FEWEST_SESSIONS:
-            found[case] = Between.measured(logs)
-        else:
-            here = [logs_of(side.by_case[case]) for side in (base, candidate) if case in side.by_case]
-            found[case] = Between.allowed(here, allowance)
+    """Return the variation between sessions by configuration, and the number of sessions that could have been base.
+
+    `others` are the sessions `alike`, if they are known.
+    """
+    sessions = [base, *(alike(base, candidate) if others is None else others)]
+
+    def logs(sides: Iterable[SessionData], case: str) -> list[Numbers]:
+        return [logs_of(side.by_case[case]) for side in sides if case in side.by_case]
+
+    found = {case: _between(logs(sessions, case), logs((base, candidate), case), allowance) for case in cases}
     return found, len(sessions)
+
+
+def _between(sessions: Sequence[Numbers], compared: Sequence[Numbers], allowance: float) -> Between:
+    """Return the variance between `sessions`, or an allowance for those `compared` if these are too few."""
+    return Between.measured(sessions) if len(sessions) >= FEWEST_SESSIONS else Between.allowed(compared, allowance)
 
 
 def between_means(
@@ -67,20 +76,18 @@ def between_means(
     """
     own, new = zip(*cases, strict=True)
 
-    def blocks(side: SessionData, ids: Sequence[str]) -> Numbers | None:
+    def blocks(side: SessionData, ids: Sequence[str]) -> list[Numbers]:
         if not set(ids) <= side.by_case.keys():
-            return None
-        return by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in ids])
+            return []
+        return [by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in ids])]
 
     first = blocks(base, own)
-    measured = [each for each in (first, *(blocks(other, own) for other in others)) if each is not None]
-    if len(measured) >= FEWEST_SESSIONS:
-        return Between.measured(measured)
-    return Between.allowed([each for each in (first, blocks(candidate, new)) if each is not None], ALLOWANCE)
+    sessions = [*first, *chain.from_iterable(blocks(other, own) for other in others)]
+    return _between(sessions, [*first, *blocks(candidate, new)], ALLOWANCE)
 
 
-def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
-    """Yield the other sessions of base's results database that could have been the base, the newest MOST_SESSIONS.
+def alike(base: SessionData, candidate: SessionData) -> list[SessionData]:
+    """Return the other sessions of base's results database that could have been the base, the newest MOST_SESSIONS.
 
     They are finished training sessions of the same suite, not newer than both sides, not sides of an `ab`, and in an
     environment without a difference that affects step times.
@@ -102,4 +109,4 @@ def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
         and not any(each.matters for each in session_differences(base.session, session, devices))
     )
     same = (side for side in found if not any(each.matters for each in differences(base, side)))
-    yield from islice(same, MOST_SESSIONS - 1)
+    return list(islice(same, MOST_SESSIONS - 1))

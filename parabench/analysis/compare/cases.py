@@ -1,24 +1,29 @@
-"""Configurations of two sessions, one record each: numbers, failures, and the outcome by the gate's rule."""
+"""Configurations of two sessions: ratios with intervals, failures, and the outcome by the gate's rule."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
-from parabench.analysis.numbers import Launches, launch_ids, of_pair
+from parabench.analysis.numbers import launch_ids, of_pair
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Between, TTest, factor, holm, judge, logs_of
 from parabench.store.record import Status
 
 TOLERANCE, ALPHA = 0.02, 0.01
-# The ids of a configuration in base and in candidate; None if a side does not have it.
-Pair = tuple[str | None, str | None]
+# The ids of a configuration in base and in candidate, also if a side did not launch it.
+Pair = tuple[str, str]
+# A number of the launches of each configuration (`numbers.by_case`).
+ByCase = Mapping[str, "pd.Series[float]"]
+# One row of the table of ratios.
+Row = dict[str, Any]
 
 
 class Outcome(StrEnum):
@@ -39,104 +44,86 @@ class Outcome(StrEnum):
 REGRESSIONS = (Outcome.SLOWER, Outcome.BROKE)
 
 
-@dataclass(frozen=True)
-class CaseResult:
-    """One configuration on two sides.
+def contrast(
+    pairs: Sequence[Pair], base: ByCase, candidate: ByCase, paired: bool, between: Mapping[str, Between] | None = None
+) -> list[Row]:
+    """Return a row for each pair: the ratio candidate / base of a number of its launches, with its 95% interval.
 
-    `base_step_time_s` and `candidate_step_time_s` are its step times in the two sessions. `ratio` is candidate / base
-    of the launches that are compared, so a launch without a partner does not affect it. `low` and `high` are its 95%
-    interval, `upper` is the one-sided 95% upper bound, and `p_slower` is one-sided and adjusted by Holm's method.
-    `session_sd` is the standard deviation of a session's log time that these contain, None if the sides were
-    interleaved. `launches_needed` is the number of launches per side with which a gate of two equal sides would pass
-    (None: no number up to 500). `base_launches` and `candidate_launches` are ids in table `launch`.
-
-    `exempt`: a gate passes without this configuration, because it could not become slower. `fails_more`: its launches
-    fail more often than in base, but not significantly.
+    `base` and `candidate` are geometric means over launches. `note` is the reason if there is no interval. `upper` is
+    the one-sided 95% upper bound, `p_slower` is one-sided and adjusted by Holm's method. If the sides are `paired`,
+    only repetitions that both have are compared. Otherwise the error contains the variation `between` sessions, whose
+    standard deviation is `session_sd`.
     """
+    launches = [of_pair(pair, base, candidate, paired) for pair in pairs]
+    logs = {at: (logs_of(first), logs_of(other)) for at, (first, other) in enumerate(launches)}
+    known = {at: between[old] for at, (old, _) in enumerate(pairs) if old in between} if between else None
+    tests = judge(logs, paired=paired, between=known)
+    rows: list[Row] = []
+    for at, (first, other) in enumerate(launches):
+        test = tests.get(at)
+        means = [float(own.mean()) if len(own) else None for own in logs[at]]
+        levels = [None if mean is None else math.exp(mean) for mean in means]
+        few = f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {len(first)} and {len(other)}"
+        rows.append(
+            {
+                "base": levels[0],
+                "candidate": levels[1],
+                "ratio": math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
+                "low": factor(test.low) if test else None,
+                "high": factor(test.high) if test else None,
+                "upper": factor(test.upper) if test else None,
+                "p_slower": test.p_slower if test else None,
+                "session_sd": test.between.sd if test and test.between else None,
+                "base_launches": launch_ids(first),
+                "candidate_launches": launch_ids(other),
+                "note": "" if test else few,
+                "test": test,
+            }
+        )
+    return rows
 
-    case_id: str
-    label: str
-    outcome: Outcome
-    base_step_time_s: float | None
-    candidate_step_time_s: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    upper: float | None
-    p_slower: float | None
-    session_sd: float | None
-    launches_needed: int | None
-    base_launches: tuple[int, ...]
-    candidate_launches: tuple[int, ...]
-    exempt: bool
-    fails_more: bool
-    note: str
 
-    @property
-    def not_judged(self) -> bool:
-        """Whether it may have become worse without a test that shows it: a gate with such a configuration cannot pass.
-
-        Configurations that were fixed or that only candidate has could not become slower.
-        """
-        unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
-        return self.fails_more or (unknown and not self.exempt)
-
-
-def compare_cases(
+def step_times(
     pairs: Sequence[Pair],
     base: SessionData,
     candidate: SessionData,
     tolerance: float = TOLERANCE,
     alpha: float = ALPHA,
     allowance: float = ALLOWANCE,
-) -> tuple[dict[Pair, CaseResult], BetweenSessions | None]:
-    """Compare configurations by the gate's rule, which `compare`, `ab` and `report` share.
+    others: Sequence[SessionData] | None = None,
+) -> tuple[list[Row], BetweenSessions | None]:
+    """Return the rows of the step times with outcomes, and how the variation between sessions entered.
 
-    If the sides were not interleaved, the error contains the variation between sessions; `allowance` is its standard
-    deviation on the log scale for configurations for which base's results database does not tell it.
+    `base` and `candidate` are the step times in the two sessions, `ratio` only contains the launches that are compared.
+    `launches_needed` is the number of launches per side with which a gate of two equal sides would pass (None: no
+    number up to 500). `exempt`: a gate passes without this configuration, because it could not become slower.
+    `fails_more`: its launches fail more often than in base, but not significantly.
+
+    `others` are the sessions `alike`, if they are known. With too few, `allowance` is the standard deviation between
+    sessions.
     """
     paired = interleaved(base, candidate)
-    launches = {pair: of_pair((pair[0] or "", pair[1] or ""), base.by_case, candidate.by_case, paired)
-                for pair in pairs}  # fmt: skip
-    logs = {pair: (logs_of(sides[0]), logs_of(sides[1])) for pair, sides in launches.items()}
-    between: dict[str, Between] = {}
-    sessions = 0
+    between, sessions = dict[str, Between](), 0
     if not paired:
-        between, sessions = between_sessions(base, candidate, {old for old, _ in pairs if old}, allowance)
-    tests = judge(logs, paired=paired, between={pair: between[pair[0]] for pair in pairs if pair[0] in between})
-    ends = _ends(pairs, base, candidate, alpha)
-    found = {}
-    for pair, sides in launches.items():
-        test, end = tests.get(pair), ends[pair]
-        if end.outcome is None:
-            end = _by_numbers(end, sides, test, tolerance, alpha)
-        there, case = (candidate, pair[1]) if pair[1] is not None else (base, pair[0])
-        assert case is not None
-        assert end.outcome is not None
-        means = [float(side.mean()) if len(side) else None for side in logs[pair]]
-        found[pair] = CaseResult(
-            case_id=case,
-            label=str(there.cases_by_id.loc[case, "label"]),
-            outcome=end.outcome,
-            base_step_time_s=base.step_times.get(pair[0] or ""),
-            candidate_step_time_s=candidate.step_times.get(pair[1] or ""),
-            ratio=math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
-            low=factor(test.low) if test else None,
-            high=factor(test.high) if test else None,
-            upper=factor(test.upper) if test else None,
-            p_slower=test.p_slower if test else None,
-            session_sd=test.between.sd if test and test.between else None,
-            launches_needed=test.launches_for(tolerance) if test else None,
-            base_launches=launch_ids(sides[0]),
-            candidate_launches=launch_ids(sides[1]),
-            exempt=end.exempt,
-            fails_more=end.fails_more,
-            note=end.note,
-        )
-    if paired or not tests:
-        return found, None
-    measured = sum(test.between is not None and test.between.sessions > 0 for test in tests.values())
-    return found, BetweenSessions(sessions, measured, len(tests) - measured, allowance)
+        between, sessions = between_sessions(base, candidate, {old for old, _ in pairs}, allowance, others)
+    rows = contrast(pairs, base.by_case, candidate.by_case, paired, between)
+    measured, allowed = 0, 0
+    for (old, new), row, end in zip(pairs, rows, _ends(pairs, base, candidate, alpha), strict=True):
+        test: TTest | None = row.pop("test")
+        if end["outcome"] is None:
+            outcome, why = (Outcome.NOT_JUDGED, row["note"]) if test is None else speed(test, tolerance, alpha)
+            if end["fails_more"] and outcome in (Outcome.SAME, Outcome.FASTER):
+                outcome = Outcome.UNCLEAR
+            end |= {"outcome": outcome, "note": "; ".join(filter(None, (why, end["note"])))}
+        row |= end | {
+            "base": base.step_times.get(old),
+            "candidate": candidate.step_times.get(new),
+            "launches_needed": test.launches_for(tolerance) if test else None,
+        }
+        if test is not None and test.between is not None:
+            measured += test.between.sessions > 0
+            allowed += test.between.sessions == 0
+    return rows, BetweenSessions(sessions, measured, allowed, allowance) if measured + allowed else None
 
 
 def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
@@ -157,31 +144,6 @@ def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tu
     return Outcome.SAME, ""
 
 
-class _End(NamedTuple):
-    """The outcome of a configuration, None if its numbers decide. The fields are those of `CaseResult`."""
-
-    outcome: Outcome | None
-    note: str = ""
-    exempt: bool = False
-    fails_more: bool = False
-
-
-def too_few(launches: Launches) -> str:
-    """Return why there is no interval."""
-    return f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {len(launches[0])} and {len(launches[1])}"
-
-
-def _by_numbers(end: _End, launches: Launches, test: TTest | None, tolerance: float, alpha: float) -> _End:
-    """Return the outcome of a configuration that succeeded on both sides."""
-    outcome, note = (Outcome.NOT_JUDGED, too_few(launches)) if test is None else speed(test, tolerance, alpha)
-    if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
-        outcome = Outcome.UNCLEAR
-    return end._replace(outcome=outcome, note="; ".join(each for each in (note, end.note) if each))
-
-
-_FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
-
-
 class _Launches(NamedTuple):
     """How the launches of a configuration ended on one side. Interrupted launches neither failed nor succeeded."""
 
@@ -191,38 +153,44 @@ class _Launches(NamedTuple):
     valid: int
 
 
+_FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
+
+
 def _launches(case: str, side: SessionData) -> _Launches:
     own = side.repetitions[case]
-    how = own["status"].mask((own["status"] == Status.OK) & ~own["timed"], f"{Status.OK} without a step time")
-    counts = ", ".join(f"{n} {status}" for status, n in Counter(how).items())
-    error = next(iter(own["error"].dropna()), "")
-    return _Launches(
-        counts=f"{counts}: {error}" if error else counts,
-        failed=int(own["status"].isin(_FAILURES).sum()),
-        ok=int((own["status"] == Status.OK).sum()),
-        valid=int(own["timed"].sum()),
-    )
+    ok = own["status"] == Status.OK
+    how = Counter(own["status"].mask(ok & ~own["timed"], f"{Status.OK} without a step time"))
+    counts, error = ", ".join(f"{n} {status}" for status, n in how.items()), next(iter(own["error"].dropna()), "")
+    failed = int(own["status"].isin(_FAILURES).sum())
+    return _Launches(f"{counts}: {error}" if error else counts, failed, int(ok.sum()), int(own["timed"].sum()))
 
 
-def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> dict[Pair, _End]:
-    """Return the outcome of each configuration by the ends of its launches.
+def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> list[Row]:
+    """Return `outcome` by the ends of launches (None if step times decide), `note`, `exempt` and `fails_more`.
 
-    It broke if it never failed in base and fails in candidate; or if it fails in both, and the share of failed launches
-    rose in Fisher's exact test, one-sided and adjusted over these configurations by Holm's method, at level `alpha`.
+    A configuration broke if it never failed in base and fails in candidate; or if it fails in both, and the share of
+    failed launches rose in Fisher's exact test, one-sided and adjusted over these configurations by Holm's method, at
+    level `alpha`.
     """
-    found: dict[Pair, _End] = {}
-    both: dict[Pair, tuple[_Launches, _Launches]] = {}
-    for old, new in pairs:
-        if old is None or old not in base.cases_by_id.index:
-            found[old, new] = _End(Outcome.ONLY_CANDIDATE, base.why_missing(old or new or ""))
-        elif new is None or new not in candidate.cases_by_id.index:
-            note, exempt = candidate.why_missing(new or old), (new or old) in candidate.skipped
-            found[old, new] = _End(Outcome.ONLY_BASE, note, exempt)
-        else:
-            both[old, new] = _launches(old, base), _launches(new, candidate)
+    both = {
+        pair: (_launches(pair[0], base), _launches(pair[1], candidate))
+        for pair in pairs
+        if pair[0] in base.repetitions and pair[1] in candidate.repetitions
+    }
     mixed = {pair: sides for pair, sides in both.items() if all(side.failed for side in sides)}
     p = dict(zip(mixed, holm([_rose(*sides) for sides in mixed.values()]), strict=True))
-    return found | {pair: _end(*sides, p.get(pair, 1.0) <= alpha) for pair, sides in both.items()}
+    found = []
+    for pair in pairs:
+        exempt = fails_more = False
+        if pair in both:
+            outcome, note, exempt, fails_more = _end(*both[pair], p.get(pair, 1.0) <= alpha)
+        elif pair[0] in base.repetitions:
+            outcome, note = Outcome.ONLY_BASE, candidate.why_missing(pair[1])
+            exempt = pair[1] in candidate.skipped
+        else:
+            outcome, note = Outcome.ONLY_CANDIDATE, base.why_missing(pair[0])
+        found.append({"outcome": outcome, "note": note, "exempt": exempt, "fails_more": fails_more})
+    return found
 
 
 def _rose(base: _Launches, candidate: _Launches) -> float:
@@ -236,15 +204,16 @@ def _rose(base: _Launches, candidate: _Launches) -> float:
     return sum(ways) / math.comb(launches, failed)
 
 
-def _end(base: _Launches, candidate: _Launches, rose: bool) -> _End:
+def _end(base: _Launches, candidate: _Launches, rose: bool) -> tuple[Outcome | None, str, bool, bool]:
+    """Return the outcome, a note, `exempt` and `fails_more` of a configuration that both sides launched."""
     note = f"base {base.counts}; candidate {candidate.counts}"
     if candidate.failed and (not base.failed or rose or (base.valid and not candidate.valid)):
-        return _End(Outcome.BROKE, note)
+        return Outcome.BROKE, note, False, False
     if not candidate.valid:
-        return _End(Outcome.NOT_OK, note, exempt=bool(base.failed) and not base.valid)
+        return Outcome.NOT_OK, note, bool(base.failed) and not base.valid, False
     if not base.valid and base.failed:
-        return _End(Outcome.FIXED, note)
+        return Outcome.FIXED, note, False, False
     # Shares of failed launches, compared without a division by zero.
     if candidate.failed * base.ok > base.failed * candidate.ok:
-        return _End(None, f"{note}; fails more often, though not beyond chance", fails_more=True)
-    return _End(None, note if base.failed or candidate.failed else "")
+        return None, f"{note}; fails more often, though not beyond chance", False, True
+    return None, note if base.failed or candidate.failed else "", False, False

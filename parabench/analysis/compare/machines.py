@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any, Literal
 
+import pandas as pd
+
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, columns, keyed, tables
-from parabench.analysis.compare.cases import CaseResult, Outcome
-from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
-from parabench.analysis.compare.several import Ratio, Row, Several
+from parabench.analysis.answer import Answer, Columns, columns, keyed, tables
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import GIVES, STEP, Comparison, compare_sessions
+from parabench.analysis.compare.gate import CASES, STEP_TIMES, differing
+from parabench.analysis.compare.overall import answers, interval, overall
 from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
@@ -20,60 +21,35 @@ from parabench.analysis.numbers import work_text
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.contrasts import Mean
 from parabench.errors import UsageError
-from parabench.store.record import Finding
 
-TITLES = {"step_time": "step", "per_joule": "per joule", "per_gb": "per GB"}
-
-
-@dataclass(frozen=True)
-class Machines:
-    """Two machines. `names`, `origins` and `hardware_names` are of base and candidate.
-
-    `works` are the answers by workload, `rows` the ratios by configuration, fastest first.
-    """
-
-    names: tuple[str, ...]
-    origins: tuple[Origin, ...]
-    hardware_names: tuple[str, ...]
-    works: tuple[Overall, ...]
-    rows: tuple[Row, ...]
-    hardware: tuple[Difference, ...]
-    software: tuple[Difference, ...]
-    findings: tuple[Finding, ...]
-
-
+TITLES = {STEP: "step", "per_joule": "per joule", "per_gb": "per GB"}
 _QUANTITY = Literal["step_time", "per_joule", "per_gb"]
 # The tables of the answer.
-TABLES = {
+TABLES: dict[str, Columns] = {
     "sides": columns(Origin, side=str, hardware=str),
-    "workloads": columns(
-        Overall,
-        "heading",
-        "names",
-        "compared",
-        workload=str,
-        work=str,
-        best=str | None,
-        tied=tuple[str, ...],
-        lost=int,
-        mended=int,
-    ),
+    "workloads": {
+        "workload": str, "work": str, "best": str | None, "tied": tuple[str, ...], "lost": int, "mended": int,
+        "cases": int, "shared": int,
+    },
     "means": columns(Mean, workload=str, quantity=_QUANTITY),
     "outcomes": {"workload": str, "outcome": Outcome, "cases": int},
     "cases": {"label": str, "base_case_id": str | None, "candidate_case_id": str | None, "missing": str},
-    "step_times": columns(CaseResult),
-    "ratios": columns(Ratio, label=str, quantity=_QUANTITY),
+    "step_times": CASES,
+    "ratios": {
+        "label": str, "quantity": _QUANTITY, "base": float | None, "candidate": float | None, "ratio": float | None,
+        "low": float | None, "high": float | None, "reason": str,
+    },
     "differences": columns(Difference, kind=Literal["hardware", "software"]),
-}
+}  # fmt: skip
 
 
-def compared(base: SessionData, candidate: SessionData) -> Several:
+def compared(base: SessionData, candidate: SessionData) -> Comparison:
     """Return two machines side by side.
 
     Raises UsageError if both sides are the same session, or if they have no configuration in common.
     """
     check_distinct((base, candidate))
-    of = Several((base, candidate))
+    of = compare_sessions((base, candidate))
     if not of.common(1):
         raise UsageError(
             f"no case of {base.session.name} of {base.results.path} has the same workload as one of "
@@ -82,103 +58,81 @@ def compared(base: SessionData, candidate: SessionData) -> Several:
     return of
 
 
-def machines(of: Several) -> Machines:
-    """Return the comparison of two machines."""
+def answer(of: Comparison) -> Answer:
+    """Return the answer of a comparison of two machines. Configurations are ordered by their ratio."""
     base, candidate = of.sides
-    return Machines(
-        names=of.names,
-        origins=of.origins,
-        hardware_names=(hardware_name(base), hardware_name(candidate)),
-        works=overall(of),
-        rows=tuple(sorted(of.rows, key=lambda row: (row.step_time[0] and row.step_time[0].ratio) or float("inf"))),
-        hardware=tuple(hardware_differences(base, candidate)),
-        software=tuple(software_differences(base, candidate)),
-        findings=(*across_findings(base, candidate, of.common(1)), *unfinished(base, candidate)),
-    )
-
-
-def answers(works: Iterable[Overall]) -> list[str]:
-    """Return the sentences about all workloads."""
-    said = []
+    works = overall(of)
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    rows["sides"] = [(side.origin, {"side": side.role, "hardware": hardware_name(side)}) for side in of.sides]
     for work in works:
-        own = [*sentences(work), *(given(work, name) for name in GIVES if work.others)]
-        said.append(f"{work.heading[0].upper()}{work.heading[1:]}: {own[0]}" if work.heading else own[0])
-        said += own[1:]
-    return said
+        key, mean = {"workload": work.heading}, work.steps[0]
+        faster, slower = of.names[::-1] if (mean.ratio or 1) < 1 else of.names
+        named: dict[str, Any] = {"best": None, "tied": ()}
+        if mean.low is not None and mean.high is not None:
+            named = {"best": faster, "tied": (slower,) if mean.low <= 1 <= mean.high else ()}
+        counts = {"lost": work.lost[0], "mended": work.mended[0], "cases": work.cases, "shared": mean.cases}
+        rows["workloads"].append(key | {"work": work_text(work.work)} | named | counts)
+        for quantity, means in work.means.items():
+            rows["means"] += keyed(means, quantity=quantity, **key)
+        rows["outcomes"] += [key | {"outcome": outcome, "cases": n} for outcome, n in work.changes[0].items()]
+    steps = of.of(STEP).sort_values("ratio", kind="stable").rename(columns=STEP_TIMES)
+    order = [*steps["row"], *(row for row in of.ids.index if row not in set(steps["row"]))]
+    for row in order:
+        there = [of.id(row, at) if of.measured.at[row, at] else None for at in range(2)]
+        missing = of.why_missing(row, 0) or of.why_missing(row, 1)
+        own = {"label": of.cases.at[row, "label"], "missing": missing}
+        rows["cases"].append(own | {"base_case_id": there[0], "candidate_case_id": there[1]})
+    for kind, found in (("hardware", hardware_differences), ("software", software_differences)):
+        rows["differences"] += keyed(found(base, candidate), kind=kind)
+    given = of.ratios[of.ratios["quantity"].isin([*GIVES]) & of.ratios["both"]].rename(columns={"note": "reason"})
+    given = given.set_index("row").loc[steps["row"]]
+    known = tables(TABLES, rows) | {"step_times": steps[[*CASES]], "ratios": given[[*TABLES["ratios"]]]}
+    warnings = (*across_findings(base, candidate, of.common(1)), *unfinished(base, candidate))
+    return Answer(tuple(answers(works)), known, warnings=warnings)
 
 
-def lines(of: Machines) -> list[str]:
+def lines(of: Answer) -> list[str]:
     """Return the comparison as lines of text."""
-    rows = table(of)
+    sides, rows = of.tables["sides"], cells(of)
+    differences = zip(of.tables["differences"]["kind"], differing(of), strict=True)
     return [
-        *(f"{name}: {hardware}" for name, hardware in zip(of.names, of.hardware_names, strict=True)),
-        *format.in_lines(answers(of.works)),
-        *(f"hardware: {difference}" for difference in of.hardware),
-        *(f"software: {difference}" for difference in of.software),
-        *format.warnings(of.findings),
+        *(f"{name}: {hardware}" for name, hardware in zip(sides["side"], sides["hardware"], strict=True)),
+        *format.in_lines(of.sentences),
+        *(f"{kind}: {difference}" for kind, difference in differences),
+        *format.warnings(of.warnings),
         *(format.aligned(rows) if len(rows) > 1 else ()),
         *(f"{label}: {why}" for label, why in without_ratio(of)),
     ]
 
 
-def table(of: Machines) -> list[list[str]]:
+def cells(of: Answer) -> list[list[str]]:
     """Return the head, then the cells of each configuration with a ratio, candidate / base."""
-    ratios = chain.from_iterable((title, "95%") for title in TITLES.values())
-    rows = [["Case", *(f"{name}, ms" for name in of.names), *ratios]]
-    for row in of.rows:
-        step = row.step_time[0]
-        if step is not None and step.ratio is not None:
-            times = (step.base_step_time_s, step.candidate_step_time_s)
-            cells = ["–" if time_s is None else format.digits(time_s * 1e3) for time_s in times]
-            for name in TITLES:
-                found = row.ratio(name, 1)
-                if found is not None and found.ratio is not None:
-                    cells += [format.times(found.ratio), interval(found)]
-                else:
-                    cells += ["–", "–"]
-            rows.append([row.label, *cells])
+    ratios = [word for title in TITLES.values() for word in (title, "95%")]
+    rows = [["Case", *(f"{name}, ms" for name in of.tables["sides"]["side"]), *ratios]]
+    given = of.tables["ratios"].set_index(["label", "quantity"])
+    for step in of.tables["step_times"].to_dict("records"):
+        if not pd.isna(step["ratio"]):
+            own = [step, *(given.loc[(step["label"], name)] for name in GIVES)]
+            times = [format.digits(step[column] * 1e3) for column in STEP_TIMES.values()]
+            rows.append([step["label"], *times])
+            for each in own:
+                known = not pd.isna(each["ratio"])
+                rows[-1] += [format.times(each["ratio"]), interval(each["low"], each["high"])] if known else ["–", "–"]
     return rows
 
 
-def without_ratio(of: Machines) -> list[tuple[str, str]]:
-    """Return the label of each configuration without a ratio, and the reason."""
-    found = []
-    for row in of.rows:
-        step = row.step_time[0]
-        if step is None:
-            at = row.cases.index(None)
-            found.append((row.label, f"only in {of.names[1 - at]}: {row.missing[at]}"))
-        elif step.ratio is None:
-            found.append((row.label, step.note))
-    return found
+def without_ratio(of: Answer) -> Iterator[tuple[str, str]]:
+    """Yield the label of each configuration without a ratio, and the reason."""
+    steps = of.tables["step_times"]
+    notes = dict(zip(steps["label"], steps["note"].where(steps["ratio"].isna()), strict=True))
+    for row in of.tables["cases"].to_dict("records"):
+        if row["missing"]:
+            side = "candidate" if row["base_case_id"] is None else "base"
+            yield row["label"], f"only in {side}: {row['missing']}"
+        elif isinstance(notes[row["label"]], str):
+            yield row["label"], notes[row["label"]]
 
 
-def command(origins: Iterable[Origin]) -> str:
+def command(of: Answer) -> str:
     """Return the command that repeats this comparison."""
-    return shlex.join(["parabench", "compare", *(origin.at for origin in origins), "--across-hardware"])
-
-
-def answer(of: Machines) -> Answer:
-    """Return the answer of a comparison of two machines."""
-    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
-    for name, hardware, origin in zip(of.names, of.hardware_names, of.origins, strict=True):
-        rows["sides"].append((origin, {"side": name, "hardware": hardware}))
-    for work in of.works:
-        key = {"workload": work.heading}
-        text = work_text(work.work)
-        named = {"best": None if work.best is None else of.names[work.best], "tied": [of.names[at] for at in work.tied]}
-        rows["workloads"].append((work, key | named | {"lost": work.lost[0], "mended": work.mended[0], "work": text}))
-        for quantity, means in {"step_time": work.means, **work.gives}.items():
-            rows["means"] += keyed(means, quantity=quantity, **key)
-        rows["outcomes"] += [key | {"outcome": outcome, "cases": n} for outcome, n in work.changes[0].items()]
-    for row in of.rows:
-        base, candidate = row.cases
-        missing = next(filter(None, row.missing), "")
-        rows["cases"].append((row, {"base_case_id": base, "candidate_case_id": candidate, "missing": missing}))
-        rows["step_times"] += filter(None, row.step_time)
-        for quantity in GIVES:
-            ratio = row.ratio(quantity, 1)
-            rows["ratios"] += keyed(filter(None, [ratio]), label=row.label, quantity=quantity)
-    for kind, found in (("hardware", of.hardware), ("software", of.software)):
-        rows["differences"] += keyed(found, kind=kind)
-    return Answer(tuple(answers(of.works)), tables(TABLES, rows), warnings=of.findings)
+    return shlex.join(["parabench", "compare", *of.tables["sides"]["at"], "--across-hardware"])

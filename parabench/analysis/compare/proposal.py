@@ -58,13 +58,13 @@ def judge_proposal(
 
     `over` means that no more launches follow.
     """
-    outcome = compare(base, candidate)
-    worse = [row for row in outcome.rows if row.outcome in REGRESSIONS]
+    cases = compare(base, candidate).tables["cases"]
+    worse = cases[cases["outcome"].isin(REGRESSIONS)]
     logs = _log_ratios(base, candidate)
     tests = judge({"": (np.zeros(len(logs)), logs)}, paired=True)
     found = judged(tests.get(""), len(logs), spend, least, over)
-    if worse:
-        named = format.listed((f"{row.label} {row.outcome}" for row in worse), most=3)
+    if len(worse):
+        named = format.listed((worse["label"] + " " + worse["outcome"]).tolist(), most=3)
         return Judgement(False, f"a case is worse: {named}", found.pairs, found.gain, found.low, found.high)
     return found
 

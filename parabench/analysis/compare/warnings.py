@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from parabench.analysis import format
-from parabench.analysis.compare.several import Several
+from parabench.analysis.compare.comparison import Comparison
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
@@ -21,8 +21,9 @@ UNPAIRED = Finding(
 )
 
 
-def several_findings(of: Several) -> list[FindingGroup]:
+def several_findings(of: Comparison) -> list[FindingGroup]:
     """Return warnings about the comparison, then each side's own, with the names of the sides."""
+    # The names of sides by warning.
     about: dict[tuple[str, str, str], list[str]] = {}
 
     def add(found: Iterable[Finding], *names: str) -> None:
@@ -33,26 +34,27 @@ def several_findings(of: Several) -> list[FindingGroup]:
         if of.common(at) and not of.paired[at]:
             other = across_findings(of.first, side, of.common(at)) if of.other_hardware[at] else (UNPAIRED,)
             add(other, f"{side.role} against {of.first.role}")
-    add(_lost(of))
+    add(lost_findings(of))
     add(unfinished(*of.sides))
     for side in of.sides:
         for group in finding_groups(side.results, side.session, side.once(session_warnings), side.labels):
             add((Finding(group.code, message, group.advice) for message in group.messages), side.role)
     groups: dict[tuple[str, str], list[str]] = {}
     for (code, message, advice), names in about.items():
-        said = f"{format.joined(names)}: {message}" if names else message
-        groups.setdefault((code, advice), []).append(said)
+        text = f"{format.joined(names)}: {message}" if names else message
+        groups.setdefault((code, advice), []).append(text)
     return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
 
 
-def _lost(of: Several) -> Iterator[Finding]:
+def lost_findings(of: Comparison) -> Iterator[Finding]:
+    """Yield a finding for each side that has no step time of configurations that the first has."""
     for at, side in enumerate(of.sides[1:], 1):
-        lost = of.lost(of.rows, 0, at)
-        if lost:
+        lost = of.cases["label"][of.lost(0, at)]
+        if len(lost):
             yield Finding(
                 "broken",
                 f"{format.count(len(lost), 'case')} with a step time on {of.first.role} and none on {side.role}: "
-                f"{format.listed(row.label for row in lost)}.",
+                f"{format.listed(lost)}.",
                 "The ratios leave them out. Their errors are under “Cases missing on a side”.",
             )
 
@@ -75,28 +77,36 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
         "Each side is one machine: the intervals do not cover the variation between machines of a kind.",
         "Measure several machines of a kind before you decide on one.",
     )
-    kinds = _two_kinds(base, candidate, pairs, "statistic")
-    if kinds:
+
+    def apart(column: str) -> tuple[str, str]:
+        """Return both values of `column` for the first pair in which they differ; empty if there is none."""
+        values = (
+            (side.cases_by_id.loc[list(ids), column])
+            for side, ids in zip((base, candidate), zip(*pairs, strict=True), strict=False)
+        )
+        return next((both for both in zip(*values, strict=True) if both[0] != both[1]), ("", ""))
+
+    own, other = apart("statistic")
+    if own != other:
         yield Finding(
             "statistic",
-            f"A launch's number is the {kinds[0]} of its steps on {base.role} and the {kinds[1]} on {candidate.role}, "
+            f"A launch's number is the {own} of its steps on {base.role} and the {other} on {candidate.role}, "
             "because CPUs are shared and devices are not: part of the ratio is due to the statistic.",
             "Read nothing into a ratio near 1.",
         )
-    devices = _two_kinds(base, candidate, pairs, "device")
-    if devices:
+    own, other = apart("device")
+    if own != other:
         kind = {"cpu": "the resident set of a process", accelerator.TYPE: "what torch allocated on a device"}
         yield Finding(
             "memory",
-            f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}.",
+            f"Peak memory is {kind[own]} on {base.role} and {kind[other]} on {candidate.role}.",
             "Do not read the ratio per GB as one of efficiency: the two are not the same quantity.",
         )
-    energy_sources = [" and ".join(sorted(_joules_from(side))) for side in (base, candidate)]
-    if all(energy_sources) and energy_sources[0] != energy_sources[1]:
+    own, other = (" and ".join(sorted(set(side.counted["joules_source"].dropna()))) for side in (base, candidate))
+    if own and other and own != other:
         yield Finding(
             "energy",
-            f"Joules are from the {energy_sources[0]} on {base.role} and from the {energy_sources[1]} on "
-            f"{candidate.role}.",
+            f"Joules are from the {own} on {base.role} and from the {other} on {candidate.role}.",
             "Power readings can be off by several per cent; compare devices that have the same source.",
         )
     software = [each.name for each in software_differences(base, candidate)]
@@ -106,18 +116,3 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
             f"The software differs too: {format.listed(software, most=8)}. The ratios include its effect.",
             "Measure both sides with the same software to isolate the hardware.",
         )
-
-
-def _joules_from(side: SessionData) -> set[str]:
-    return set(side.counted["joules_source"].dropna())
-
-
-def _two_kinds(
-    base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]], column: str
-) -> tuple[str, str] | None:
-    """Return both values of `column` for the first pair in which they differ; None if there is none."""
-    for old, new in pairs:
-        found = str(base.cases_by_id.loc[old, column]), str(candidate.cases_by_id.loc[new, column])
-        if found[0] != found[1]:
-            return found
-    return None

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import WORK
-from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
+from parabench.analysis.scaling import ALIKE, curves
 from parabench.analysis.session import SessionData
 from parabench.plan.case import DEFAULTS, ranks_in_words
-from parabench.plan.fields import number
 from parabench.report.cases import page_cases
+from parabench.report.figures.axes import (
+    Size,
+    bucket_axis,
+    by_size,
+    ideal_line,
+    ranks_axis,
+    scaling_title,
+    size_of,
+    size_text,
+)
 from parabench.report.figures.figures import (
-    ALL,
     BAND,
     FROM_ZERO,
-    GREY,
     Panel,
     Trace,
     cut,
@@ -54,7 +60,6 @@ _OTHERS = tuple(name for name in DEFAULTS if name not in ("algorithm", "bucket_m
 _IN_TITLE = ("strategy", "world_size", "nodes")
 _SHOWN = ("case_id", "hover", "ranking", "heading", "algorithm", "bucket_mib", "strategy", "world_size", "work")
 _SECONDS = ("step_time_s", "low_s", "high_s", "slower")
-Size = float | str | None
 
 
 def _worlds(seen: SessionData) -> list[pd.DataFrame]:
@@ -78,7 +83,7 @@ def _worlds(seen: SessionData) -> list[pd.DataFrame]:
             if name not in _IN_TITLE and name not in WORK and len(several[name]) > 1
         ]
         world = ", ".join([ranks_in_words(named["world_size"], named["nodes"]), *options])
-        sizes = [_size(mib) for mib in shown["bucket_mib"].iloc[places]]
+        sizes = [size_of(mib) for mib in shown["bucket_mib"].iloc[places]]
         found.append(shown.iloc[places].assign(world=world, bucket_mib=pd.Series(sizes, dtype=object).to_numpy()))
     return found
 
@@ -88,39 +93,12 @@ def _option(name: str, value: Any) -> str:
     return f"{name} {text}"
 
 
-def _size(mib: Any) -> Size:
-    return mib if isinstance(mib, str) else format.number_or_none(mib)
-
-
-def _by_size(mib: Size) -> tuple[int, list[float]]:
-    """Return a key that sorts sizes first, then lists of caps ("1+4"), then PyTorch's default."""
-    if mib is None:
-        return 2, []
-    if isinstance(mib, str):
-        return 1, [float(cap) for cap in re.split(r"(?<!e)\+", mib) if cap]
-    return 0, [mib]
-
-
-def _said(mib: Size) -> str:
-    return "default" if mib is None else mib if isinstance(mib, str) else number(mib)
-
-
 def _sizes(own: pd.DataFrame) -> list[Size]:
-    return sorted(set(own["bucket_mib"]), key=_by_size)
+    return sorted(set(own["bucket_mib"]), key=by_size)
 
 
 def _title(own: pd.DataFrame) -> str:
     return titled(own, f"{own['strategy'].iloc[0]}, {own['world'].iloc[0]}")
-
-
-def bucket_places(sizes: Iterable[Size]) -> dict[Size, float]:
-    """Return where sizes in order are on a logarithmic axis, with lists of caps and the default apart on the right."""
-    sizes = list(sizes)
-    places = {mib: math.log2(mib) for mib in sizes if isinstance(mib, float)}
-    low, high = (min(places.values()), max(places.values())) if places else (0.0, 0.0)
-    step = max(1.0, (high - low) / 5)
-    apart = (mib for mib in sizes if not isinstance(mib, float))
-    return places | {mib: high + (i + 1) * step for i, mib in enumerate(apart)}
 
 
 def buckets(seen: SessionData) -> list[Panel]:
@@ -130,7 +108,7 @@ def buckets(seen: SessionData) -> list[Panel]:
 
 
 def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
-    places, traces = bucket_places(sizes), []
+    (places, ticks), traces = bucket_axis(sizes), list[Trace]()
     own = own.assign(place=[places[mib] for mib in own["bucket_mib"]]).sort_values("place", kind="stable")
     single = own["bucket_mib"].map(lambda mib: isinstance(mib, float))
     algorithms = in_native_order(own["algorithm"].unique())
@@ -144,7 +122,6 @@ def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
             name, x = cut(algorithm, _NAME), part["place"] + aside
             y = listed(part["step_time_s"], 1e3)
             traces.append(points(part, x, y, style, name, legendgroup=algorithm, **look))
-    ticks = {"tickvals": [places[mib] for mib in sizes], "ticktext": [_said(mib) for mib in sizes]}
     fastest = set(own["bucket_mib"][own["ranking"] != ""])
     runs = (list(run) for inside, run in itertools.groupby(sizes, fastest.__contains__) if inside)
     bands = [
@@ -185,7 +162,7 @@ def _heat(own: pd.DataFrame) -> Panel:
         "insidetextfont": {"color": "#111111", "size": 12}, "hovertext": own["hover"].to_list(),
         "hovertemplate": "%{hovertext}<extra></extra>", "marker": {"color": colors, "line": edge},
     }  # fmt: skip
-    columns = {"tickvals": [*range(len(sizes))], "ticktext": [_said(mib) for mib in sizes], "showgrid": False}
+    columns = {"tickvals": [*range(len(sizes))], "ticktext": [size_text(mib) for mib in sizes], "showgrid": False}
     rows = {"tickvals": [*range(len(names))], "ticktext": [cut(name, 20) for name in names], "showgrid": False}
     rows |= {"range": [len(names) - 0.5, -0.5]}
     figure = lay_out([cells], "bucket size (MiB)", "", barmode="overlay", xaxis=columns, yaxis=rows)
@@ -217,7 +194,7 @@ def algorithms(seen: SessionData) -> list[Panel]:
 
 def _algorithms(title: str, lines: list[pd.DataFrame]) -> Panel:
     def place(line: pd.DataFrame) -> tuple[Any, ...]:
-        return int(line["world_size"].iloc[0]), line["world"].iloc[0], _by_size(line["bucket_mib"].iloc[0])
+        return int(line["world_size"].iloc[0]), line["world"].iloc[0], by_size(line["bucket_mib"].iloc[0])
 
     lines = sorted(lines, key=place)
     own = pd.concat([line.assign(row=row) for row, line in enumerate(lines)])
@@ -240,7 +217,7 @@ def _algorithms(title: str, lines: list[pd.DataFrame]) -> Panel:
 
 
 def _line(world: str, mib: Size, several: bool) -> str:
-    return f"{world}, {_said(mib)}{'' if mib is None else ' MiB'}" if several else world
+    return f"{world}, {size_text(mib)}{'' if mib is None else ' MiB'}" if several else world
 
 
 # How far above the highest point the ideal line is shown, so that it does not press the curves down.
@@ -272,7 +249,7 @@ def scaling(seen: SessionData) -> list[Panel]:
         for name in strategies:
             own = [each for each in found if each[0]["strategy"] == name]
             column = "algorithm" if len({each[0]["algorithm"] for each in own}) > 1 else "bucket_mib"
-            order = native_first if column == "algorithm" else _by_size
+            order = native_first if column == "algorithm" else by_size
             best = dict(sorted(_best(own, column).items(), key=lambda each: order(each[0])))
             if len(best) == 1 and len(strategies) > 1:
                 continue
@@ -308,15 +285,14 @@ def _scaling(
     rate = max(cases["tokens_per_s"][base] / cases["world_size"][base] for base in bases)
     own_sizes = {int(point["world_size"]) for own in found for point in own}
     shown = [size for size in sizes if min(own_sizes) <= size <= max(own_sizes)]
-    # A linear axis would crowd the small sizes; with both axes logarithmic, the ideal line stays straight.
-    wide = shown[-1] > 16 * shown[0]
+    xaxis = ranks_axis(shown)
+    wide = xaxis["type"] == "log"  # with both axes logarithmic, the ideal line stays straight
     highest = max(float(cases["tokens_per_s"][point["case_id"]]) for own in found for point in own)
     top = 1.05 * max(highest, min(rate * shown[-1], _ABOVE * highest))
     base = found[0][0]["base_case_id"]
     single = cases.loc[[base]] if cases["strategy"][base] == "single" else None
     rates = [[float(cases["tokens_per_s"][point["case_id"]]) for point in own] for own in found]
     shares = [listed((point["efficiency"] for point in own), 100) for own in found]
-    xaxis = {"type": "log" if wide else "linear", "tickvals": shown, "ticktext": [*map(str, shown)]}
     several = len({own[0]["strategy"] for own in found}) > 1
     named = not several or any(own[0]["algorithm"] != "native" for own in found)
     panels = []
@@ -326,12 +302,9 @@ def _scaling(
     ):
         line = [100 if ideal is None else ideal * size for size in shown]
         traces: list[Trace] = [
-            {
-                "type": "scatter", "mode": "lines", "name": "ideal", "meta": ALL, "hoverinfo": "skip", "x": shown,
-                "y": line, "line": {"color": GREY, "dash": "dot", "width": 1.5},
-            },
+            ideal_line(shown, line),
             *(_curve(*each, cases, unit, named) for each in zip(found, values, styles, strict=True)),
-        ]  # fmt: skip
+        ]
         if single is not None:  # over the marks of all curves
             at = single["world_size"].to_list()
             y = [100 if ideal is None else ideal * at[0]]
@@ -349,8 +322,8 @@ def _curve(own: Curve, values: list[float], style: Style, cases: pd.DataFrame, u
         for point, rate in zip(own, at["tokens_per_s"], strict=True)
     ]
     # The strategy, its algorithm if curves differ in it, and its bucket size.
-    size = _size(first["bucket_mib"])
-    words = [first["strategy"], "" if size is None else f"{_said(size)} MiB"]
+    size = size_of(first["bucket_mib"])
+    words = [first["strategy"], "" if size is None else f"{size_text(size)} MiB"]
     if named and "algorithm" in entry_of(first["strategy"]).axes:
         words.insert(1, first["algorithm"])
     # A point of the common base is shown with the others of the curve.
@@ -365,11 +338,9 @@ def _curve(own: Curve, values: list[float], style: Style, cases: pd.DataFrame, u
 
 def _work(group: Mapping[Any, Any], works: pd.DataFrame) -> str:
     """Return the fixed batch, and the other values that distinguish the workload: 'Strong scaling, global batch 8'."""
-    kind = group["kind"]
-    fixed = f"global batch {group[FIXED[kind]]}" if kind == STRONG else f"{group[FIXED[kind]]:g} samples a rank"
-    apart = [
+    apart = (
         str(group[name]) if name in _SPEAKING else f"{name.replace('_', ' ')} {group[name] or 'of bytes'}"
         for name in ALIKE
         if works[name].nunique() > 1
-    ]
-    return ", ".join([f"{kind.capitalize()} scaling", fixed, *apart])
+    )
+    return scaling_title(group, apart)

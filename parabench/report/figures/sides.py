@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from msgspec import structs
+
 from parabench.analysis import format
-from parabench.analysis.compare.cases import CaseResult, Outcome
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import MACHINES_OWN, SHARED_WORK, STEP, Comparison
 from parabench.analysis.compare.overall import Overall, interval
-from parabench.analysis.compare.several import SHARED_WORK, Ratio, Row, Several
-from parabench.analysis.numbers import same_work
+from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.contrasts import Mean
-from parabench.plan.case import Case
+from parabench.plan.case import DEFAULTS
+from parabench.report.figures.axes import (
+    bucket_axis,
+    by_size,
+    ideal_line,
+    ranks_axis,
+    scaling_title,
+    size_of,
+    size_text,
+)
 from parabench.report.figures.figures import (
     ALL,
     ERROR_BARS,
@@ -23,6 +34,9 @@ from parabench.report.figures.figures import (
     Trace,
     cut,
     in_rows,
+    launch_bars,
+    lay_out,
+    listed,
     marked,
     marks,
     plain,
@@ -37,150 +51,113 @@ MOST_DOTS = 30
 # Characters of a side's name in a legend.
 SIDE_NAME = 32
 # The axis reaches at most this many times as far as its points: an interval of two launches would flatten the rest.
-_REACH = 2.5
-_NUMBERS = ["step_time_s", "low_s", "high_s", "peak_memory_bytes", "n_ok", "n_launches"]
+REACH = 2.5
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
-@dataclass(frozen=True)
-class SideCase:
-    """A configuration: its id on the page, `case` on the first side that has it, and its numbers on each side."""
-
-    id: str
-    row: Row
-    case: Case
-    sides: tuple[Mapping[str, float], ...]
-
-    def known(self, name: str) -> dict[int, float]:
-        """Return a number by side, without unknown ones."""
-        found = {at: numbers.get(name) for at, numbers in enumerate(self.sides)}
-        return {at: value for at, value in found.items() if format.known(value)}
-
-
-def cases_by_work(of: Several, works: Sequence[Overall]) -> Iterator[tuple[Overall, list[SideCase]]]:
-    """Yield the configurations of each workload."""
-    tables: list[dict[Any, Any]] = [side.cases_by_id[_NUMBERS].to_dict("index") for side in of.sides]
-    for work, (_, group) in zip(works, same_work(of.cases, SHARED_WORK), strict=True):
-        rows = [of.rows[at] for at in group.index]
-        yield work, [_case(of, tables, str(id_), row) for id_, row in zip(group["case_id"], rows, strict=True)]
-
-
-def _case(of: Several, tables: list[dict[Any, Any]], id_: str, row: Row) -> SideCase:
-    case = next(side.case(own) for side, own in zip(of.sides, row.cases, strict=True) if own is not None)
-    return SideCase(id_, row, case, tuple(table.get(own, {}) for table, own in zip(tables, row.cases, strict=True)))
-
-
-def side_points(of: Several, at: int, x: Any, y: Any, hovers: Iterable[str], ids: list[str], **more: Any) -> Trace:
+def side_points(of: Comparison, at: int, x: Any, y: Any, hovers: Iterable[str], ids: list[str], **more: Any) -> Trace:
     """Return the points of a side; `hovers` follow its name."""
     style = side_style(at)
     marker = {"color": style.color, "size": 9, "symbol": style.symbol, "opacity": 1} | more.pop("marker", {})
     own = {"customdata": ids, "legendgroup": str(at), "showlegend": True} | more
-    return marks(x, y, cut(of.names[at], SIDE_NAME), [*hovers], marker, **own)
+    return marks(x, listed(y), cut(of.names[at], SIDE_NAME), [*hovers], marker, **own)
+
+
+def _numbers(of: Comparison, name: str) -> pd.DataFrame:
+    """Return the numbers of the configurations and sides that have `name`, with ids on the page and fields."""
+    fields = of.cases[["case_id", "label", *DEFAULTS]]
+    return of.numbers[of.numbers[name].notna()].join(fields, on="row").reset_index(drop=True)
 
 
 # -- ratios to the first side -----------------------------------------------------------------------------------------
 
-Result = CaseResult | Ratio | Mean
-# By number: the name of it on the axis.
-_AXES = {"step_time": "step time", "per_joule": "tokens per joule", "per_gb": "tokens/s per GB"}
+# By quantity, its name on the axis.
+_AXES = {STEP: "step time", "per_joule": "tokens per joule", "per_gb": "tokens/s per GB"}
 
 
-def ratios(of: Several, works: Sequence[Overall], name: str) -> list[Panel]:
-    """Return a number of each configuration relative to the first side, from the smallest ratio to the largest, and
+def ratios(of: Comparison, works: Sequence[Overall], name: str) -> list[Panel]:
+    """Return a quantity of each configuration relative to the first side, from the smallest ratio to the largest, and
     below them the geometric mean."""
-    panels = []
-    for work, cases in cases_by_work(of, works):
-        found = [(one, _results(one.row, name)) for one in cases]
-        if own := [(one, results) for one, results in found if results]:
-            means = work.means if name == "step_time" else work.gives[name]
-            panels.append(_ratios(of, work.heading, f"{_AXES[name]}, {cut(of.names[0], 16)} = 1", own, means))
+    panels, every = [], of.of(name)
+    every = every[every["ratio"] > 0]
+    # Other quantities than step times are not judged.
+    filled = every["outcome"].isin((Outcome.FASTER, Outcome.SLOWER)) | (name != STEP)
+    every = every.assign(filled=filled, id=of.cases["case_id"].loc[every["row"]].to_numpy())
+    for work in works:
+        own = every[every["row"].isin(work.rows)]
+        if len(own):
+            axis = f"{_AXES[name]}, {cut(of.names[0], 16)} = 1"
+            panels.append(_ratios(of, work.heading, axis, own, work.means[name]))
     return panels
 
 
-def _results(row: Row, name: str) -> dict[int, Result]:
-    found = {at: row.ratio(name, at) for at in range(1, len(row.cases))}
-    return {at: each for at, each in found.items() if each is not None and each.ratio}
+_POINT = ["at", "y", "label", "id", "ratio", "low", "high", "filled"]
 
 
-def _ratios(
-    of: Several, title: str, axis: str, cases: list[tuple[SideCase, dict[int, Result]]], means: Sequence[Mean]
-) -> Panel:
-    logs = {one.id: [math.log(each.ratio or 1) for each in results.values()] for one, results in cases}
-    cases = sorted(cases, key=lambda own: -max(map(abs, logs[own[0].id])))
-    place = {one.id: at for at, (one, _) in enumerate(cases)}
-    cases = sorted(cases, key=lambda own: fmean(logs[own[0].id]))
-    rows = [(one.row.label, one.id, results) for one, results in cases]
-    order = [place[one.id] for one, _ in cases]
-    known: dict[int, Result] = {at: mean for at, mean in enumerate(means, 1) if mean.ratio}
+def _ratios(of: Comparison, title: str, axis: str, own: pd.DataFrame, means: Sequence[Mean]) -> Panel:
+    logs = np.log(own["ratio"]).groupby(own["row"])
+    rows = pd.DataFrame({"mean": logs.mean(), "far": logs.agg(lambda log: log.abs().max())})
+    rows["order"] = rows["far"].rank(method="first", ascending=False).astype(int) - 1
+    rows = rows.sort_values("mean", kind="stable")
+    own = own.assign(y=own["row"].map({row: y for y, row in enumerate(rows.index)})).sort_values("y", kind="stable")
+    labels, order = own.drop_duplicates("row")["label"].tolist(), rows["order"].tolist()
     sizes = sorted({mean.cases for mean in means if mean.ratio})
     if any(size > 1 for size in sizes):
-        rows.append((f"geometric mean of {' or '.join(f'{size:,}' for size in sizes)} cases", ALL, known))
-        order.append(-1)
-    traces = []
+        label, y = f"geometric mean of {' or '.join(f'{size:,}' for size in sizes)} cases", len(labels)
+        below = pd.DataFrame(
+            [
+                (at, y, label, ALL, each.ratio, each.low, each.high, (each.low or 0) > 1 or (each.high or 2) < 1)
+                for at, each in enumerate(means, 1)
+                if each.ratio
+            ],
+            columns=_POINT,
+        )
+        own = pd.concat([own[_POINT], below.astype({"low": float, "high": float})], ignore_index=True)
+        labels, order = [*labels, label], [*order, -1]
     others = range(1, len(of.names))
-    for at in others:
-        drawn = [(y, label, id_, each) for y, (label, id_, results) in enumerate(rows) if (each := results.get(at))]
-        if drawn:
-            aside = (at - len(of.names) / 2) * min(0.22, 0.7 / len(others))
-            traces.append(_ratio_points(of, at, drawn, aside))
-    every = [each for _, _, results in rows for each in results.values()]
-    return in_rows(
-        title,
-        [label for label, _, _ in rows],
-        axis,
-        traces,
-        head=110,
-        least=math.ceil((2 + 13 * len(others)) / 16),
-        which="most changed",
-        most=MOST_DOTS,
-        order=order,
-        xaxis=_ratio_axis(every),
-        shapes=[vertical(1)],
-    )
+    traces = [_ratio_points(of, at, own[own["at"] == at], len(others)) for at in others if (own["at"] == at).any()]
+    least = math.ceil((2 + 13 * len(others)) / 16)
+    look: dict[str, Any] = {"which": "most changed", "most": MOST_DOTS, "order": order, "xaxis": _ratio_axis(own)}
+    return in_rows(title, labels, axis, traces, head=110, least=least, shapes=[vertical(1)], **look)
 
 
-def _ratio_points(of: Several, at: int, drawn: list[tuple[int, str, str, Result]], aside: float) -> Trace:
+def _ratio_points(of: Comparison, at: int, own: pd.DataFrame, others: int) -> Trace:
     color, symbol = side_style(at).color, side_style(at).symbol
-    x = [each.ratio or 1 for *_, each in drawn]
-    ends = [(each.low or x, each.high or x) for x, (*_, each) in zip(x, drawn, strict=True)]
-    bars = {
-        "array": [high - x for x, (_, high) in zip(x, ends, strict=True)],
-        "arrayminus": [x - low for x, (low, _) in zip(x, ends, strict=True)],
-    }
     marker = {
-        "size": [13 if id_ == ALL else 9 for _, _, id_, _ in drawn],
-        "symbol": [symbol if _filled(each) else f"{symbol}-open" for *_, each in drawn],
+        "size": [13 if id_ == ALL else 9 for id_ in own["id"]],
+        "symbol": [symbol if filled else f"{symbol}-open" for filled in own["filled"]],
         "line": {"width": 1.5, "color": color},
     }
-    hovers = [f"<b>{plain(label)}</b><br>{plain(of.names[at])}: {_in_words(each)}" for _, label, _, each in drawn]
-    ids = [id_ for _, _, id_, _ in drawn]
-    error_x = ERROR_BARS | {"thickness": 1.5, "width": 3, "color": color} | bars
-    return side_points(of, at, x, [y + aside for y, *_ in drawn], hovers, ids, marker=marker, error_x=error_x)
+    hovers = []
+    for row in own.to_dict("records"):
+        known = f"95%: {interval(row['low'], row['high'])}" if format.known(row["low"]) else ""
+        text = f"{format.times(row['ratio'])} times ({known or 'no interval: it needs two launches per side'})"
+        hovers.append(f"<b>{plain(row['label'])}</b><br>{plain(of.names[at])}: {text}")
+    y = own["y"] + (at - (others + 1) / 2) * min(0.22, 0.7 / others)
+    bars = interval_bars(own) | {"color": color}
+    return side_points(of, at, own["ratio"], y, hovers, own["id"].tolist(), marker=marker, error_x=bars)
 
 
-def _in_words(each: Result) -> str:
-    ends = f"95%: {interval(each)}" if each.low is not None else "no interval: it needs two launches per side"
-    return f"{format.times(each.ratio or 1)} times ({ends})"
+def interval_bars(own: pd.DataFrame) -> dict[str, Any]:
+    """Return error bars from `low` to `high`; none if these are unknown."""
+    ratio = own["ratio"]
+    ends = {"array": own["high"].fillna(ratio) - ratio, "arrayminus": ratio - own["low"].fillna(ratio)}
+    return ERROR_BARS | {"thickness": 1.5, "width": 3} | {end: listed(length) for end, length in ends.items()}
 
 
-def _filled(each: Result) -> bool:
-    """Return whether a step time or a mean differs; other numbers of a configuration are not judged."""
-    if isinstance(each, CaseResult):
-        return each.outcome in (Outcome.FASTER, Outcome.SLOWER)
-    return isinstance(each, Ratio) or (each.low or 0) > 1 or (each.high or 2) < 1
+def span(numbers: pd.DataFrame, far: float, *also: float) -> list[float]:
+    """Return the ends of an axis: all numbers up to `far` from 0, and `also`."""
+    ends = [*also, *numbers.clip(-far, far).stack()]
+    margin = 0.04 * (max(ends) - min(ends))
+    return [min(ends) - margin, max(ends) + margin]
 
 
-def _ratio_axis(drawn: list[Result]) -> dict[str, Any]:
-    logs = [0.0, *(math.log(each.ratio or 1) for each in drawn)]
-    far = _REACH * max(map(abs, logs)) or 0.1
-    ends = [math.log(end) for each in drawn for end in (each.low, each.high) if end]
-    reached = [*logs, *(max(-far, min(far, end)) for end in ends)]
-    margin = max(0.04 * (max(reached) - min(reached)), 0.01)
-    low, high = min(reached) - margin, max(reached) + margin
+def _ratio_axis(own: pd.DataFrame) -> dict[str, Any]:
+    logs = own[["ratio", "low", "high"]].apply(np.log)
+    low, high = span(logs, REACH * logs["ratio"].abs().max() or 0.1, -0.01, 0.01)
     ticks = ratio_ticks(math.exp(low), math.exp(high))
-    return {
-        "type": "log", "range": [low / math.log(10), high / math.log(10)], "tickvals": ticks,
-        "ticktext": [f"{tick:g}" for tick in ticks],
-    }  # fmt: skip
+    text = [f"{tick:g}" for tick in ticks]
+    return {"type": "log", "range": [low / math.log(10), high / math.log(10)], "tickvals": ticks, "ticktext": text}
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
@@ -196,29 +173,137 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 # -- numbers of each side ---------------------------------------------------------------------------------------------
 
 
-def memory(of: Several, works: Sequence[Overall]) -> list[Panel]:
+def memory(of: Comparison, works: Sequence[Overall]) -> list[Panel]:
     """Return the peak memory of each configuration on each side, by how much the sides differ."""
-    return [
-        _memory(of, work.heading, own)
-        for work, cases in cases_by_work(of, works)
-        if (own := [one for one in cases if one.known("peak_memory_bytes")])
-    ]
+    known = _numbers(of, "peak_memory_bytes")
+    panels = []
+    for work in works:
+        own = known[known["row"].isin(work.rows)]
+        peaks = own.groupby("row")["peak_memory_bytes"].agg(["min", "max"])
+        apart = (peaks["max"] / peaks["min"].clip(lower=1)).rename("apart")
+        rows = peaks.join(apart).sort_values(["apart", "max"], ascending=False, kind="stable").index
+        own = own.assign(y=own["row"].map({row: y for y, row in enumerate(rows)}))
+        traces = []
+        for at, name in enumerate(of.names):
+            side = own[own["at"] == at]
+            peak = side["peak_memory_bytes"]
+            pairs = zip(side["label"], map(format.mebibytes, peak), strict=True)
+            hovers = [f"<b>{plain(label)}</b><br>{plain(name)}: {text}" for label, text in pairs]
+            traces.append(side_points(of, at, peak / MIB, side["y"], hovers, side["case_id"].tolist()))
+        if len(own):
+            names = [marked(*of.cases.loc[row, ["label", "strategy"]]) for row in rows]
+            look: dict[str, Any] = {"which": "that differ most", "most": MOST_DOTS, "xaxis": FROM_ZERO}
+            panels.append(in_rows(work.heading, names, "peak memory (MiB)", traces, head=80, **look))
+    return panels
 
 
-def _memory(of: Several, title: str, cases: list[SideCase]) -> Panel:
-    peaks = {one.id: one.known("peak_memory_bytes") for one in cases}
+def buckets(of: Comparison, works: Sequence[Overall]) -> list[Panel]:
+    """Return step time against bucket size: a panel for configurations that differ only in it, a curve per side.
 
-    def first(one: SideCase) -> tuple[float, float]:
-        largest = max(peaks[one.id].values())
-        return -largest / (min(peaks[one.id].values()) or 1), -largest
+    Panels with the most sizes come first.
+    """
+    known = _numbers(of, "step_time_s")
+    known = known.assign(size=pd.Series([*map(size_of, known["bucket_mib"])], known.index, dtype=object))
+    same = [name for name in DEFAULTS if name not in (*MACHINES_OWN, "bucket_mib")]
+    found = []
+    for work in works:
+        for _, own in known[known["row"].isin(work.rows)].groupby(same, dropna=False, sort=False):
+            sizes = sorted(set(own["size"]), key=by_size)
+            if len(sizes) > 1:
+                row = own.iloc[0]
+                case = of.sides[row["at"]].case(of.ids.at[row["row"], row["at"]])
+                title = " · ".join(filter(None, (work.heading, structs.replace(case, bucket_mib=None).label)))
+                found.append((title, own, sizes))
+    return [_buckets(of, *panel) for panel in sorted(found, key=lambda panel: -len(panel[-1]))]
 
-    cases = sorted(cases, key=first)
+
+def _buckets(of: Comparison, title: str, own: pd.DataFrame, sizes: list[Any]) -> Panel:
+    places, ticks = bucket_axis(sizes)
+    own = own.assign(place=[places[size] for size in own["size"]])
     traces = []
-    for at, name in enumerate(of.names):
-        own = [(y, one, peaks[one.id][at]) for y, one in enumerate(cases) if at in peaks[one.id]]
-        hovers = [f"<b>{plain(one.row.label)}</b><br>{plain(name)}: {format.mebibytes(peak)}" for _, one, peak in own]
-        x, y = [peak / MIB for *_, peak in own], [y for y, *_ in own]
-        traces.append(side_points(of, at, x, y, hovers, [one.id for _, one, _ in own]))
-    names = [marked(one.row.label, one.case.strategy) for one in cases]
-    look: dict[str, Any] = {"which": "that differ most", "most": MOST_DOTS, "xaxis": FROM_ZERO}
-    return in_rows(title, names, "peak memory (MiB)", traces, head=80, **look)
+    for at in range(len(of.names)):
+        # The fastest, if a side measured one size on two kinds of device.
+        side = own[own["at"] == at].sort_values("step_time_s", kind="stable").drop_duplicates("place")
+        side = side.sort_values("place")
+        # No line joins lists of caps and the default, which are not sizes.
+        single = side["size"].map(lambda size: isinstance(size, float)).astype(bool)
+        parts = [side[single], *(side[~single].iloc[[i]] for i in range((~single).sum()))]
+        aside = (at - (len(of.names) - 1) / 2) * 0.06  # so that error bars do not hide each other
+        for i, part in enumerate(part for part in parts if len(part)):
+            hovers = [
+                f"<b>{plain(row['label'])}</b><br>{plain(of.names[at])}: {format.milliseconds(row['step_time_s'])} "
+                f"per step<br>{row['n_ok']:.0f} of {format.count(int(row['n_launches']), 'launch')} ok"
+                for row in part.to_dict("records")
+            ]
+            look = {"mode": "lines+markers" if len(part) > 1 else "markers", "line": {"color": side_style(at).color}}
+            y, ids = listed(part["step_time_s"], 1e3), part["case_id"].tolist()
+            more = look | {"error_y": launch_bars(part), "showlegend": not i}
+            traces.append(side_points(of, at, part["place"] + aside, y, hovers, ids, **more))
+    return Panel(title, lay_out(traces, "bucket size (MiB)", "step time (ms)", xaxis=ticks), 360)
+
+
+# -- curves over the world size ---------------------------------------------------------------------------------------
+
+
+def scaling(of: Comparison) -> list[Panel]:
+    """Return throughput and efficiency against the world size: a color per side, a dash per strategy. A side's
+    strategy is shown by its curve with most world sizes, among equals the fastest at the largest."""
+    tables = []
+    for at, side in enumerate(of.sides):
+        page_ids = dict(zip(of.ids[at], of.cases["case_id"], strict=True))
+        table = side.once(curves)
+        tables.append(table.assign(side=at, page_id=table["case_id"].map(page_ids)))
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return []
+    points = pd.concat(tables, ignore_index=True)
+    alike = [name for name in ALIKE if name in SHARED_WORK]
+    differing = [name for name in alike if points[name].nunique() > 1]
+    panels = []
+    for kind, fixed in FIXED.items():
+        for _, own in points[points["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
+            if own["world_size"].nunique() > 1:
+                first = own.iloc[0].to_dict()
+                panels += _scaling(of, scaling_title(first, (str(first[name]) for name in differing)), own)
+    return panels
+
+
+def _scaling(of: Comparison, title: str, points: pd.DataFrame) -> list[Panel]:
+    sizes = sorted(points["world_size"].astype(int).unique().tolist())
+    strategies, unit = points["strategy"].unique().tolist(), format.unit_of(points["seq_len"].iloc[0])
+    best = []
+    for _, own in points.groupby(["side", "strategy"], sort=False):
+        found = [curve.sort_values("world_size", kind="stable") for _, curve in own.groupby("curve", sort=False)]
+        best.append(max(found, key=lambda curve: (len(curve), curve["tokens_per_s"].iloc[-1])))
+    best = sorted(best, key=lambda curve: int(curve["side"].iloc[0]))
+
+    def draw(name: str, factor: float, text: Callable[[float], str]) -> list[Trace]:
+        return [_curve(of, curve, strategies, name, factor, text) for curve in best]
+
+    xaxis, height = ranks_axis(sizes), 340 + 10 * len(best)
+    y = {"type": "log"} if xaxis["type"] == "log" else FROM_ZERO
+    rates, shares = (
+        draw("tokens_per_s", 1, lambda value: format.throughput(value, unit)),
+        draw("efficiency", 100, format.percent),
+    )
+    shares.insert(0, ideal_line([sizes[0], sizes[-1]], [100, 100]))
+    throughput = lay_out(rates, "world size (ranks)", f"throughput ({unit}/s)", xaxis=xaxis, yaxis=y)
+    efficiency = lay_out(shares, "world size (ranks)", "efficiency (%)", xaxis=xaxis, yaxis=FROM_ZERO)
+    return [Panel(f"{title}: throughput", throughput, height), Panel(f"{title}: efficiency", efficiency, height)]
+
+
+def _curve(
+    of: Comparison, curve: pd.DataFrame, strategies: list[str], name: str, factor: float, text: Callable[[float], str]
+) -> Trace:
+    first = curve.iloc[0]
+    at, strategy = int(first["side"]), str(first["strategy"])
+    how = plain(f"{strategy}, {first['algorithm']}, bucket {size_text(size_of(first['bucket_mib']))}")
+    hovers = [
+        f"<b>{plain(of.names[at])}</b><br>{how}<br>{format.count(ranks, 'rank')}: {text(value)}"
+        for ranks, value in zip(curve["world_size"], curve[name], strict=True)
+    ]
+    line = {"color": side_style(at).color, "dash": _DASHES[strategies.index(strategy) % len(_DASHES)]}
+    more: dict[str, Any] = {"mode": "lines+markers", "line": line, "legendgroup": f"{at} {strategy}"}
+    y, ids = listed(curve[name], factor), curve["page_id"].tolist()
+    trace = side_points(of, at, curve["world_size"], y, hovers, ids, marker={"size": 8}, **more)
+    return trace | {"name": f"{trace['name']}, {plain(strategy)}"} if len(strategies) > 1 else trace

@@ -2,101 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from parabench.analysis import format
+from parabench.analysis.compare.comparison import STEP, Comparison
 from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
-from parabench.analysis.compare.several import Row, Several
-from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
+from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import sentence
-from parabench.analysis.session import Origin
-from parabench.report.figures import sides, sides_curves
+from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 
 
-def _buckets(of: Several, works: Sequence[Overall]) -> Section:
-    return Section(
-        "buckets",
-        "Bucket size",
-        "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
-        "launch.",
-        "No case was measured with two bucket sizes.",
-        panels=sides_curves.buckets(of, works),
-    )
-
-
-def _scaling(of: Several) -> Section:
-    return Section(
-        "scaling",
-        "Scaling",
-        "Throughput and efficiency against the world size: a color per variant, a dash per strategy.",
-        "No side has a strategy that was measured at two world sizes.",
-        panels=sides_curves.scaling(of),
-        reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
-        "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device or, "
-        "if that was not measured, to the curve's smallest world size.",
-    )
-
-
-def _memory(of: Several, works: Sequence[Overall]) -> Section:
-    return Section(
-        "memory",
-        "Peak memory",
-        "Peak of the largest rank over all launches of a case. Cases that differ most between the sides come first.",
-        "No peak memory is known.",
-        panels=sides.memory(of, works),
-    )
-
-
-def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
+def several_tabs(of: Comparison, works: Sequence[Overall], facts: Sequence[Fact]) -> list[Tab]:
     """Return the tabs of the page."""
-    names, labels = of.names, [row.label for row in of.rows]
+    names, drawn = of.names, _drawn(of, works)
     per_gb = given_section(of, works, "per-gb", "per_gb", "Tokens/s per GB of memory")
     by_case = [{case: launch_ids(launches) for case, launches in side.by_case.items()} for side in of.sides]
-    ids = [[there.get(str(case), ()) for there, case in zip(by_case, row.cases, strict=True)] for row in of.rows]
+    ids = [[there.get(id_, ()) for there, id_ in zip(by_case, row, strict=True)] for row in of.ids.to_numpy()]
     return [
-        Tab("answer", "Answer", (_ratios(of, works),)),
-        Tab("best", "Best per side", (best_section(of, works, names),)),
-        Tab("buckets", "Buckets", (_buckets(of, works),)),
-        Tab("scaling", "Scaling", (_scaling(of),)),
-        Tab("memory", "Memory", (_memory(of, works), per_gb)),
+        Tab("answer", "Answer", (drawn["ratios"],)),
+        Tab("best", "Best per side", (best_section(of, works),)),
+        Tab("buckets", "Buckets", (drawn["buckets"],)),
+        Tab("scaling", "Scaling", (drawn["scaling"],)),
+        Tab("memory", "Memory", (drawn["memory"], per_gb)),
         Tab("energy", "Energy", (given_section(of, works, "per-joule", "per_joule", "Tokens per joule"),)),
         Tab(
             "differs",
             "Differences",
             (
-                _differing(told, names, HARDWARE),
-                _differing(told, names, SOFTWARE),
-                _agreeing(told),
-                side_section(of.origins, names, "Sources"),
+                _differing(facts, names, HARDWARE),
+                _differing(facts, names, SOFTWARE),
+                _agreeing(facts),
+                side_section([vars(side.origin) for side in of.sides], names, "Sources"),
             ),
         ),
-        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names))),
+        Tab("trust", "Trust", (_missing(of), launch_section(zip(of.cases["label"], ids, strict=True), names))),
         Tab("data", "Data", ()),
     ]
 
 
-def _ratios(of: Several, works: Sequence[Overall]) -> Section:
-    first = of.first.role
-    return Section(
-        "ratios",
-        f"Every case relative to {first}",
-        f"Left of the line is faster than {first}. Bars are 95% intervals.",
-        f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
-        panels=sides.ratios(of, works, "step_time"),
-        reading="They include the variation between sessions if the variants were not interleaved. A filled mark is "
-        "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled if "
-        "its interval, with repetitions as units, excludes 1. The axis is logarithmic.",
+def _drawn(of: Comparison, works: Sequence[Overall]) -> dict[str, Section]:
+    """Return the sections that are figures, by id."""
+    first = of.names[0]
+    sections = (
+        Section(
+            "ratios",
+            f"Every case relative to {first}",
+            f"Left of the line is faster than {first}. Bars are 95% intervals.",
+            f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
+            panels=sides.ratios(of, works, STEP),
+            reading="They include the variation between sessions if the variants were not interleaved. A filled mark "
+            "is slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled "
+            "if its interval, with repetitions as units, excludes 1. The axis is logarithmic.",
+        ),
+        Section(
+            "buckets",
+            "Bucket size",
+            "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest "
+            "launch.",
+            "No case was measured with two bucket sizes.",
+            panels=sides.buckets(of, works),
+        ),
+        Section(
+            "scaling",
+            "Scaling",
+            "Throughput and efficiency against the world size: a color per variant, a dash per strategy.",
+            "No side has a strategy that was measured at two world sizes.",
+            panels=sides.scaling(of),
+            reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the "
+            "fastest at the largest, chosen from all cases; hover for its name. Efficiency is relative to one device "
+            "or, if that was not measured, to the curve's smallest world size.",
+        ),
+        Section(
+            "memory",
+            "Peak memory",
+            "Peak of the largest rank over all launches of a case. Cases with the largest difference come first.",
+            "No peak memory is known.",
+            panels=sides.memory(of, works),
+        ),
     )
+    return {section.id: section for section in sections}
 
 
-def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
+def _differing(facts: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
     """Return the section of the facts of a kind that differ; those that can explain another step time come first."""
-    own = sorted((fact for fact in told if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
+    own = sorted((fact for fact in facts if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
     matter = [fact.name for fact in own if fact.matters]
     verb = "can" if len(matter) == 1 else "can each"
     table = table_of(f"{kind} that differs", (Column("", "name"), *of_each(names, "values")), own, closed=False)
@@ -110,42 +106,37 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
     )
 
 
-def _agreeing(told: Iterable[Fact]) -> Section:
-    same = [fact for fact in told if not fact.differs]
+def _agreeing(facts: Iterable[Fact]) -> Section:
+    same = [fact for fact in facts if not fact.differs]
     columns = (Column("", "name"), Column("On every side", "values.0"))
     table = table_of(format.count(len(same), "fact"), columns, same)
     return Section("agrees", "Equal on all sides", "", "Nothing.", (table,))
 
 
-def _missing(of: Several, names: tuple[str, ...]) -> Section:
+def _missing(of: Comparison) -> Section:
     """Return the section of the cases without a step time on some side, with the reasons."""
-    numbers = [known.by_case.keys() for known in of.known["step_time"]]
-    rows = [
-        {"label": row.label, "case_id": at, "sides": [_launched(of, row, side) for side in range(len(names))]}
-        for at, row in zip(of.cases["case_id"], of.rows, strict=True)
-        if not all(case in there for case, there in zip(row.cases, numbers, strict=True))
-    ]
-    columns = (Column("Case", "label"), *of_each(names, "sides"))
+    texts = of.numbers.assign(text=[_ended(of, row) for row in of.numbers.to_dict("records")])
+    by_side = texts.pivot(index="row", columns="at", values="text")
+    missing = of.cases.index[~of.timed.all(axis=1)]
+    rows = [of.cases.loc[row, ["label", "case_id"]].to_dict() | {"sides": by_side.loc[row].tolist()} for row in missing]
+    columns = (Column("Case", "label"), *of_each(of.names, "sides"))
     table = table_of(format.count(len(rows), "case"), columns, rows, closed=False)
     nothing = "None: every case succeeded on every side."
     return Section("missing", "Cases missing on a side", "", nothing, (table,))
 
 
-def _launched(of: Several, row: Row, side: int) -> str:
-    case = row.cases[side]
-    if case is None:
-        return row.missing[side]
-    found = of.sides[side].cases_by_id.loc[case].to_dict()
-    if format.known(found["step_time_s"]):
-        return format.milliseconds(float(found["step_time_s"]))
-    error = found["error"] if isinstance(found["error"], str) else ""
-    return f"{found['status']}: {error}" if error else str(found["status"])
+def _ended(of: Comparison, row: Mapping[Any, Any]) -> str:
+    """Return the step time of a configuration on a side, or how its launches ended, or why there are none."""
+    if format.known(row["step_time_s"]):
+        return format.milliseconds(row["step_time_s"])
+    error = f": {row['error']}" if isinstance(row["error"], str) else ""
+    return of.why_missing(row["row"], row["at"]) or f"{row['status']}{error}"
 
 
-def given_section(of: Several, works: Sequence[Overall], at: str, name: str, title: str) -> Section:
-    """Return the section of a number in `overall.GIVES` relative to the first side, work by work."""
+def given_section(of: Comparison, works: Sequence[Overall], at: str, name: str, title: str) -> Section:
+    """Return the section of a quantity in `GIVES` relative to the first side, work by work."""
     lead = " ".join(": ".join(filter(None, (work.heading.capitalize(), given(work, name)))) for work in works)
-    if all(mean.ratio is None for work in works for mean in work.gives[name]):
+    if all(mean.ratio is None for work in works for mean in work.means[name]):
         return Section(at, title, "", lead or f"{title}: unknown.")
     return Section(
         at,
@@ -158,12 +149,12 @@ def given_section(of: Several, works: Sequence[Overall], at: str, name: str, tit
     )
 
 
-def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
+def best_section(of: Comparison, works: Sequence[Overall]) -> Section:
     """Return the section of each side's fastest configuration of each workload."""
     headings = {work_key(work.work): work.heading for work in works}
     firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
     rows: list[dict[str, Any]] = []
-    for name, seen in zip(names, of.sides, strict=True):
+    for name, seen in zip(of.names, of.sides, strict=True):
         for answer in seen.once(spots):
             work, best = work_key(answer.work), answer.best
             row: dict[str, Any] = {"side": name, "answer": sentence(answer), "spot": answer.why_not or format.UNKNOWN}
@@ -189,7 +180,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
             Column("Throughput", "throughput", WORDED),
             Column("Peak MiB", "peak", "mib"),
             Column("As fast", "equals", WORDED),
-            Column(f"× {names[0]}", "times", "times"),
+            Column(f"× {of.names[0]}", "times", "times"),
         ),
         rows,
         closed=False,
@@ -202,7 +193,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
         "Nothing was measured.",
         (table, closed),
         reading="Tied counts the configurations not statistically distinguishable from it. The last column is its step "
-        f"time over that of the best of {names[0]} for the same workload, which may be another case.",
+        f"time over that of the best of {of.names[0]} for the same workload, which may be another case.",
     )
 
 
@@ -220,7 +211,7 @@ def of_each(names: Sequence[str], field: str) -> list[Column]:
     return [Column(name, f"{field}.{at}") for at, name in enumerate(names)]
 
 
-def difference_section(title: str, differences: Iterable[Difference]) -> Section:
+def difference_section(title: str, differences: pd.DataFrame) -> Section:
     """Return the section of the differences between two sides."""
     columns = (Column("", "name"), *(Column(name, name.lower()) for name in TWO))
     table = table_of(title, columns, differences, closed=False)
@@ -234,18 +225,20 @@ def launch_section(cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names
     return Section("launches", "Launches behind the numbers", "Launch ids in each side's store.", "None.", (table,))
 
 
-def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title: str = "The two sides") -> Section:
+def side_section(
+    origins: Sequence[Mapping[Any, Any]], names: tuple[str, ...] = TWO, title: str = "The two sides"
+) -> Section:
     """Return the section of the sessions that the sides' numbers are from."""
-    facts: dict[str, Callable[[Origin], str]] = {
-        "session": lambda each: each.session,
-        "suite": lambda each: each.suite,
-        "store": lambda each: each.at,
-        "command": lambda each: each.command,
-        "started": lambda each: format.when(each.started_utc),
+    facts: dict[str, Callable[[Mapping[Any, Any]], str]] = {
+        "session": lambda each: each["session"],
+        "suite": lambda each: each["suite"],
+        "store": lambda each: each["at"],
+        "command": lambda each: each["command"],
+        "started": lambda each: format.when(each["started_utc"]),
         "finished": lambda each: (
-            format.when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
+            format.when(each["finished_utc"]) if each["finished_utc"] else "not finished: more launches were planned"
         ),
-        "launches": lambda each: f"{each.valid} of {each.launches} succeeded",
+        "launches": lambda each: f"{each['valid']} of {each['launches']} succeeded",
     }
     rows = [[name, *map(fact, origins)] for name, fact in facts.items()]
     columns = [Column(name, str(at)) for at, name in enumerate(("", *names))]

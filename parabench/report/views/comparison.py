@@ -1,7 +1,8 @@
-"""Two or more stores or sessions beside each other: one HTML page."""
+"""Two or more sessions next to each other: one HTML page."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,15 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.compare.comparison import NUMBERS, SHARED_WORK, STEP, Comparison, compare_sessions
 from parabench.analysis.compare.machines import TITLES
-from parabench.analysis.compare.overall import Overall, explore, interval, overall, sentences, steps
-from parabench.analysis.compare.several import SHARED_WORK, Several
+from parabench.analysis.compare.overall import Overall, over, overall, sentences, steps
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.numbers import status_counts
 from parabench.files import write_whole
-from parabench.plan.case import Case
+from parabench.plan.case import DEFAULTS
 from parabench.report.page import declared, fill, packed
 from parabench.report.page_data import FILTERS
 from parabench.report.palette import side_style
@@ -28,22 +29,23 @@ from parabench.strategies import entry_of
 
 
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
-    """Write the comparison of sessions (None: its store's newest) to the file `out`, whole or not at all. What
-    `template_folder` holds of the files of `reports/` stands for ours.
+    """Write the comparison of sessions (None: the newest of a database) to the file `out`, completely or not at all.
 
-    Raises UsageError for fewer than two sessions, for one twice, for none such or one that trained nothing, when a
-    template is wrong, or when `out` cannot be written.
+    Files in `template_folder` replace those of `reports/`. Raises UsageError if a session is missing, given twice or
+    not of training, if there are fewer than two, if a template is wrong, or if `out` cannot be written.
     """
-    write_whole(out, render(Several(read_several(stores)), template_folder), "page", "give another file for the report")
+    write_whole(
+        out, render(compare_sessions(read_several(stores)), template_folder), "page", "give another file for the report"
+    )
     return out
 
 
-def render(of: Several, template_folder: Path | None = None) -> str:
-    """The page as text."""
-    works = overall(of)
-    told = facts(of.sides)
-    tabs = several_tabs(of, works, told)
-    names, cases = list(of.names), case_rows(of)
+def render(of: Comparison, template_folder: Path | None = None) -> str:
+    """Return the page as text."""
+    works, names, cases = overall(of), list(of.names), case_rows(of)
+    found = facts(of.sides)
+    tabs = several_tabs(of, works, found)
+    origins = [side.origin for side in of.sides]
     return fill(
         "several.html",
         [section for tab in tabs for section in tab.sections],
@@ -53,41 +55,35 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         tabs=tabs,
         names=names,
         colours=[side_style(at).color for at in range(len(names))],
-        apart=[apart(told, at) for at in range(len(names))],
+        apart=[apart(found, at) for at in range(len(names))],
         answers=[_answer(each) for each in works],
-        origins=of.origins,
-        started=max(origin.started_utc for origin in of.origins),
+        origins=origins,
+        started=max(origin.started_utc for origin in origins),
         paired=of.paired[1:],
         findings=several_findings(of),
-        unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
+        unfinished=[name for name, origin in zip(names, origins, strict=True) if not origin.finished_utc],
         next=steps(of, works),
-        command=explore(*of.origins),
+        command=shlex.join(["parabench", "report", *(origin.at for origin in origins)]),
     )
 
 
-def _answer(each: Overall) -> dict[str, object]:
-    """Return the sentences of one workload, and its numbers as (name, number, unit, interval)."""
-    numbers = []
-    for at in each.others:
-        mean, name = each.means[at - 1], f"a step on {each.names[at]}, relative to {each.names[0]}"
-        if mean.ratio is None:
-            numbers.append((name, format.UNKNOWN, "", mean.reason))
-        else:
-            ends = f"95%: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
-            numbers.append((name, format.times(mean.ratio), "times", ends))
-    return {"heading": each.heading, "sentences": sentences(each), "numbers": numbers, "of": each}
+def _answer(work: Overall) -> dict[str, object]:
+    """Return the sentences of one workload, and its means as (name, number, unit, interval)."""
+    numbers = [
+        (f"a step on {name}, relative to {work.names[0]}", format.times(mean.ratio), "times", over(mean))
+        for name, mean in zip(work.names[1:], work.steps, strict=True)
+        if mean.ratio is not None
+    ]
+    return {"heading": work.heading, "sentences": sentences(work), "numbers": numbers}
 
 
-# Of each side.
-_NUMBERS = (
-    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
-)  # fmt: skip
-RATIOS = {"ratio": "step_time", "per_joule": "per_joule", "per_gb": "per_gb"}
-# With filters for what became of a case on more sides than these the bar would hide the page of a phone.
+# The columns of a side's ratios on the page, by quantity.
+RATIOS = {"ratio": STEP, "per_joule": "per_joule", "per_gb": "per_gb"}
+# With filters for the outcomes of more sides than these the bar would hide the page of a phone.
 MOST_CHANGES = 2
 
 
-def several_data(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
+def several_data(of: Comparison, cases: pd.DataFrame) -> dict[str, Any]:
     """Return the data of the page as JSON: the `cases`, with their table and their filters."""
     return {
         "cases": packed(cases),
@@ -97,7 +93,7 @@ def several_data(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _details(of: Several, works: Sequence[Overall], cases: pd.DataFrame) -> list[dict[str, Any]]:
+def _details(of: Comparison, works: Sequence[Overall], cases: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the details of each case: its `case_id` and `label`, and a table with the `head` of its columns and the
     (name, note, cells) of each side in `rows`. Columns that are unknown on all sides are left out."""
     every, found = _side_columns(works), []
@@ -114,68 +110,86 @@ def _details(of: Several, works: Sequence[Overall], cases: pd.DataFrame) -> list
             notes = (status if isinstance(status, str) else ABSENT, change if isinstance(change, str) else "")
             cells = ["1" if at == 0 and each.format == "times" else each.rich(row) for each in known]
             rows.append((name, ", ".join(filter(None, notes)), cells))
-        found.append(
-            {"case_id": case["case_id"], "label": case["label"], "head": [c.title for c in known], "rows": rows}
-        )
+        head = [each.title for each in known]
+        found.append({"case_id": case["case_id"], "label": case["label"], "head": head, "rows": rows})
     return found
 
 
-def case_rows(of: Several) -> pd.DataFrame:
-    """Return a row for each case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from 1
-    also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same for `per_joule.i` and `per_gb.i`, all
-    relative to side 0."""
-    table = of.cases
-    tables = [side.cases_by_id.to_dict("index") for side in of.sides]
-    varying = {name for name in Case().to_dict() if table[name].nunique(dropna=False) > 1}
-    columns: dict[str, Any] = {
-        name: table[name] for name in ("case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"}))
-    }
-    columns["ranked"] = [entry_of(str(name)).ranked for name in table["strategy"]]
-    for at, rows in enumerate(tables):
-        own = [rows[row.cases[at]] if row.cases[at] is not None else {} for row in of.rows]
-        for name in (*_NUMBERS, "status"):
-            columns[f"{name}.{at}"] = [each.get(name) for each in own]
-        if at:
-            columns |= _beside(of, at)
-    if any(of.other_hardware):
-        # 'cuda', or 'cuda, cpu' if sides differ.
-        devices = [[t[case]["device"] for t, case in zip(tables, row.cases, strict=True) if case] for row in of.rows]
-        columns["devices"] = [", ".join(dict.fromkeys(map(str, each))) for each in devices]
-    every = range(len(tables))
-    columns["status"] = [_status(of, row.cases) for row in of.rows]
-    columns["sides"] = [
-        "all" if None not in row.cases else format.joined(of.names[at] for at in every if row.cases[at] is not None)
-        for row in of.rows
-    ]
-    found = pd.DataFrame(columns)
+def case_rows(of: Comparison) -> pd.DataFrame:
+    """Return a row for each configuration: its fields, and for side i the columns `step_time_s.i` and so on.
+
+    From 1 on, also `change.i` and `ratio.i` with `ratio_low.i` and `ratio_high.i`, and the same for `per_joule.i` and
+    `per_gb.i`, all relative to side 0.
+    """
+    varying = {name for name in DEFAULTS if of.cases[name].nunique(dropna=False) > 1}
+    own = of.cases[["case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"})]]
+    parts = [own.assign(ranked=[entry_of(str(name)).ranked for name in own["strategy"]])]
+    every = range(len(of.sides))
     for at in every:
-        found = found.astype({f"{name}.{at}": float for name in _NUMBERS})
+        numbers = of.numbers[of.numbers["at"] == at]
+        status = numbers["status"].astype(object).where(numbers["status"].notna(), None)
+        parts.append(numbers[[*NUMBERS]].assign(status=status).add_suffix(f".{at}"))
+        if at:
+            parts.append(_relative(of, at))
+    found = pd.concat(parts, axis=1)
+    if any(of.other_hardware):
+        found["devices"] = [_devices(of, row) for row in of.ids.index]
+    found["status"] = [_status(of, row) for row in of.ids.index]
+    there = [[of.names[at] for at in every if own[at]] for own in of.measured.to_numpy()]
+    found["sides"] = ["all" if len(names) == len(of.names) else format.joined(names) for names in there]
     fastest = found[[f"step_time_s.{at}" for at in every]].min(axis=1)
     return found.loc[fastest.sort_values(na_position="last", kind="stable").index].reset_index(drop=True)
 
 
-def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
-    """Of the table of all cases: each side's step time, and what the others take and give beside the first."""
+def _relative(of: Comparison, at: int) -> pd.DataFrame:
+    """Return the columns of a side relative to the first."""
+    found = {}
+    for column, quantity in RATIOS.items():
+        own = of.of(quantity, at).set_index("row").reindex(of.ids.index)
+        if quantity == STEP:
+            found[f"change.{at}"] = own["outcome"].astype(object).where(own["outcome"].notna(), None)
+        for name, end in ((column, "ratio"), (f"{column}_low", "low"), (f"{column}_high", "high")):
+            found[f"{name}.{at}"] = own[end]
+    return pd.DataFrame(found)
+
+
+def _devices(of: Comparison, row: int) -> str:
+    """Return the device of a configuration: 'cuda', or 'cuda, cpu' if sides differ."""
+    there = (at for at in range(len(of.sides)) if of.measured.at[row, at])
+    return ", ".join(dict.fromkeys(str(of.sides[at].cases_by_id.at[of.id(row, at), "device"]) for at in there))
+
+
+def _status(of: Comparison, row: int) -> str:
+    """Return how the launches of a configuration ended on all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
+    found: list[str] = []
+    for at, side in enumerate(of.sides):
+        there = of.measured.at[row, at]
+        found += side.repetitions[of.id(row, at)]["status"].tolist() if there else [ABSENT]
+    return status_counts(found)
+
+
+def _columns(of: Comparison, cases: pd.DataFrame) -> list[Column]:
+    """Return the columns of the table of all cases: each side's step time, and the ratios of the others."""
     two = len(of.sides) == 2
     columns = [Column("Case", "label", "case")]
     if "devices" in cases:
         columns.append(Column("Devices", "devices"))
-    for at, side in enumerate(of.sides):
-        columns.append(Column(f"{side.role}, ms", f"step_time_s.{at}", "side_ms", beside=(f"status.{at}",)))
-    for at, side in enumerate(of.sides[1:], 1):
-        for name, ratio in RATIOS.items():
-            # Of more sides the table would be wide.
+    for at, name in enumerate(of.names):
+        columns.append(Column(f"{name}, ms", f"step_time_s.{at}", "side_ms", beside=(f"status.{at}",)))
+    for at, side in enumerate(of.names[1:], 1):
+        for name, quantity in RATIOS.items():
+            # With more sides the table would be wide.
             if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
-                head = TITLES[ratio] if two else f"{side.role}, times"
+                head = TITLES[quantity] if two else f"{side}, times"
                 ends = (f"{name}_low.{at}", f"{name}_high.{at}")
                 columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
-        if two and f"change.{at}" in cases:
-            columns.append(Column(f"{side.role} is", f"change.{at}", "outcome"))
+        if two:
+            columns.append(Column(f"{side} is", f"change.{at}", "outcome"))
     return columns
 
 
 def _side_columns(works: Sequence[Overall]) -> list[Column]:
-    """Of what each side knows of one case, a row a side; the ratios are beside the first side."""
+    """Return the columns of the table of one case, with a row per side; the ratios are relative to the first side."""
     units = " or ".join(dict.fromkeys(format.unit_of(each.work["seq_len"]) for each in works))
     return [
         Column("Step ms", "step_time_s", "ms"),
@@ -190,34 +204,14 @@ def _side_columns(works: Sequence[Overall]) -> list[Column]:
     ]
 
 
-def _head(of: Several, name: str) -> str:
-    """The head of a file's column: 'b: step_time_s' of `step_time_s.1`."""
+def _head(of: Comparison, name: str) -> str:
+    """Return the head of a file's column: 'b: step_time_s' of `step_time_s.1`."""
     column, _, side = name.partition(".")
-    return f"{of.sides[int(side)].role}: {column}" if side else name
+    return f"{of.names[int(side)]}: {column}" if side else name
 
 
-def _beside(of: Several, at: int) -> dict[str, list[Any]]:
-    """Return the columns of a side relative to the first."""
-    found: dict[str, list[Any]] = {
-        f"change.{at}": [(each := row.step_time[at - 1]) and each.outcome for row in of.rows]
-    }
-    for name, ratio in RATIOS.items():
-        own = [row.ratio(ratio, at) for row in of.rows]
-        for column, field in ((name, "ratio"), (f"{name}_low", "low"), (f"{name}_high", "high")):
-            found[f"{column}.{at}"] = [each and getattr(each, field) for each in own]
-    return found
-
-
-def _status(of: Several, row: tuple[str | None, ...]) -> str:
-    """How a case ended, over all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
-    found: list[str] = []
-    for side, case in zip(of.sides, row, strict=True):
-        found += [ABSENT] if case is None else list(side.repetitions[case]["status"])
-    return status_counts(found)
-
-
-def _filters(cases: pd.DataFrame, of: Several) -> list[tuple[str, str]]:
-    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at}
+def _filters(cases: pd.DataFrame, of: Comparison) -> list[tuple[str, str]]:
+    changes = {f"change.{at}": f"{name} is" for at, name in enumerate(of.names) if at}
     works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
     titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
     return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]

@@ -8,13 +8,14 @@ where that is unknown the test has no time, which is not 0.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from xml.etree import ElementTree
 
+import pandas as pd
+
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.cases import REGRESSIONS, CaseResult, Outcome
-from parabench.analysis.compare.gate import Comparison
+from parabench.analysis.compare.cases import REGRESSIONS, Outcome
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
@@ -25,58 +26,49 @@ _FORBIDDEN = re.compile(
 )
 
 
-def render(of: Comparison) -> str:
+def render(of: Answer) -> str:
     """Return the XML document. An inconclusive gate fails no test: its property `verdict` and its output say so."""
-    outcomes = [row.outcome for row in of.rows]
-    failures = str(sum(outcome in REGRESSIONS for outcome in outcomes))
-    counts = {"tests": str(len(of.rows)), "failures": failures, "errors": "0"}
-    root = ElementTree.Element("testsuites", {"name": "parabench compare", **counts})
-    candidate, skipped = of.origins[1], sum(outcome in _SKIPPED for outcome in outcomes)
-    suite = _add(root, "testsuite", name=candidate.suite, **counts, skipped=skipped, timestamp=candidate.started_utc)
+    cases, verdict = of.tables["cases"], gate.the_verdict(of)
+    base, candidate = of.tables["sides"].to_dict("records")
+    skipped = int(cases["outcome"].isin(_SKIPPED).sum())
+    counts = {"tests": len(cases), "failures": int(cases["outcome"].isin(REGRESSIONS).sum()), "errors": 0}
+    root = _add(None, "testsuites", name="parabench compare", **counts)
+    more = {"skipped": skipped, "timestamp": candidate["started_utc"]}
+    suite = _add(root, "testsuite", name=candidate["suite"], **counts, **more)
     properties = _add(suite, "properties")
-    for name, value in _properties(of):
+    values = {name: verdict[name] for name in ("verdict", "tolerance", "alpha")} | {
+        "upper": format.or_unknown(verdict["upper"])
+    }
+    values |= {"base": base["at"], "candidate": candidate["at"]}
+    for each in of.tables["differences"].to_dict("records"):
+        values[f"differs: {each['name']}"] = f"{each['base']} in base, {each['candidate']} in candidate"
+    for name, value in values.items():
         _add(properties, "property", name=name, value=value)
-    labels = Counter(row.label for row in of.rows)
-    for row in of.rows:
-        # GitLab keeps one of two tests with the same name.
-        label = row.label if labels[row.label] == 1 else f"{row.label} ({row.case_id})"
-        _test(_add(suite, "testcase", classname=candidate.suite, name=label), row, of)
-    _add(suite, "system-out", gate.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings))
+    unclear = gate.not_ruled_out(cases, verdict["tolerance"]) & ~cases["outcome"].isin(REGRESSIONS)
+    for row, is_unclear in zip(cases.to_dict("records"), unclear, strict=True):
+        test = _add(suite, "testcase", classname=candidate["suite"], name=row["label"])
+        if not pd.isna(row["candidate_step_time_s"]):
+            test.set("time", f"{row['candidate_step_time_s']:.9f}")
+        line = gate.line(row)
+        launches = [f"{gate.ids(row[f'{side}_launches'])} of {side}" for side in ("base", "candidate")]
+        output = [line, f"launches: {', '.join(launches)}"]
+        if row["outcome"] in REGRESSIONS:
+            _add(test, "failure", *output, gate.command(of), type=row["outcome"], message=line)
+        elif row["outcome"] in _SKIPPED:
+            _add(test, "skipped", message=line)
+        if is_unclear:
+            output.append(f"inconclusive: slowdowns above {gate.tolerated(verdict['tolerance'])} are not ruled out")
+        _add(test, "system-out", *output)
+    warnings = (f"warning: {each.message} {each.advice}" for each in of.warnings)
+    _add(suite, "system-out", " ".join(of.sentences), *warnings)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _properties(of: Comparison) -> list[tuple[str, object]]:
-    return [
-        ("verdict", of.verdict),
-        ("tolerance", of.tolerance),
-        ("alpha", of.alpha),
-        ("upper", format.or_unknown(of.upper)),
-        ("base", of.origins[0].at),
-        ("candidate", of.origins[1].at),
-        *((f"differs: {each.name}", f"{each.base} in base, {each.candidate} in candidate") for each in of.differences),
-    ]
-
-
-def _test(test: ElementTree.Element, row: CaseResult, of: Comparison) -> None:
-    """Describe a configuration in its element."""
-    line = gate.line(row)
-    launches = f"launches: {gate.ids(row.base_launches)} of base, {gate.ids(row.candidate_launches)} of candidate"
-    if row.candidate_step_time_s is not None:
-        test.set("time", f"{row.candidate_step_time_s:.9f}")
-    if row.outcome in REGRESSIONS:
-        _add(test, "failure", line, launches, gate.command(of), type=row.outcome, message=line)
-    elif row.outcome in _SKIPPED:
-        _add(test, "skipped", message=line)
-    unclear = row in of.not_ruled_out and row.outcome not in REGRESSIONS
-    why = [f"inconclusive: slowdowns above {gate.tolerated(of)} are not ruled out"] * unclear
-    _add(test, "system-out", line, launches, *why)
-
-
-def _add(parent: ElementTree.Element, tag: str, *lines: str, **attributes: object) -> ElementTree.Element:
+def _add(parent: ElementTree.Element | None, tag: str, *lines: str, **attributes: object) -> ElementTree.Element:
     """Add an element. Characters that XML does not allow, or that control a terminal, are replaced by a mark."""
     values = {name: _FORBIDDEN.sub("\ufffd", str(value)) for name, value in attributes.items()}
-    element = ElementTree.SubElement(parent, tag, values)
+    element = ElementTree.Element(tag, values) if parent is None else ElementTree.SubElement(parent, tag, values)
     if lines:
         element.text = _FORBIDDEN.sub("\ufffd", "\n".join(lines))
     return element

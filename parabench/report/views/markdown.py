@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import pandas as pd
+
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
-from parabench.analysis.compare.gate import Comparison, Verdict
-from parabench.analysis.compare.machines import Machines
-from parabench.analysis.environment.diff import Difference
+from parabench.analysis.compare.gate import Verdict
 from parabench.report.views.gate import COLUMNS, gate_rows
 
 # The characters of a comment's body at most, as GitHub says itself when one is longer.
@@ -97,17 +98,14 @@ _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONC
 _COLUMNS = COLUMNS[:-1]
 
 
-def render(of: Comparison | Machines) -> str:
-    """Return the Markdown text, of at most LIMIT characters."""
-    if isinstance(of, Comparison):
-        body, again = _of_gate(of), gate.command(of)
-    else:
-        body, again = _of_machines(of), machines.command(of.origins)
-    warnings = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in of.findings]
+def render(of: Answer) -> str:
+    """Return the Markdown text of a gate or of two machines, of at most LIMIT characters."""
+    body, again = (_gate(of), gate.command(of)) if "verdict" in of.tables else (_machines(of), machines.command(of))
+    warnings = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in of.warnings]
     sides = [
-        f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} succeeded: "
-        f"{text(each.command)}\n"
-        for role, each in zip(("base", "candidate"), of.origins, strict=True)
+        f"- {each['side']}: {text(each['session'])}, {each['valid']} of {format.count(each['launches'], 'launch')} "
+        f"succeeded: {text(each['command'])}\n"
+        for each in of.tables["sides"].to_dict("records")
     ]
     return fitted(
         [
@@ -119,17 +117,22 @@ def render(of: Comparison | Machines) -> str:
     )
 
 
-def _of_gate(of: Comparison) -> list[str | Rows]:
-    head = [column.title for column in _COLUMNS]
+def _gate(of: Answer) -> list[str | Rows]:
+    head, verdict = [column.title for column in _COLUMNS], gate.the_verdict(of)
     rows = gate_rows(of).to_dict("records")
     same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
-    ids = ((row.label, gate.ids(row.base_launches), gate.ids(row.candidate_launches)) for row in of.rows)
+    ids = ((row["label"], *(gate.ids(row[f"{side}_launches"]) for side in ("base", "candidate"))) for row in rows)
     return [
-        f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
-        f"{text(gate.sentence(of), SENTENCE)}\n\n",
+        f"## {_MARK[verdict['verdict']]} {verdict['verdict'].capitalize()}\n\n",
+        f"{text(' '.join(of.sentences), SENTENCE)}\n\n",
         Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], texts=(0, 1)),
-        Rows(head, same, f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(of)}", (0, 1)),
-        _differing("Other differences", of.differences),
+        Rows(
+            head,
+            same,
+            f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(verdict['tolerance'])}",
+            (0, 1),
+        ),
+        _differing("Other differences", of.tables["differences"]),
         _words(("case", "base", "candidate"), ids, "Launches that the numbers are made of, by id"),
     ]
 
@@ -140,23 +143,27 @@ def _cells(row: dict[Any, Any]) -> list[str]:
     return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
-def _of_machines(of: Machines) -> list[str | Rows]:
-    head, *rows = machines.table(of)
-    others = machines.without_ratio(of)
+def _machines(of: Answer) -> list[str | Rows]:
+    head, *rows = machines.cells(of)
+    others = [*machines.without_ratio(of)]
+    base, candidate = of.tables["sides"]["hardware"]
+    differences = of.tables["differences"]
     return [
-        f"## {text(of.hardware_names[1])} against {text(of.hardware_names[0])}\n\n",
-        f"{text(' '.join(machines.answers(of.works)), SENTENCE)}\n\n",
+        f"## {text(candidate)} against {text(base)}\n\n",
+        f"{text(' '.join(of.sentences), SENTENCE)}\n\n",
         Rows(head, [list(map(text, row)) for row in rows]),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
         _words(("case", "why"), others, f"{format.count(len(others), 'case')} without a ratio"),
-        _differing("Hardware that differs", of.hardware),
-        _differing("Software that differs", of.software),
+        *(
+            _differing(f"{kind.capitalize()} that differs", differences[differences["kind"] == kind])
+            for kind in ("hardware", "software")
+        ),
     ]
 
 
-def _differing(title: str, differences: Sequence[Difference]) -> Rows:
-    values = ((each.name, each.base, each.candidate) for each in differences)
+def _differing(title: str, differences: pd.DataFrame) -> Rows:
+    values = differences[["name", "base", "candidate"]].to_numpy().tolist()
     return _words(("", "base", "candidate"), values, f"{title} ({len(differences)})")
 
 

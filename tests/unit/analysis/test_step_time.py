@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import fake_results as fake
-from parabench.analysis.compare.several import Several
+from parabench.analysis.compare.comparison import STEP, compare_sessions
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.format import milliseconds
 from parabench.analysis.numbers import case_table, numbers
@@ -86,12 +86,12 @@ def test_every_command_has_the_same_step_time(tmp_path):
     (point,) = [each for each in history["points"] if each["case_id"] == FAST.id]
     assert point["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
-    of = Several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
+    of = compare_sessions(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
     beside = several_data(of, ())["cases"]
     at = beside["case_id"].index(FAST.id)
     assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
-    (own,) = [row.step_time[0] for row in of.rows if row.cases[0] == FAST.id]
-    assert (own.base_step_time_s, own.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
+    (own,) = of.of(STEP).query("case_id == @FAST.id").itertuples()
+    assert (own.base, own.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
 
 
 def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):

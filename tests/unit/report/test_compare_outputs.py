@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from markupsafe import escape
@@ -18,9 +19,8 @@ from command_line import parabench
 from fake_results import OOM
 from parabench.analysis import format as words
 from parabench.analysis.compare import gate
-from parabench.analysis.compare import gate as compare_text
 from parabench.analysis.compare.cases import Outcome
-from parabench.analysis.compare.gate import Verdict, ids
+from parabench.analysis.compare.gate import Verdict, ids, the_verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.cli import main
 from parabench.report.views import gate as compare_report
@@ -60,7 +60,7 @@ def gates(tmp_path_factory):
         Verdict.REGRESSION: compare(base, side(folder, "slow", steady(1.1, seed=3))),
         Verdict.INCONCLUSIVE: compare(base, side(folder, "noisy", steady(noise=0.05, seed=4))),
     }
-    assert {verdict: gate.verdict for verdict, gate in found.items()} == {verdict: verdict for verdict in Verdict}
+    assert {verdict: the_verdict(of)["verdict"] for verdict, of in found.items()} == {each: each for each in Verdict}
     return found | {"all": compare(*everything(folder))}
 
 
@@ -84,8 +84,7 @@ def everything(folder):
 def test_json_is_what_the_schema_says(gates, which):
     tables = check(gates[which])["tables"]
     (row,) = tables["verdict"]
-    assert row["verdict"] == gates[which].verdict
-    assert row["exit_code"] == gates[which].verdict.exit_code
+    assert row["exit_code"] == Verdict(row["verdict"]).exit_code == gate.exit_code(gates[which])
     rows = {row["outcome"] for row in tables["cases"]}
     if which == "all":
         assert rows == {"broke", "slower", "fixed", "not ok", "cannot be judged", "only in base", "only in candidate"}
@@ -120,17 +119,17 @@ def junit(found):
     cases = suite.findall("testcase")
     for tag, counted in (("failure", "failures"), ("skipped", "skipped")):
         assert suite.get(counted) == str(len(suite.findall(f"testcase/{tag}")))
-    assert suite.get("tests") == str(len(cases)) == str(len(found.rows))
+    assert suite.get("tests") == str(len(cases)) == str(len(found.tables["cases"]))
     return suite
 
 
 def test_junit_has_a_test_for_each_case(gates):
     suite = junit(gates[Verdict.REGRESSION])
-    row = gates[Verdict.REGRESSION].rows[0]
+    row = gates[Verdict.REGRESSION].tables["cases"].iloc[0]
     test = suite.find("testcase")
-    assert (test.get("classname"), test.get("name")) == ("quick", row.label)
-    assert float(test.get("time")) == pytest.approx(row.candidate_step_time_s, abs=1e-9)
-    assert test.find("failure").get("message") == compare_text.line(row)
+    assert (test.get("classname"), test.get("name")) == ("quick", row["label"])
+    assert float(test.get("time")) == pytest.approx(row["candidate_step_time_s"], abs=1e-9)
+    assert test.find("failure").get("message") == gate.line(row)
     assert len(suite.findall("testcase/failure")) == 3
     assert not junit(gates[Verdict.NO_REGRESSION]).findall("testcase/failure")
 
@@ -165,11 +164,11 @@ def test_markdown_shows_hostile_texts_as_they_are(gates):
 
 
 def test_markdown_is_cut_where_github_would_refuse_it(gates):
-    row = gates[Verdict.REGRESSION].rows[0]
-    many = replace(
-        gates[Verdict.REGRESSION],
-        rows=(row, *(replace(row, outcome=Outcome.SAME, label=f"case {i} " + "x" * 200) for i in range(500))),
-    )
+    found = gates[Verdict.REGRESSION]
+    first = found.tables["cases"].head(1)
+    same = [first.assign(outcome=Outcome.SAME, label=f"case {i} " + "x" * 200) for i in range(500)]
+    cases = pd.concat([first, *same], ignore_index=True)
+    many = replace(found, tables=found.tables | {"cases": cases})
     written = markdown.render(many)
     assert LIMIT - 1000 < len(written) <= LIMIT
     assert written.index("**slower**") < written.index("| same |")
@@ -183,12 +182,12 @@ def test_the_page_holds_the_verdict_every_row_and_its_launches(gates):
     found = gates["all"]
     page = compare_report.render(found)
     assert "<script>alert" not in page
-    assert str(escape(compare_text.sentence(found))) in page
-    for row in found.rows:
+    assert str(escape(" ".join(found.sentences))) in page
+    for row in found.tables["cases"].itertuples():
         assert page.count(str(escape(row.label))) >= 2
         assert ids(row.base_launches) in page
     assert "Warnings" in page
-    assert f"parabench compare {found.origins[0].at}" in page
+    assert f"parabench compare {found.tables['sides']['at'][0]}" in page
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,16 @@ import plotly.graph_objects as go
 import pytest
 
 import fake_results as fake
+from parabench.analysis.compare.comparison import compare_sessions
 from parabench.analysis.compare.overall import overall
-from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
-from parabench.report.figures import sides, sides_curves
+from parabench.report.figures import sides
 from parabench.report.figures.figures import round_numbers
 from several_sides import CASES, four_stores, write
 
 
 def several(stores):
-    of = Several(read_several(stores))
+    of = compare_sessions(read_several(stores))
     return of, overall(of)
 
 
@@ -84,7 +84,7 @@ def test_buckets_have_a_curve_per_side(tmp_path):
     sizes = (4.0, 1.0, None, (1.0, 4.0))
     cases = [fake.case(bucket_mib=size) for size in sizes] + [fake.case(algorithm="ring")]
     stores = [scaled(tmp_path, name, dict.fromkeys(cases[:n], 1.0)) for name, n in (("old", 5), ("new", 2))]
-    (panel,) = sides_curves.buckets(*several(stores))
+    (panel,) = sides.buckets(*several(stores))
     go.Figure(panel.figure)
     assert panel.title == "ddp native, 2 ranks"
     # Lists of caps and the default are no size, so no line joins them.
@@ -106,7 +106,7 @@ def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
     old = scaled(tmp_path, "old", {case: 2 / case.world_size for case in (*native, *fsdp)} | dict.fromkeys(ring, 0.1))
     new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
     of, _ = several([old, new])
-    throughput, efficiency = sides_curves.scaling(of)
+    throughput, efficiency = sides.scaling(of)
     for panel in (throughput, efficiency):
         go.Figure(panel.figure)
     assert throughput.title == "Strong scaling, global batch 8: throughput"

@@ -9,9 +9,9 @@ import pytest
 
 import hostile_helpers as hostile
 from page_helpers import Page, figures
+from parabench.analysis.compare.comparison import compare_sessions
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.machines import compared
-from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history import history
 from parabench.report.build import render
@@ -23,7 +23,7 @@ PAGES = {
     "training": lambda one, two, calls: render(one),
     "collectives": lambda one, two, calls: render(calls),
     "gate": lambda one, two, calls: gate.render(compare(side_of(one), side_of(two))),
-    "several": lambda one, two, calls: comparison.render(Several([side_of(one), side_of(two, role="b")])),
+    "several": lambda one, two, calls: comparison.render(compare_sessions([side_of(one), side_of(two, role="b")])),
     "machines": lambda one, two, calls: comparison.render(compared(side_of(one), side_of(two, role="b"))),
     "history": lambda one, two, calls: over_time.render(history([one, two])),
 }

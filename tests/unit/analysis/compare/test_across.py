@@ -13,7 +13,9 @@ import fake_results as fake
 from command_line import parabench
 from docs.site.schemas import schema
 from fake_results import OOM
-from parabench.analysis.compare.machines import compared, machines
+from parabench.analysis.compare.comparison import STEP
+from parabench.analysis.compare.machines import answer, compared
+from parabench.analysis.compare.overall import overall
 from parabench.analysis.compare.sides import side_of
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
@@ -75,27 +77,27 @@ def mixed(tmp_path_factory):
 
 
 def test_ratios_of_a_known_truth(gpus):
-    (work,) = machines(gpus).works
-    (step_time,) = work.means
+    (work,) = overall(gpus)
+    (step_time,) = work.steps
     assert step_time.ratio == pytest.approx(0.4, rel=0.01)
     assert step_time.low < 0.4 < step_time.high
-    assert (work.best, work.shared, step_time.cases, step_time.session_sd) == (1, 3, 3, 0.05)
+    assert (step_time.cases, step_time.session_sd) == (3, 0.05)
     # Devices burn for two seconds of 20 steps, whatever those took: 8 x 64 tokens a step.
-    for row in gpus.rows:
-        step, joule, gb = row.step_time[0], row.per_joule[0], row.per_gb[0]
+    found = (gpus.of(name).itertuples() for name in (STEP, "per_joule", "per_gb"))
+    for step, joule, gb in zip(*found, strict=True):
         assert joule.base == pytest.approx(20 * 8 * 64 / (400 * 2 * 2))
         assert joule.ratio == pytest.approx(4 / 3)
-        assert gb.candidate == pytest.approx(8 * 64 / step.candidate_step_time_s / (101 * MIB / 1e9))
+        assert gb.candidate == pytest.approx(8 * 64 / step.candidate / (101 * MIB / 1e9))
         assert gb.ratio == pytest.approx(1 / step.ratio)
         assert step.low < step.ratio < step.high
         assert len(step.base_launches) == len(step.candidate_launches) == 4
-    assert work.gives["per_joule"][0].ratio == pytest.approx(4 / 3)
-    assert work.gives["per_gb"][0].ratio == pytest.approx(1 / step_time.ratio)
+    assert work.means["per_joule"][0].ratio == pytest.approx(4 / 3)
+    assert work.means["per_gb"][0].ratio == pytest.approx(1 / step_time.ratio)
 
 
 def test_warnings_name_what_else_differs(gpus, mixed):
-    assert [each.code for each in machines(gpus).findings] == ["one_machine", "software"]
-    found = machines(mixed).findings
+    assert [each.code for each in answer(gpus).warnings] == ["one_machine", "software"]
+    found = answer(mixed).warnings
     assert [each.code for each in found] == ["one_machine", "statistic", "memory", "unfinished"]
     assert "the median of its steps on base and the 10th percentile on candidate" in found[1].message
 
@@ -110,8 +112,9 @@ def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
 
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_json_is_what_the_schema_says(request, which):
-    written = check(machines(request.getfixturevalue(which)))
+    written = check(answer(request.getfixturevalue(which)))
     tables = written["tables"]
+    assert tables["workloads"][0]["best"] == ("candidate" if which == "gpus" else "base")
     for place in (written, tables, tables["cases"][0], tables["step_times"][0], tables["workloads"][0]):
         place["new"] = 1
         with pytest.raises(jsonschema.ValidationError):
@@ -122,12 +125,12 @@ def test_json_is_what_the_schema_says(request, which):
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     sides = request.getfixturevalue(which)
-    written, page = markdown.render(machines(sides)), comparison.render(sides)
+    written, page = markdown.render(answer(sides)), comparison.render(sides)
     assert "<script" not in written
     assert "<script>alert" not in page
-    for row in sides.rows:
-        assert row.label in page
-        assert row.label in written
+    for label in sides.cases["label"]:
+        assert label in page
+        assert label in written
     tables = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     for block in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block

@@ -8,7 +8,7 @@ import fake_results as fake
 from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import Outcome
-from parabench.analysis.compare.gate import Verdict, answer, lines, sentence
+from parabench.analysis.compare.gate import Verdict, lines, the_verdict
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.contrasts import holm, judge
@@ -38,9 +38,24 @@ def pair(tmp_path, base, candidate, **more):
     return tuple(read_side(f"{tmp_path / 'ab.db'}@{name}", name) for name in "ab")
 
 
-def outcomes(comparison):
-    answer(comparison).to_json("compare")
-    return {row.case_id: row.outcome for row in comparison.rows}
+def rows(found):
+    return [*found.tables["cases"].itertuples(index=False)]
+
+
+def verdict(found):
+    """The verdict and its exit code."""
+    row = the_verdict(found)
+    assert row["verdict"].exit_code == row["exit_code"]
+    return row["verdict"]
+
+
+def sentence(found):
+    return " ".join(found.sentences)
+
+
+def outcomes(found):
+    found.to_json("compare")
+    return {row.case_id: row.outcome for row in rows(found)}
 
 
 def test_an_injected_slowdown_is_flagged_alone(tmp_path):
@@ -48,9 +63,9 @@ def test_an_injected_slowdown_is_flagged_alone(tmp_path):
     launches = fake.sweep(CASES, lambda c: truth(c) * (1.1 if c == CASES[1] else 1), noise=0.005, blocks=6, seed=2)
     slow = side(tmp_path, "new", launches)
     found = compare(base, slow)
-    assert (found.verdict, found.verdict.exit_code) == (Verdict.REGRESSION, 1)
+    assert verdict(found) is Verdict.REGRESSION
     assert outcomes(found) == {CASES[1].id: Outcome.SLOWER, CASES[0].id: Outcome.SAME, CASES[2].id: Outcome.SAME}
-    row = found.rows[0]
+    row = rows(found)[0]
     assert row.ratio == pytest.approx(1.1, abs=0.01)
     assert row.low < row.ratio < row.high
     assert sentence(found).startswith(
@@ -59,32 +74,32 @@ def test_an_injected_slowdown_is_flagged_alone(tmp_path):
     )
     assert "6 launches per side, not interleaved." in sentence(found)
     assert outcomes(compare(slow, base))[CASES[1].id] == Outcome.FASTER
-    assert compare(slow, base).verdict is Verdict.NO_REGRESSION
+    assert verdict(compare(slow, base)) is Verdict.NO_REGRESSION
 
 
 def test_outcome_depends_on_tolerance_and_noise(tmp_path):
     base = side(tmp_path, "base", fake.sweep(CASES, truth))
     within = side(tmp_path, "a", fake.sweep(CASES, lambda c: truth(c) * 1.019))
-    assert compare(base, within).verdict is Verdict.NO_REGRESSION
+    assert verdict(compare(base, within)) is Verdict.NO_REGRESSION
     beyond = side(tmp_path, "b", fake.sweep(CASES, lambda c: truth(c) * 1.021))
-    assert compare(base, beyond).verdict is Verdict.REGRESSION
+    assert verdict(compare(base, beyond)) is Verdict.REGRESSION
     noisy = [fake.launch(CASES[0], s, block=b) for b, s in enumerate((0.031, 0.034, 0.050))]
-    (row, *_) = compare(base, side(tmp_path, "c", noisy)).rows
+    (row, *_) = rows(compare(base, side(tmp_path, "c", noisy)))
     assert (row.case_id, row.outcome) == (CASES[0].id, Outcome.UNCLEAR)
     assert row.note == "beyond the tolerance, but not beyond the noise"
 
 
-@pytest.mark.parametrize(("slower", "verdict"), [(1.015, Verdict.NO_REGRESSION), (1.0198, Verdict.INCONCLUSIVE)])
-def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, verdict):
+@pytest.mark.parametrize(("slower", "expected"), [(1.015, Verdict.NO_REGRESSION), (1.0198, Verdict.INCONCLUSIVE)])
+def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, expected):
     """+1.5% measured so well that 0.6% would have been found: it passes a tolerance of 2%, and says what is ruled
     out. +1.98% measured as well does not pass it."""
     base = fake.sweep(CASES[:1], truth, noise=0.002, blocks=20, seed=1)
     new = fake.sweep(CASES[:1], lambda c: slower * truth(c), noise=0.002, blocks=20, seed=2)
     found = compare(*pair(tmp_path, base, new))
-    (row,) = found.rows
-    assert found.verdict is verdict
+    (row,) = rows(found)
+    assert verdict(found) is expected
     assert row.ratio < row.upper < row.high
-    assert (row.upper < 1.02) == (verdict is Verdict.NO_REGRESSION)
+    assert (row.upper < 1.02) == (expected is Verdict.NO_REGRESSION)
     assert f"upper bound is {format.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in sentence(found)
 
 
@@ -98,23 +113,23 @@ def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):
 def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     base, same = (side(tmp_path, f"n{seed}", fake.sweep(CASES, truth, noise=0.02, seed=seed)) for seed in (1, 2))
     found = compare(base, same)
-    assert (found.verdict, found.verdict.exit_code) == (Verdict.INCONCLUSIVE, 3)
-    widest = max(found.rows, key=lambda row: row.upper)
-    assert found.upper == widest.upper > 1.02
+    assert verdict(found) is Verdict.INCONCLUSIVE
+    widest = max(rows(found), key=lambda row: row.upper)
+    assert the_verdict(found)["upper"] == widest.upper > 1.02
     assert sentence(found).startswith(
-        f"Inconclusive: 3 cases unclear ({'; '.join(row.label for row in found.rows)}). "
+        f"Inconclusive: 3 cases unclear ({'; '.join(row.label for row in rows(found))}). "
         "Slowdowns above 2% are ruled out in 0 of 3 cases judged (95%; the largest upper bound is "
         f"{format.signed(widest.upper - 1)}, {widest.label})."
     )
-    needed = max(row.launches_needed for row in found.rows)
+    needed = max(row.launches_needed for row in rows(found))
     assert f"Equal sides would pass with about {needed} launches per side (90%)." in sentence(found)
-    assert compare(base, same, tolerance=0.4).verdict is Verdict.NO_REGRESSION
+    assert verdict(compare(base, same, tolerance=0.4)) is Verdict.NO_REGRESSION
     enough = [
         side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, blocks=2 * needed, seed=seed))
         for seed in (3, 4)
     ]
     passed = compare(*enough)
-    assert passed.verdict is Verdict.NO_REGRESSION
+    assert verdict(passed) is Verdict.NO_REGRESSION
     assert sentence(passed).startswith(
         "No regression: 3 cases same. Slowdowns above 2% are ruled out in 3 of 3 cases judged (95%; the largest "
     )
@@ -125,14 +140,14 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
     base = fake.sweep(CASES, truth, noise=0.002, drift=0.1, seed=1)
     slow = fake.sweep(CASES, lambda c: 1.05 * truth(c), noise=0.002, drift=0.1, seed=2)
     paired = compare(*pair(tmp_path, base, slow))
-    assert paired.paired
-    assert paired.findings == ()
-    assert {row.outcome for row in paired.rows} == {Outcome.SLOWER}
+    assert the_verdict(paired)["paired"]
+    assert paired.warnings == ()
+    assert {row.outcome for row in rows(paired)} == {Outcome.SLOWER}
     apart = compare(side(tmp_path, "base", base), side(tmp_path, "slow", slow))
-    assert {row.outcome for row in apart.rows} == {Outcome.UNCLEAR}
-    (finding,) = apart.findings
+    assert {row.outcome for row in rows(apart)} == {Outcome.UNCLEAR}
+    (finding,) = apart.warnings
     assert finding.code == "unpaired"
-    assert apart.upper / 1.05 - 1 > 10 * (paired.upper / 1.05 - 1)
+    assert the_verdict(apart)["upper"] / 1.05 - 1 > 10 * (the_verdict(paired)["upper"] / 1.05 - 1)
 
 
 def test_nothing_is_dropped(tmp_path):
@@ -154,8 +169,8 @@ def test_nothing_is_dropped(tmp_path):
         few.id: Outcome.NOT_JUDGED,
         bad.id: Outcome.NOT_OK,
     }
-    assert found.verdict is Verdict.REGRESSION
-    assert {row.note for row in found.rows[:2]} == {
+    assert verdict(found) is Verdict.REGRESSION
+    assert {row.note for row in rows(found)[:2]} == {
         "base 3 ok; candidate 2 ok, 1 oom: rank 1: out of memory",
         "base 1 ok; candidate 1 wrong: loss differs",
     }
@@ -176,7 +191,7 @@ def test_gate_refuses_other_hardware_unless_changed(tmp_path):
     assert "cores (8 in base, 4 in candidate)" in str(refused.value)
     assert "--changed cores --changed torch" in str(refused.value)
     found = compare(base, new, changed=("torch", "cores"))
-    assert [each.name for each in found.differences if not each.matters] == ["numpy", "host"]
+    assert [each.name for each in found.tables["differences"].itertuples() if not each.matters] == ["numpy", "host"]
     with pytest.raises(UsageError, match="--changed driver: it is the same on both sides; what differs is cores, "):
         compare(base, new, changed=("driver",))
     gpus = fake.ENVIRONMENT | {"gpus": [{"name": "H200"}] * 2}
@@ -206,20 +221,19 @@ def test_variance_between_sessions_prevents_false_alarms(tmp_path):
     new = sessions_of(tmp_path, "new", [1.03], first=50)
     for name, days, alarm in (("few", DAYS[-3:], False), ("six", DAYS, False), ("steady", [1.0] * 6, True)):
         base = sessions_of(tmp_path, name, days)
-        assert name != "few" or compare(base, new).verdict is Verdict.REGRESSION
+        assert name != "few" or verdict(compare(base, new)) is Verdict.REGRESSION
         found = gate.compare(base, new)
-        assert found.verdict is (Verdict.REGRESSION if alarm else Verdict.INCONCLUSIVE), name
-        assert (found.between_sessions.measured, found.between_sessions.allowed) == (
-            (0, 3) if name == "few" else (3, 0)
-        )
-        assert found.between_sessions.sessions == len(days)
+        assert verdict(found) is (Verdict.REGRESSION if alarm else Verdict.INCONCLUSIVE), name
+        row = the_verdict(found)
+        expected = (0, 3) if name == "few" else (3, 0)
+        assert (row["measured"], row["allowed"], row["sessions"]) == (*expected, len(days))
         text = sentence(found)
         if name == "few":
             assert "Sessions are assumed to differ by 5% or more (standard deviation, --between-sessions): the" in text
-            assert {row.session_sd for row in found.rows} == {0.05}
+            assert {row.session_sd for row in rows(found)} == {0.05}
         else:
             assert "The bounds contain the variation between 6 sessions: " in text
-    (row, *_) = gate.compare(sessions_of(tmp_path, "again", DAYS), new).rows
+    (row, *_) = rows(gate.compare(sessions_of(tmp_path, "again", DAYS), new))
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
 
 
@@ -241,16 +255,16 @@ def test_tolerance_against_a_baseline_follows_its_sessions(tmp_path):
 def test_between_sessions_counts_comparable_sessions(tmp_path):
     new = sessions_of(tmp_path, "new", [1.0], first=50)
     base = sessions_of(tmp_path, "base", DAYS)
-    assert gate.compare(base, new).between_sessions.sessions == 6
+    assert the_verdict(gate.compare(base, new))["sessions"] == 6
     # Another torch, one that is not finished, the sides of an ab, the candidate itself: none of them.
     other = fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}
     sessions_of(tmp_path, "base", [3.0], environment=other)
     sessions_of(tmp_path, "base", [3.0], finished=False)
     for at in "ab":
         sessions_of(tmp_path, "base", [3.0], interleaved={"run": "r", "side": at})
-    assert gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), new).between_sessions.sessions == 6
+    assert the_verdict(gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), new))["sessions"] == 6
     candidate = sessions_of(tmp_path, "base", [1.0])
-    assert gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), candidate).between_sessions.sessions == 6
+    assert the_verdict(gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), candidate))["sessions"] == 6
 
 
 def test_nothing_in_common_is_refused(tmp_path):
@@ -285,16 +299,16 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
         launches.append(own)
     found = compare(base, side(tmp_path, "new", launches, finished=finished))
     assert {outcomes(found)[case.id] for case in CASES[1:]} == {outcome}
-    assert (found.verdict, found.verdict.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert verdict(found) is Verdict.INCONCLUSIVE
     assert sentence(found).startswith(
         f"Inconclusive: 2 cases {outcome} (ddp native 4 MiB, 2 ranks; ddp native 25 MiB, 2 ranks), 1 same. "
     )
     assert "Slowdowns above 2% are ruled out in 1 of 1 case judged (95%; the largest upper" in sentence(found)
     assert "Measure the cases that were not judged, or take a base without them." in sentence(found)
-    assert [each.code for each in found.findings] == [*(["unfinished"] if not finished else []), "unpaired"]
+    assert [each.code for each in found.warnings] == [*(["unfinished"] if not finished else []), "unpaired"]
     if outcome is Outcome.NOT_OK:
         how = "interrupted" if rest.get("status") else "ok without a step time"
-        assert found.rows[-1].note == f"base 4 ok; candidate 1 {how}"
+        assert rows(found)[-1].note == f"base 4 ok; candidate 1 {how}"
 
 
 def test_holm_steps_down():

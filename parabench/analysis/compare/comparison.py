@@ -1,0 +1,257 @@
+"""Two or more sessions next to each other: their configurations, and all ratios to the first session as one table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import pandas as pd
+
+from parabench.analysis.answer import Columns, table
+from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, alike
+from parabench.analysis.compare.cases import ALPHA, TOLERANCE, ByCase, Outcome, Pair, Row, contrast, step_times
+from parabench.analysis.compare.sides import interleaved
+from parabench.analysis.environment.diff import differences
+from parabench.analysis.numbers import WORK, by_case, unique_labels
+from parabench.analysis.session import SessionData
+from parabench.plan.case import Case
+from parabench.store.record import GB
+
+# Two configurations that differ only in these fields have the same workload.
+MACHINES_OWN = ("device", "backend")
+SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
+_MACHINES = ("devices", "driver", "cpu", "cores")
+STEP = "step_time"
+# What a configuration gives, and its name in a sentence. Throughput is in tokens, or in samples for models without
+# sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
+GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
+# The columns of `Comparison.ratios`: a row per configuration, side and quantity. `base` and `candidate` are the numbers
+# of the first side and of the side `at`; `both` if both launched it. `note` is the reason if something is unknown, or
+# how launches ended. The columns from `outcome` on are of step times (`cases.step_times`).
+RATIOS: Columns = {
+    "row": int, "at": int, "both": bool, "quantity": str, "case_id": str, "label": str, "base": float | None,
+    "candidate": float | None, "ratio": float | None, "low": float | None, "high": float | None, "upper": float | None,
+    "p_slower": float | None, "session_sd": float | None, "base_launches": tuple[int, ...],
+    "candidate_launches": tuple[int, ...], "note": str, "outcome": Outcome | None, "launches_needed": int | None,
+    "exempt": bool, "fails_more": bool,
+}  # fmt: skip
+# The numbers of a configuration on a side, from `numbers.case_table`.
+NUMBERS = (
+    "step_time_s",
+    "low_s",
+    "high_s",
+    "spread",
+    "p90_s",
+    "tokens_per_s",
+    "peak_memory_bytes",
+    "n_ok",
+    "n_launches",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sessions, all compared with the first. All tables are indexed by configuration, from 0.
+
+    Attributes:
+        sides: The sessions. `names`, `paired` (whether a side was interleaved with the first) and `other_hardware` have
+            a value for each. `between` and `alike` (`between.alike`) have one for each but the first.
+        ids: The id of each configuration on each side (a column), also if the side did not launch it.
+        measured: Whether each side launched it.
+        cases: The fields of each configuration on the first side that launched it, `case_id` there, and `label`.
+        ratios: All ratios, with the columns `RATIOS`.
+        known: Each quantity of the launches of each side.
+    """
+
+    sides: tuple[SessionData, ...]
+    ids: pd.DataFrame
+    measured: pd.DataFrame
+    cases: pd.DataFrame
+    ratios: pd.DataFrame
+    between: tuple[BetweenSessions | None, ...]
+    known: Mapping[str, Sequence[Known]]
+    alike: tuple[list[SessionData], ...]
+
+    @property
+    def first(self) -> SessionData:
+        """The session that the others are compared with."""
+        return self.sides[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(side.role for side in self.sides)
+
+    @cached_property
+    def paired(self) -> tuple[bool, ...]:
+        return tuple(interleaved(self.first, side) for side in self.sides)
+
+    @cached_property
+    def other_hardware(self) -> tuple[bool, ...]:
+        return tuple(
+            any(each.name in _MACHINES and each.matters for each in differences(self.first, side))
+            for side in self.sides
+        )
+
+    @cached_property
+    def timed(self) -> pd.DataFrame:
+        """Whether a configuration has a step time on each side."""
+        return pd.DataFrame({at: self.ids[at].isin(list(side.by_case)) for at, side in enumerate(self.sides)})
+
+    @cached_property
+    def numbers(self) -> pd.DataFrame:
+        """One row per configuration `row` and side `at` with `NUMBERS`, `status` and `error`; NaN if not launched."""
+        return pd.concat(
+            [
+                side.cases_by_id[[*NUMBERS, "status", "error"]]
+                .astype(dict.fromkeys(NUMBERS, float) | {"error": object})
+                .reindex(self.ids[at])
+                .set_axis(self.ids.index)
+                .assign(row=self.ids.index, at=at)
+                for at, side in enumerate(self.sides)
+            ]
+        )
+
+    def of(self, quantity: str, at: int | None = None) -> pd.DataFrame:
+        """Return the ratios of configurations that both sides launched, of one side or of all."""
+        chosen = (self.ratios["quantity"] == quantity) & self.ratios["both"]
+        return self.ratios[chosen if at is None else chosen & (self.ratios["at"] == at)]
+
+    def id(self, row: int, at: int) -> str:
+        """Return the id of a configuration on a side."""
+        return str(self.ids.at[row, at])
+
+    def common(self, at: int) -> list[Pair]:
+        """Return the ids, on the first side and on the side `at`, of the configurations that both launched."""
+        own = self.ids[self.measured[0] & self.measured[at]]
+        return list(zip(own[0], own[at], strict=True))
+
+    def lost(self, well: int, other: int) -> pd.Series[bool]:
+        """Return whether a configuration has a step time on the side `well`, and was launched on `other` without."""
+        return self.timed[well] & self.measured[other] & ~self.timed[other]
+
+    def why_missing(self, row: int, at: int) -> str:
+        """Return why a side did not launch a configuration; empty if it did."""
+        return "" if self.measured.at[row, at] else self.sides[at].why_missing(self.id(row, at))
+
+
+def compare_sessions(
+    sides: Sequence[SessionData],
+    *,
+    by_id: bool = False,
+    tolerance: float = TOLERANCE,
+    alpha: float = ALPHA,
+    allowance: float = ALLOWANCE,
+) -> Comparison:
+    """Compare sessions with the first. Configurations match if they have the same workload on any machine, or `by_id`.
+
+    `tolerance`, `alpha` and `allowance` are those of `cases.step_times`.
+    """
+    ids, measured = _matched(sides, by_id)
+    firsts = list(zip(measured.to_numpy().argmax(axis=1).tolist(), range(len(ids)), strict=True))
+    found = [(sides[at], str(ids.at[row, at])) for at, row in firsts]
+    labels = unique_labels({id_: side.case(id_) for side, id_ in found})
+    fields = [side.cases_by_id.loc[id_].to_dict() for side, id_ in found]
+    cases = pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
+        case_id=[id_ for _, id_ in found], label=[labels[id_] for _, id_ in found]
+    )
+    known = {name: [of_launches(side) for side in sides] for name, of_launches in _KNOWN.items()}
+    between: list[BetweenSessions | None] = []
+    same: list[list[SessionData]] = []
+    rows: list[Row] = []
+    for at, side in enumerate(sides[1:], 1):
+        paired = interleaved(sides[0], side)
+        others = [] if paired else alike(sides[0], side)
+        same.append(others)
+        places = ids.index[measured[0] | measured[at]]
+        pairs = list(zip(ids[0][places], ids[at][places], strict=True))
+        steps, entered = step_times(pairs, sides[0], side, tolerance, alpha, allowance, others)
+        between.append(entered)
+        of_side = {STEP: steps}
+        for name in GIVES:
+            of_side[name] = _given(pairs, (sides[0].role, side.role), (known[name][0], known[name][at]), paired)
+        for i, row in enumerate(places.tolist()):
+            both = bool(measured.at[row, 0] and measured.at[row, at])
+            key = {
+                "row": row,
+                "at": at,
+                "both": both,
+                "case_id": pairs[i][bool(measured.at[row, at])],
+                "label": cases.at[row, "label"],
+            }
+            rows += [_NO_OUTCOME | own[i] | key | {"quantity": name} for name, own in of_side.items()]
+    ratios = table(RATIOS, rows).astype({"row": int, "at": int, "both": bool})
+    return Comparison(tuple(sides), ids, measured, cases, ratios, tuple(between), known, tuple(same))
+
+
+_NO_OUTCOME = {"outcome": None, "launches_needed": None, "exempt": False, "fails_more": False}
+
+
+def _matched(sides: Sequence[SessionData], by_id: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `ids` and `measured` of a comparison.
+
+    If a side measured a workload on two kinds of device, its configurations are matched by id.
+    """
+
+    def key(id_: str, case: Case) -> str:
+        return id_ if by_id else json.dumps({k: v for k, v in case.to_dict().items() if k not in MACHINES_OWN})
+
+    works = [{str(id_): key(str(id_), side.case(str(id_))) for id_ in side.cases_by_id.index} for side in sides]
+    twice = {work for own in works for work, count in Counter(own.values()).items() if count > 1}
+    launched = [{id_ if work in twice else work: id_ for id_, work in own.items()} for own in works]
+    planned = [{key(id_, case): id_ for id_, case in side.planned.items()} for side in sides]
+    rows = []
+    for work in dict.fromkeys(chain.from_iterable(launched)):
+        first = next(own[work] for own in launched if work in own)
+        rows.append([own.get(work) or plan.get(work, first) for own, plan in zip(launched, planned, strict=True)])
+    ids = pd.DataFrame(rows, columns=range(len(sides)), dtype=object)
+    measured = {at: ids[at].isin(list(side.cases_by_id.index)) for at, side in enumerate(sides)}
+    return ids, pd.DataFrame(measured, index=ids.index)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number of the launches of a side by configuration, and why others have none."""
+
+    by_case: ByCase
+    why: dict[str, str]
+
+
+def _per_launch(side: SessionData, value: pd.Series[float], reason: str | pd.Series[str]) -> Known:
+    """Return `value` of the launches that count; `reason` is why it is unknown."""
+    good = side.counted.assign(value=value, reason=reason)
+    unknown = good[good["value"].isna() & (good["reason"] != "")].drop_duplicates("case").set_index("case")
+    failed = side.cases_by_id["status"][~side.cases_by_id.index.isin(list(side.by_case))]
+    why = unknown["reason"].to_dict() | {case: f"its launches ended {how}" for case, how in failed.items()}
+    return Known(by_case(good[good["value"] > 0], "value"), {str(case): text for case, text in why.items()})
+
+
+def _per_joule(side: SessionData) -> Known:
+    return _per_launch(side, 1 / side.counted["token_j"], side.counted["joules_reason"])
+
+
+def _per_gb(side: SessionData) -> Known:
+    own = side.counted
+    return _per_launch(side, own["tokens_per_s"] / (own["peak_memory_bytes"] / GB), "peak memory was not recorded")
+
+
+_KNOWN: dict[str, Callable[[SessionData], Known]] = {
+    STEP: lambda side: Known(side.by_case, {}),
+    "per_joule": _per_joule,
+    "per_gb": _per_gb,
+}
+
+
+def _given(pairs: Sequence[Pair], names: tuple[str, str], known: tuple[Known, Known], paired: bool) -> list[Row]:
+    """Return the rows of a quantity of `GIVES`."""
+    base, other = known
+    rows = contrast(pairs, base.by_case, other.by_case, paired)
+    for pair, row in zip(pairs, rows, strict=True):
+        if row["ratio"] is None:
+            why = [side.why.get(id_, "") for side, id_ in zip(known, pair, strict=True)]
+            texts = [f"on {name}, {text}" for name, text in zip(names, why, strict=True) if text]
+            row["note"] = " and ".join(texts) if why[0] != why[1] else why[0]
+    return rows
