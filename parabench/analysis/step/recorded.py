@@ -1,12 +1,12 @@
 """Steps and calls of a training run that other tools recorded, by rank, and their comparison; unknown is NaN.
 
-Communication is the time when a collective ran. It is exposed while no kernel of the rank's device computed, on a CPU
-no operator, because a profiler does not record when a rank was blocked.
+Communication is the time when a collective ran. It is exposed while no kernel of the rank's device computed (on a CPU,
+no operator), because a profiler does not record when a rank was blocked.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,17 +21,19 @@ from parabench.plan.case import UNKNOWN
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
 
 PARTS = tuple(part.removesuffix("_s") for part in STEP_PARTS)
-RANK_COLUMNS = (
-    "rank", "steps", "step_s", *STEP_PARTS, "communication_s", "exposed_s", "exposed_share",
-)  # fmt: skip
-_CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
-LATE_COLUMNS = ("op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s")
+_KIND = ["op", "ranks", "group_size", "bytes", "dtype"]
+_LATE = ["op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s"]
 
 
 def told(seen: SessionData) -> dict[str, Any]:
     """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
     recorded: dict[str, Any] = seen.facts[int(seen.numbers["launch_id"].iloc[0])].get("recorded") or {}
     return recorded
+
+
+def is_whole(seen: SessionData) -> bool:
+    """Return whether all traces are without steps."""
+    return all(each.get("whole") for each in told(seen).get("files") or [] if each.get("steps"))
 
 
 def slowest_lengths(seen: SessionData) -> pd.Series[float]:
@@ -58,14 +60,12 @@ def step_table(seen: SessionData) -> pd.DataFrame:
 
 
 def rank_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per rank with steps: `steps`, how many, and medians over them, in seconds: the step, its parts,
-    communication, and its exposed part, also as a share of the step."""
-    sums = seen.once(step_table)
-    by_rank = sums.assign(share=sums[WAIT] / sums["step_s"]).groupby("rank")
-    table = by_rank.median().rename(columns={WAIT: "exposed"})
-    table = table.rename(columns={name: f"{name}_s" for name in table if name not in ("step_s", "share")})
-    table = table.rename(columns={"share": "exposed_share"}).assign(steps=by_rank.size())
-    return table.reset_index()[list(RANK_COLUMNS)]
+    """Return one row per rank with steps: their number, `steps`, and medians over them of the step, its parts,
+    communication, and exposed communication in seconds and as `exposed_share` of the step."""
+    table = seen.once(step_table).rename(columns={name: f"{name}_s" for name in (*PARTS, COMMUNICATION)})
+    table = table.rename(columns={WAIT: "exposed_s"})
+    by_rank = table.assign(exposed_share=table["exposed_s"] / table["step_s"]).groupby("rank")
+    return by_rank.median().assign(steps=by_rank.size()).reset_index()
 
 
 def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
@@ -75,30 +75,31 @@ def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
     return rows.sort_values(["rank", "seq"], kind="stable")
 
 
-def _kinds(seen: SessionData, phase: Phase) -> pd.DataFrame:
-    """Return one row per operation, group, size and type of the calls of a phase.
+def _kinds(seen: SessionData, phase: Phase, by: str) -> pd.DataFrame:
+    """Return one row per operation, group, size and type of the calls of a phase, the largest of the column `by` first.
 
     `seen` is the number of ranks with the call, `calls` the most calls of one rank, `per_step` a rank's calls in a
-    step; `duration_s` is the median over all calls, `all_s` their sum.
+    step. `duration_s` is the median over all calls, `all_s` their sum.
     """
     rows = _calls(seen, phase)
-    groups = rows.groupby(_CALL, dropna=False)
-    table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"), all_s=("duration_s", "sum"))
-    counts = rows.groupby([*_CALL, "rank", "step"], dropna=False).size()
-    own = [*_CALL, "rank"]
-    calls = counts.groupby(own, dropna=False).sum().groupby(_CALL, dropna=False).max()
-    return table.assign(calls=calls, per_step=counts.groupby(_CALL, dropna=False).median())
+    table = rows.groupby(_KIND, dropna=False).agg(
+        seen=("rank", "nunique"), duration_s=("duration_s", "median"), all_s=("duration_s", "sum")
+    )
+    counts = rows.groupby([*_KIND, "rank", "step"], dropna=False).size()
+    calls = counts.groupby([*_KIND, "rank"], dropna=False).sum().groupby(_KIND, dropna=False).max()
+    table = table.assign(calls=calls, per_step=counts.groupby(_KIND, dropna=False).median())
+    return table.sort_values(by, ascending=False, kind="stable").reset_index()
 
 
-def call_table(seen: SessionData) -> pd.DataFrame:
-    """Return the kinds of calls in steps (`_kinds`), the longest together first, with their bandwidths.
+def call_kinds(seen: SessionData) -> pd.DataFrame:
+    """Return the kinds of calls in steps (`_kinds`) with their bandwidths; the longest in total come first.
 
     `shortest_s` is the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw` and
-    `busbw`, in GB/s as nccl-tests has them.
+    `busbw`, in GB/s as in nccl-tests.
     """
-    table = _kinds(seen, Phase.INSTRUMENT).sort_values("all_s", ascending=False).reset_index()
     kind = ["op", "ranks", "bytes", "dtype"]
     shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
+    table = _kinds(seen, Phase.INSTRUMENT, "all_s")
     table = table.merge(shortest.assign(bytes=pd.to_numeric(shortest["bytes"])), "left", kind)
     positive = (table["shortest_s"] > 0) & (table["bytes"] > 0)
     algbw = (table["bytes"] / table["shortest_s"] / GB).where(positive)
@@ -109,14 +110,16 @@ def call_table(seen: SessionData) -> pd.DataFrame:
 
 def flight_table(seen: SessionData) -> pd.DataFrame:
     """Return the kinds of calls in flight recorders (`_kinds`), the most frequent first."""
-    return _kinds(seen, Phase.FLIGHT).sort_values("calls", ascending=False, kind="stable").reset_index()
+    return _kinds(seen, Phase.FLIGHT, "calls")
 
 
 def late_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per kind of collective and rank: its median delay after the first rank, and how often it was last,
-    those first for which others wait longest."""
-    table = pd.DataFrame(told(seen).get("late") or [], columns=list(LATE_COLUMNS))
-    return table.sort_values(["total_s", "last"], ascending=False, kind="stable").reset_index(drop=True)
+    """Return one row per kind of collective and rank: its median delay after the first rank, and how often it was last.
+
+    The ranks for which others wait longest are first.
+    """
+    table = pd.DataFrame(told(seen).get("late") or [], columns=_LATE)
+    return table.sort_values(["total_s", "last"], ascending=False, kind="stable", ignore_index=True)
 
 
 def median_timeline(seen: SessionData) -> Timeline | None:
@@ -125,10 +128,9 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     if lengths.empty:
         return None
     step = int(lengths.index[(len(lengths) - 1) // 2])
-    calls = _calls(seen, Phase.INSTRUMENT)
+    calls = _calls(seen, Phase.INSTRUMENT).assign(busbw=np.nan)
     calls = calls[(calls["step"] == step) & (calls["start_s"].notna() | calls["made_s"].notna())]
-    launch_id = int(seen.numbers["launch_id"].iloc[0])
-    return timeline_of(seen, launch_id, step, float(lengths.loc[step]), calls.assign(busbw=np.nan).to_dict("records"))
+    return timeline_of(seen, int(seen.numbers["launch_id"].iloc[0]), step, float(lengths.loc[step]), calls)
 
 
 _NUMBERS = ("base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
@@ -137,46 +139,46 @@ COMPARED = {"what": str, "name": str, **dict.fromkeys(_NUMBERS, float | None), "
 
 
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
-    """Return one row per quantity of two recordings, in seconds: `what` it is and its name; on each side the median
-    over the steps, the least and the most; the `ratio` of the medians, candidate to base; and whether the steps of both
-    lie `apart` from each other, None with less than two steps. A side that lacks the quantity has NaN."""
+    """Return one row per quantity of two recordings, in seconds, with the columns of COMPARED.
+
+    `what` is its kind. The median, least and most are over the steps, NaN if a recording lacks the quantity. `ratio` is
+    candidate to base. `apart` is whether the ranges of the two do not overlap, None with less than two steps.
+    """
     sides = [_per_step(each) for each in (base, candidate)]
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         found = [side.get(key, pd.Series(dtype=float)).dropna() for side in sides]
         (own, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
         ratio = new / own if own > 0 else np.nan
-        # The range of one step is no spread.
         apart = bool(low > most or least > high) if min(map(len, found)) > 1 else None
         rows.append((*key, own, low, high, new, least, most, ratio, apart))
     return pd.DataFrame(rows, columns=list(COMPARED))
 
 
 def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
-    """Return {(kind, name): seconds in each step}: the mean over ranks, except for the step, which is its slowest
-    rank's."""
-    found: dict[tuple[str, str], pd.Series[float]] = {}
-    if len(seen.once(step_table)) and not is_whole(seen):
+    """Return {(kind, name): seconds in each step}, the longest first in each kind.
+
+    Seconds are the mean over ranks; those of the step are of its slowest rank.
+    """
+    steps, found = seen.once(step_table), {}
+    if len(steps) and not is_whole(seen):
         found["step", "slowest rank"] = slowest_lengths(seen)
-        means = seen.once(step_table).groupby("step").mean()
-        found |= {("step", name): means[column] for name, column in
-                  (("communication", COMMUNICATION), ("exposed communication", WAIT))}  # fmt: skip
+        for name, column in (("communication", COMMUNICATION), ("exposed communication", WAIT)):
+            found["step", name] = steps.groupby("step")[column].mean()
     calls = _calls(seen, Phase.INSTRUMENT)
-    kinds = calls.groupby(["op", "bytes", "dtype", "group_size"], dropna=False)
-    for key, own in sorted(kinds, key=lambda each: -each[1]["duration_s"].sum()):
-        op, size, dtype, ranks = cast("tuple[str, float, object, float]", key)
-        label = f"{op}, {f'{size:,.0f} bytes' if format.known(size) else 'size unknown'}"
-        label += f", {dtype}" if isinstance(dtype, str) else ""
-        label += f", {format.count(int(ranks), 'rank')}" if format.known(ranks) else ""
-        found["collective", label] = own.groupby("step")["duration_s"].mean()
+    calls = calls.assign(name=[_call_name(row) for row in calls.to_dict("records")])
+    for name in calls.groupby("name")["duration_s"].sum().sort_values(ascending=False, kind="stable").index:
+        found["collective", str(name)] = calls[calls["name"] == name].groupby("step")["duration_s"].mean()
     if not is_whole(seen):
         kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
-        totals = {name: pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}
+        totals = {str(name): pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}
         for name in sorted(totals, key=lambda each: -totals[each].sum()):
-            found["kernel", str(name)] = totals[name]
+            found["kernel", name] = totals[name]
     return found
 
 
-def is_whole(seen: SessionData) -> bool:
-    """Return whether all traces are without steps."""
-    return all(each.get("whole") for each in told(seen).get("files") or [] if each.get("steps"))
+def _call_name(call: dict[Any, Any]) -> str:
+    size = f"{call['bytes']:,.0f} bytes" if format.known(call["bytes"]) else "size unknown"
+    ranks = format.count(int(call["group_size"]), "rank") if format.known(call["group_size"]) else ""
+    dtype = call["dtype"] if isinstance(call["dtype"], str) else ""
+    return ", ".join(filter(None, (call["op"], size, dtype, ranks)))

@@ -1,13 +1,12 @@
-"""One instrumented step of one case, rank by rank: which one is shown, and what happened in it."""
+"""One instrumented step of one case, rank by rank."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
@@ -17,40 +16,36 @@ from parabench.analysis.step.breakdown import collectives, instrumented_steps
 from parabench.store.record import GB
 from parabench.strategies import entry_of
 
-# A span or a call, by the names of their columns.
-Row = dict[Any, Any]
-
-# More timelines than this are not compared but scrolled past.
+# The most timelines that are shown.
 MOST_TIMELINES = 3
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A step of a launch, in seconds after the first rank began it.
+    """A step of a launch, in seconds after the first rank started it.
 
-    `spans` have rank, name, start_s and end_s. `calls` have the columns of `store.record.CollectiveSample`, and busbw,
-    GB/s over the rank's own duration; unknown is NaN. `node_of` has each rank's node in a launch on several nodes.
+    `spans` has rank, name, start_s and end_s. `calls` has the columns of `store.record.CollectiveSample`, and busbw in
+    GB/s over the rank's own duration; unknown is NaN. `node_of` has the node of each rank if there are several nodes.
     """
 
     case_id: str
     launch_id: int
     step: int
     length_s: float
-    spans: list[Row]
-    calls: list[Row]
+    spans: pd.DataFrame
+    calls: pd.DataFrame
     node_of: Mapping[int, int]
 
     @property
     def ranks(self) -> list[int]:
-        """Those that were seen, in order."""
-        return sorted({int(span["rank"]) for span in self.spans})
+        """The ranks with spans, in order."""
+        return sorted(map(int, self.spans["rank"].unique()))
 
 
 def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
-    """What is compared, "strategy" or "algorithm", and the fastest case of each, fastest first, at most MOST_TIMELINES.
+    """Return "strategy" or "algorithm", and the timeline of the fastest ranked case of each, fastest first.
 
-    Only what may be an answer and was seen to communicate. Where a single strategy was measured, its algorithms are
-    what differs.
+    If a single strategy was measured, its algorithms are compared. Cases without recorded communication are left out.
     """
     rows = seen.cases[seen.cases["step_time_s"].notna() & (seen.cases["world_size"] > 1)]
     rows = rows[[entry_of(str(strategy)).ranked for strategy in rows["strategy"]]]
@@ -60,33 +55,28 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
 
 
 def median_step(seen: SessionData, case_id: str) -> Timeline | None:
-    """Return a configuration's instrumented step of median length (the lower of two); None if it has none.
-
-    A step is as long as on its slowest rank.
-    """
+    """Return a configuration's instrumented step of median length on its slowest rank (the lower of two), if any."""
     lengths = seen.once(_lengths)
     lengths = lengths[lengths["case"] == case_id]
     if lengths.empty:
         return None
     chosen = lengths.iloc[(len(lengths) - 1) // 2]
     launch_id, step = int(chosen["launch_id"]), int(chosen["step"])
-    calls = _of_step(seen.once(collectives), launch_id, step).to_dict("records")
-    calls = [call | {"busbw": _busbw(call)} for call in calls]
-    return timeline_of(seen, launch_id, step, float(chosen["length_s"]), calls)
+    calls = _of_step(seen.once(collectives), launch_id, step)
+    factors = [bus_factor(str(op), int(n)) for op, n in zip(calls["op"], calls["group_size"], strict=True)]
+    busbw = calls["bytes"] / calls["duration_s"].where(calls["duration_s"] > 0) / GB * np.array(factors, dtype=float)
+    return timeline_of(seen, launch_id, step, float(chosen["length_s"]), calls.assign(busbw=busbw))
 
 
-def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: list[Row]) -> Timeline:
+def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: pd.DataFrame) -> Timeline:
     """Return a step of a launch with its `calls`, whose times are on the clock of the launch."""
-    rows = _of_step(seen.results.span, launch_id, step)
-    begin = float(rows["start_s"].min())
-    case = seen.numbers.loc[seen.numbers["launch_id"] == launch_id, "case"].iloc[0]
+    spans = _of_step(seen.results.span, launch_id, step)
+    begin = float(spans["start_s"].min())
     spans, calls = (
-        [row | {name: row[name] - begin for name in moments} for row in found]
-        for found, moments in (
-            (rows.to_dict("records"), ("start_s", "end_s")),
-            (calls, ("made_s", "start_s", "ready_s")),
-        )
+        table.assign(**{name: table[name] - begin for name in names})
+        for table, names in ((spans, ("start_s", "end_s")), (calls, ("made_s", "start_s", "ready_s")))
     )
+    case = seen.numbers.loc[seen.numbers["launch_id"] == launch_id, "case"].iloc[0]
     return Timeline(str(case), launch_id, step, length_s, spans, calls, node_of_rank(seen.facts[launch_id]))
 
 
@@ -102,7 +92,12 @@ def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> pd.DataFrame:
     return rows[(rows["launch_id"] == launch_id) & (rows["step"] == step)]
 
 
-def _busbw(call: Row) -> float:
-    """Return GB/s; NaN if the call's duration is unknown."""
-    seconds = call["duration_s"] or math.nan
-    return float(call["bytes"] / seconds / GB * bus_factor(str(call["op"]), int(call["group_size"])))
+def lanes(begins: Iterable[float], ends: Iterable[float]) -> list[int]:
+    """Return the first free lane of each interval, in order of begin, so that no two in a lane overlap."""
+    busy: list[float] = []
+    found = []
+    for begin, end in zip(begins, ends, strict=True):
+        lane = next((at for at, until in enumerate(busy) if until <= begin), len(busy))
+        busy[lane : lane + 1] = [end]
+        found.append(lane)
+    return found

@@ -252,7 +252,7 @@ _CALL = (
 
 
 def _calls(seen: SessionData) -> Section | None:
-    table = recorded.call_table(seen)
+    table = recorded.call_kinds(seen)
     if table.empty and not len(recorded.slowest_lengths(seen)):
         return None
     columns = (

@@ -67,7 +67,7 @@ def test_a_call_is_as_fast_as_on_the_rank_that_came_last(folder: Path, tmp_path:
 
     parabench("report", "--from", folder, "-o", tmp_path / "page.html")
     seen = session_data(load(tmp_path / "page.db"))
-    (row,) = recorded.call_table(seen).to_dict("records")
+    (row,) = recorded.call_kinds(seen).to_dict("records")
     assert (row["op"], row["ranks"], row["bytes"], row["seen"], row["per_step"]) == ("all_reduce", "0-1", 4000, 2, 1)
     assert row["shortest_s"] == pytest.approx(30e-6)
     # 2 (n - 1) / n is 1 for two ranks.

@@ -293,7 +293,7 @@ def test_statements_need_evidence(tmp_path: Path, row: Row) -> None:
 
 
 def calls(folder: Path, **files: Any) -> pd.DataFrame:
-    return recorded.call_table(read(recordings.write(folder / "made", **files)))
+    return recorded.call_kinds(read(recordings.write(folder / "made", **files)))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_groups_are_inferred_when_calls_end_together(tmp_path: Path, apart: floa
     known = "Others wait for rank 3: it came last in 2 of 2 collectives" in text
     assert known == (apart == 0), text
     assert ("Which rank is late is unknown" in text) == (apart != 0)
-    (row,) = recorded.call_table(seen).to_dict("records")
+    (row,) = recorded.call_kinds(seen).to_dict("records")
     assert (row["op"], row["bytes"], row["ranks"] == "0-3") == ("all_reduce", 4 * 394241, known)
 
 

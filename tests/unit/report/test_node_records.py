@@ -15,7 +15,6 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
-from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.device_time import device_line, device_table, host_table, memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
@@ -102,12 +101,12 @@ def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_pa
     collectives.write(path, [alone])
     spanning_nodes = fake.write(path, [fake_nodes.spread(of)], environment=fake_nodes.environment(2, 1))
     known = session_data(spanning_nodes)
-    table = training_bandwidth(known, call_table(known), alone_table(spanning_nodes))
+    table = training_bandwidth(known, alone_table(spanning_nodes))
     assert table[["nodes", "why"]].to_numpy().tolist() == [[2, NOT_MEASURED]]
     del of.facts["nodes"]
     together = fake.write(path, [of])
     known = session_data(together)
-    table = training_bandwidth(known, call_table(known), alone_table(together))
+    table = training_bandwidth(known, alone_table(together))
     assert table[["nodes", "why"]].to_numpy().tolist() == [[1, ""]]
 
 
