@@ -19,7 +19,7 @@ from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.session import SessionData, select_session
 from parabench.cli import main
 from parabench.report.page_data import page_data
-from parabench.report.views.comparison import several_data
+from parabench.report.views.comparison import case_rows, several_data
 from parabench.session.progress import outcome
 from parabench.store.record import Status
 
@@ -87,7 +87,7 @@ def test_every_command_has_the_same_step_time(tmp_path):
     assert point["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
     of = compare_sessions(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
-    beside = several_data(of, ())["cases"]
+    beside = several_data(of, case_rows(of))["cases"]
     at = beside["case_id"].index(FAST.id)
     assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
     (own,) = of.of(STEP).query("case_id == @FAST.id").itertuples()
