@@ -16,8 +16,7 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis import format
-from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import t_quantile
+from parabench.analysis.stats.contrasts import judge
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
 from parabench.store.results import Array
@@ -132,19 +131,17 @@ def noise_floor(seen: SessionData) -> list[str]:
     """
     if not (seen.numbers["repetition"] == TWIN_BLOCK).any():
         return []
-    found: list[tuple[str, float]] = []
+    differences: list[float] = []
     for launch in seen.once(shared_launches_of):
-        cases = launch.cases
-        copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
+        copies = [row for row, case in enumerate(launch.cases) if launch.cases.count(case) > 1]
         if len(copies) == 2:
             first, second = compared(launch.turns)[copies]
-            found.append((cases[copies[0]], float(second - first)))
-    if not found:
+            differences.append(float(second - first))
+            copied = seen.labels[launch.cases[copies[0]]]
+    if not differences:
         return []
-    copied, differences, n = seen.labels[found[0][0]], np.array([each for _, each in found]), len(found)
-    within = ""
-    if n > 1:
-        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
-        within = f" (95%: {format.within(math.expm1(width))})"
-    difference = format.percent(abs(math.expm1(differences.mean())))
-    return [f"Two copies of {copied} differed by {difference}{within} in {format.count(n, 'shared launch')}."]
+    tested = judge({copied: ([0.0] * len(differences), differences)}, paired=True).values()
+    within = "".join(f" (95%: {format.within(math.expm1((test.high - test.low) / 2))})" for test in tested)
+    difference = format.percent(abs(math.expm1(np.mean(differences))))
+    launches = format.count(len(differences), "shared launch")
+    return [f"Two copies of {copied} differed by {difference}{within} in {launches}."]

@@ -23,10 +23,10 @@ class Objective:
     """A number to rank by.
 
     - `column`: each launch's cost in SI units, of which less is better; `inverse`: people read the inverse of the cost.
-    - `work`: the fields that must agree for two cases to be compared.
     - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
       `head` is a column's title.
     - `say` formats a value and the unit that throughput counts, `margin` a half-width and its value.
+    - `work`: the fields that must agree for two cases to be compared.
     """
 
     name: str
@@ -45,52 +45,26 @@ class Objective:
         return self.more.format(words.percent(fraction))
 
 
+def _step(seconds: float, unit: str) -> str:
+    return f"{words.milliseconds(seconds)} per step"
+
+
+def _energy(joules: float, unit: str) -> str:
+    return f"{words.joules(joules)} per {unit.removesuffix('s')}"
+
+
+# The names of objectives, and their words.
+_STEP = ("step_time_s", "step_s", "Fastest", "is {} slower", "faster than", "step")
+_RATE = ("tokens_per_s", "token_s", "Highest throughput", "takes {} longer", "faster than", "throughput")
+_MEMORY = ("memory", "peak_memory_bytes", "Lowest peak memory", "needs {} more memory", "below", "peak memory")
+_JOULES = ("joules", "token_j", "Lowest energy", "needs {} more energy", "below", "energy")
 OBJECTIVES = {
     each.name: each
     for each in (
-        Objective(
-            name="step_time_s",
-            column="step_s",
-            first="Fastest",
-            more="is {} slower",
-            ahead="faster than",
-            head="step",
-            say=lambda seconds, _: f"{words.milliseconds(seconds)} per step",
-            margin=words.margin,
-        ),
-        Objective(
-            name="tokens_per_s",
-            column="token_s",
-            first="Highest throughput",
-            more="takes {} longer",
-            ahead="faster than",
-            head="throughput",
-            say=words.throughput,
-            margin=words.margin_rate,
-            work=PER_TOKEN,
-            inverse=True,
-        ),
-        Objective(
-            name="memory",
-            column="peak_memory_bytes",
-            first="Lowest peak memory",
-            more="needs {} more memory",
-            ahead="below",
-            head="peak memory",
-            say=lambda count, _: words.mebibytes(count),
-            margin=words.margin_mib,
-        ),
-        Objective(
-            name="joules",
-            column="token_j",
-            first="Lowest energy",
-            more="needs {} more energy",
-            ahead="below",
-            head="energy",
-            say=lambda joules, unit: f"{words.joules(joules)} per {unit.removesuffix('s')}",
-            margin=lambda margin, _: words.joules(margin),
-            work=PER_TOKEN,
-        ),
+        Objective(*_STEP, _step, words.margin),
+        Objective(*_RATE, words.throughput, words.margin_rate, PER_TOKEN, inverse=True),
+        Objective(*_MEMORY, lambda count, _: words.mebibytes(count), words.margin_mib),
+        Objective(*_JOULES, _energy, lambda margin, _: words.joules(margin), PER_TOKEN),
     )
 }
 STEP = OBJECTIVES["step_time_s"]

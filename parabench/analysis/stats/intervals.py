@@ -1,7 +1,7 @@
 """Sets of intervals on a clock, exactly: unions and cuts, never sums of durations.
 
-One object holds a set of intervals for each of many keys (a rank's step, say), so that one vectorised sweep serves
-them all. Ends are picked from what was given, never computed, so nothing is lost to rounding.
+One object holds a set of intervals for each of many keys (a rank's step, say), so one vectorized sweep serves them all.
+Ends are picked from the input, never computed, so nothing is lost to rounding.
 """
 
 from __future__ import annotations
@@ -30,71 +30,66 @@ class Intervals:
     end: Floats
 
     def __and__(self, other: Intervals) -> Intervals:
-        return _sweep(self, other, np.logical_and)
+        return _both(self, other, lambda state: state == 3)
 
     def __or__(self, other: Intervals) -> Intervals:
-        return _sweep(self, other, np.logical_or)
+        return _both(self, other, lambda state: state > 0)
 
     def __sub__(self, other: Intervals) -> Intervals:
-        return _sweep(self, other, np.greater)  # in the first and not in the second
+        return _both(self, other, lambda state: state == 1)
 
     def length(self, keys: int) -> Floats:
-        """Length of the set of each key 0 .. keys - 1, shape (keys,)."""
+        """Return the length of the set of each key 0 .. keys - 1, shape (keys,)."""
         return np.bincount(self.key, weights=self.end - self.start, minlength=keys).astype(np.float64)
 
     def within(self, key: Any, start: Any, end: Any) -> Floats:
-        """Length of the set inside each window [start, end) of a key; windows, shape (n,), may overlap one another.
+        """Return the length of the set inside each window [start, end) of a key; windows, shape (n,), may overlap.
 
-        0 for a window that is empty; NaN for one whose start or end is unknown.
+        It is 0 for an empty window, and NaN if the start or end is unknown.
         """
         key, start, end = np.asarray(key, np.int64), np.asarray(start, np.float64), np.asarray(end, np.float64)
         return self._before(key, np.maximum(start, end)) - self._before(key, start)
 
     def _before(self, key: Keys, time: Floats) -> Floats:
-        """Length of all that lies before `time` in its key, and of all keys before that."""
-        keys, times = np.concatenate([self.key, key]), np.concatenate([self.start, time])
-        asks = np.repeat(np.array([0, 1]), [len(self.key), len(key)])
-        order = np.lexsort((asks, times, keys))
-        # How many intervals begin at or before each question.
-        begun = np.empty(len(order), np.int64)
-        begun[order] = np.cumsum(asks[order] == 0)
-        last = begun[len(self.key) :] - 1
-        lengths = self.end - self.start
-        total = np.concatenate([np.zeros(1), np.cumsum(lengths)])[last + 1]
+        """Return the length before each `time` in its key, plus that of all smaller keys."""
         if not len(self.key):
-            return total + 0 * time
+            return 0 * time
+        keys, times = np.concatenate([self.key, key]), np.concatenate([self.start, time])
+        order = np.lexsort((np.arange(len(keys)) >= len(self.key), times, keys))
+        # The number of intervals that start at or before each time.
+        started = np.empty(len(order), np.int64)
+        started[order] = np.cumsum(order < len(self.key))
+        last = started[len(self.key) :] - 1
+        total = np.concatenate([np.zeros(1), np.cumsum(self.end - self.start)])[last + 1]
         after = np.where((last >= 0) & (self.key[last] == key), self.end[last] - time, 0)
         return total - np.maximum(after, 0) + 0 * time
 
 
 def union(key: Any, start: Any, end: Any) -> Intervals:
-    """The union of intervals, key by key; arrays of shape (n,), in any order, overlapping as they like.
+    """Return the union of intervals, key by key; arrays of shape (n,), in any order, which may overlap.
 
-    One that is empty, or whose start or end is unknown (NaN), adds nothing.
+    Intervals that are empty, or whose start or end is unknown (NaN), add nothing.
     """
     key, start, end = np.asarray(key, np.int64), np.asarray(start, np.float64), np.asarray(end, np.float64)
     real = end > start
-    key, start, end = key[real], start[real], end[real]
-    # Starts come before ends at the same moment, so that intervals which touch become one.
-    opens = np.repeat(np.array([1, -1]), len(key))
+    return _sweep(key[real], start[real], end[real], np.ones(real.sum(), np.int64), lambda state: state > 0)
+
+
+def _both(a: Intervals, b: Intervals, keep: Callable[[Keys], Flags]) -> Intervals:
+    """Return the intervals with a state to keep: 0 outside both, 1 in `a` alone, 2 in `b` alone, 3 in both."""
+    weight = np.repeat([1, 2], [len(a.key), len(b.key)])
+    start, end = np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end])
+    return _sweep(np.concatenate([a.key, b.key]), start, end, weight, keep)
+
+
+def _sweep(key: Keys, start: Floats, end: Floats, weight: Keys, keep: Callable[[Keys], Flags]) -> Intervals:
+    """Return where `keep` holds of the sum of the weights of the intervals around a time."""
     keys, times = np.concatenate([key, key]), np.concatenate([start, end])
-    order = np.lexsort((-opens, times, keys))
-    keys, times, depth = keys[order], times[order], np.cumsum(opens[order])
-    closes = np.flatnonzero(depth == 0)
-    begins = np.concatenate([np.zeros(1, np.int64), closes[:-1] + 1])[: len(closes)]
-    return Intervals(keys[closes], times[begins], times[closes])
-
-
-def _sweep(a: Intervals, b: Intervals, keep: Callable[[Flags, Flags], Flags]) -> Intervals:
-    """Where `keep` of being in `a` and in `b` holds."""
-    keys = np.concatenate([a.key, a.key, b.key, b.key])
-    times = np.concatenate([a.start, a.end, b.start, b.end])
     order = np.lexsort((times, keys))
-    zeros_a, zeros_b = np.zeros(2 * len(a.key), np.int64), np.zeros(2 * len(b.key), np.int64)
-    in_a = np.concatenate([np.repeat(np.array([1, -1]), len(a.key)), zeros_b])[order].cumsum() > 0
-    in_b = np.concatenate([zeros_a, np.repeat(np.array([1, -1]), len(b.key))])[order].cumsum() > 0
-    keys, times = keys[order], times[order]
-    # Between one event and the next nothing changes. Of several at one moment the last one's state is the true one:
-    # the others' stretches are empty. Where a key ends neither set is open.
-    kept = np.flatnonzero(keep(in_a, in_b)[:-1]) if len(keys) else np.zeros(0, np.int64)
-    return union(keys[kept], times[kept], times[kept + 1])
+    keys, times, state = keys[order], times[order], np.cumsum(np.concatenate([weight, -weight])[order])
+    # Several events at one time are one change.
+    last = np.append((keys[1:] != keys[:-1]) | (times[1:] != times[:-1]), [True] * (len(keys) > 0)).astype(bool)
+    keys, times, inside = keys[last], times[last], keep(state[last])
+    before = np.append([False], inside)[: len(inside)].astype(bool)
+    begins, closes = inside & ~before, before & ~inside
+    return Intervals(keys[begins], times[begins], times[closes])
