@@ -1,7 +1,7 @@
 """The command `parabench`, and `python -m parabench`.
 
-Ctrl-C during the imports ends the process without a word; what runs then has an answer of its own (`cli.Commands`).
-When the command has ended it is ignored: what is left to do at exit takes a moment, and would tell it as a fault.
+Ctrl-C during the imports ends the process without a message. Later, `cli.Commands` handles it. After the end of the
+command it is ignored, because Python would print a traceback if it interrupts the cleanup at exit.
 """
 
 import os

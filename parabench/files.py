@@ -138,8 +138,8 @@ def check_own_folder() -> None:
         get_context("fork").Lock()  # the context "spawn" would start a process
     except OSError as error:
         raise UsageError(
-            f"{SHARED_MEMORY} cannot be used: {error.strerror}; the locks that processes share lie there: let it be "
-            "written, and have room (docker run --shm-size 1g)"
+            f"{SHARED_MEMORY} cannot be used: {error.strerror}; processes share locks there: make it writable, with "
+            "enough room (docker run --shm-size 1g)"
         ) from error
 
 

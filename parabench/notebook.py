@@ -124,7 +124,7 @@ class LoadedSession:
         """
         section = self._section(name)
         if not section.panels:
-            raise UsageError(f"there is no figure {name!r}: {section.empty or 'the section has only tables'}")
+            raise UsageError(f"figure {name!r} is empty: {section.empty or 'the section has only tables'}")
         panels = {each.title: each for each in reversed(section.panels)}
         if panel is not None and panel not in panels:
             raise unknown("panel", panel, [each.title for each in section.panels])

@@ -1,5 +1,5 @@
-"""Training data: where samples come from, and how each global batch is split between ranks. This table is free of
-torch: what a source holds is checked against a case before anything is launched."""
+"""Training data: the sources of samples, and the split of each global batch between ranks. This table is free of torch,
+so that data is checked against a case before anything is launched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def source_of(data: str) -> tuple[str | None, str]:
-    """What `data` names, one of DATASETS or None for a user's own, and what stands after the colon.
+    """Return the source that `data` names, `None` for a user's own, and the text after the colon.
 
     Raises UsageError for an unknown name.
     """

@@ -155,7 +155,7 @@ def _faults(model: Any) -> Iterator[str]:
         if value is not None and (a_class or not callable(value)):
             yield must_be(field, f"a function of {arguments}, or None")
     if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
-        yield "loss has parameters of its own, which no optimizer would train; make it a part of module"
+        yield "loss has parameters, which the optimizer does not train; make it a part of module"
     if model.clip_norm is not None and (not isinstance(model.clip_norm, (int, float)) or not model.clip_norm > 0):
         yield must_be("clip_norm", "a number above 0, or None")
     if model.verification not in VERIFICATIONS:
@@ -174,7 +174,7 @@ def _faults(model: Any) -> Iterator[str]:
         if part is not None and not isinstance(part, nn.Module):
             yield must_be(field, "an nn.Module, or None")
         elif part is not None and not {*map(id, parameters)}.issuperset(map(id, part.parameters())):
-            yield f"{field} has a parameter that is none of module's; make it of module's own layers"
+            yield f"{field} has a parameter that is not in module; build it from layers of module"
     names = [each for each, _ in model.module.named_modules()]
     for field in ("tensor_parallel", "sequence_parallel"):
         plan = getattr(model, field)
@@ -203,7 +203,7 @@ def module_named(module: nn.Module, name: str | None) -> nn.Module | None:
     return dict[str | None, nn.Module](module.named_modules()).get(name)
 
 
-# -- what a model brings, without memory if possible ------------------------------------------------------------------
+# -- description of a model, without memory if possible ----------------------------------------------------------------
 
 
 def describe(case: Case) -> ModelEntry:

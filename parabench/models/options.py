@@ -1,9 +1,9 @@
-"""What a case changes of any model, in place: its device, its arithmetic, activation checkpointing and torch.compile,
-block by block.
+"""Change a model for a case, in place: its device, its arithmetic, activation checkpointing and torch.compile of each
+block.
 
-torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit` of them. Its guards look neither at the
-case nor at DDP's buckets, at whose edges it splits graphs (`optimize_ddp`). So each case compiles copies of its blocks'
-code: cases of one process share neither graphs nor the limit, as if each had a process to itself.
+torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit` of them. Its guards check neither the
+case nor DDP's buckets, at whose edges it splits graphs (`optimize_ddp`). So each case compiles copies of its blocks'
+code: cases of one process share neither graphs nor the limit, as if each had a separate process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from parabench.models.base import Model
 from parabench.plan.case import Case
 
-# Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
+# cuBLAS and cuDNN read them without torch ("NVIDIA_TF32_OVERRIDE" in their documentation).
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 # Inductor's own limit for a process.
@@ -52,8 +52,8 @@ def set_arithmetic(model: Model, case: Case) -> None:
 
 
 def arithmetic_of(left_out: int | None) -> dict[str, Any]:
-    """{"arithmetic": ...}: which arithmetic this process allows float32 products at the end of a training, after
-    the user's own code; how many steps a scaled loss left out, where it was scaled."""
+    """Return {"arithmetic": ...}: the arithmetic that this process allows for float32 products at the end of training,
+    after the user's code; and how many steps a scaled loss left out, if it was scaled."""
     facts: dict[str, Any] = {
         "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
         "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
@@ -63,7 +63,7 @@ def arithmetic_of(left_out: int | None) -> dict[str, Any]:
 
 
 def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
-    """What torch says; it refuses where a user's code set the same thing in its older and its newer way."""
+    """Return a setting of torch, which raises an error if a user's code made it in the older and the newer way."""
     try:
         return setting()
     except RuntimeError:

@@ -123,12 +123,12 @@ class GPT(nn.Module):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, in float32 or wider whatever the logits' type."""
+    """Return the mean cross-entropy in nats, in float32 or wider whatever the logits' type."""
     return F.cross_entropy(at_least_float32(logits.flatten(0, 1)), targets.flatten())
 
 
 def gpt(entry: ModelEntry, case: Case) -> Model:
-    """The reference model of the given shape, initialised from torch's current seed."""
+    """Return the reference model of the given shape, initialized from torch's current seed."""
     assert entry.heads is not None
     assert entry.width is not None
     assert entry.vocabulary is not None
@@ -171,16 +171,16 @@ def gpt(entry: ModelEntry, case: Case) -> Model:
     )
 
 
-# Szegedy et al., "Rethinking the Inception architecture", 2016. A few seeded batches are soon known by heart; smoothed,
-# their loss stays well above zero, where a comparison relative to it would be of rounding alone.
+# Szegedy et al., "Rethinking the Inception architecture", 2016. A few seeded batches are learned soon. With smoothing,
+# their loss stays well above zero; relative to a loss near zero, only rounding would be compared.
 LABEL_SMOOTHING = 0.1
 
-# Of MNIST's images, and how many digits there are.
+# The side of MNIST's images, and the number of digits.
 SIDE, CLASSES = 28, 10
 
 
 class Pair(nn.Module):
-    """Up and down again, behind a residual: what tensor parallel splits column- then row-wise."""
+    """Up and down again, behind a residual. Tensor parallel splits the first layer by columns, the second by rows."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) to the same shape."""
-        # Smooth: a ReLU near its kink turns another order of summation into another gradient.
+        # GELU is smooth. Near the kink of a ReLU, another order of summation would give another gradient.
         out: Tensor = x + self.down(F.gelu(self.up(x)))
         return out
 
@@ -213,19 +213,19 @@ class MLP(nn.Module):
 
 
 def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats with smoothed labels, in float32 or wider whatever the logits' type."""
+    """Return the mean cross-entropy in nats with smoothed labels, in float32 or wider whatever the logits' type."""
     return F.cross_entropy(at_least_float32(logits), targets, label_smoothing=LABEL_SMOOTHING)
 
 
 def mlp(entry: ModelEntry, case: Case) -> Model:
-    """The perceptron: a first layer, residual pairs of linear layers, a head. It is for all three ways to split data:
-    its first layer takes plain features, so that they can be divided between ranks."""
+    """Return the perceptron: a first layer, residual pairs of linear layers, a head. It suits all three splits of data,
+    because its first layer takes plain features, which can be divided between ranks."""
     features = entry.features
     assert features is not None
     module = MLP(features, MLP_WIDTH, MLP_HIDDEN, entry.blocks, MLP_CLASSES)
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Noise, raised in the group of features that tells the class."""
+        """Make noise, raised in the group of features that marks the class."""
         inputs = torch.randn(n, features, generator=generator, device="cpu")
         classes = torch.randint(MLP_CLASSES, (n,), generator=generator, device="cpu")
         inputs.view(n, MLP_CLASSES, -1)[torch.arange(n, device="cpu"), classes] += 1
@@ -248,7 +248,7 @@ def mlp(entry: ModelEntry, case: Case) -> Model:
 
 
 def mnist(entry: ModelEntry, case: Case) -> Model:
-    """The convolution net of PyTorch's MNIST example: images (batch, 1, 28, 28) to logits (batch, 10).
+    """Return the convolution net of PyTorch's MNIST example: images (batch, 1, 28, 28) to logits (batch, 10).
 
     Layers as in https://github.com/pytorch/examples/blob/main/mnist/main.py, without its two dropouts.
     """
@@ -270,7 +270,7 @@ def mnist(entry: ModelEntry, case: Case) -> Model:
 
 
 def striped(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise with a bright stripe, at a height that tells the digit."""
+    """Make noise with a bright stripe, at a height that marks the digit."""
     images = torch.randn(n, 1, SIDE, SIDE, generator=generator, device="cpu")
     digits = torch.randint(CLASSES, (n,), generator=generator, device="cpu")
     images[torch.arange(n, device="cpu"), 0, 2 * digits + 4] += 2
@@ -278,7 +278,7 @@ def striped(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def toy(entry: ModelEntry, case: Case) -> Model:
-    """The smallest net that has something to split, 10-10-1 with ReLU: features (batch, 10) to a number (batch, 1)."""
+    """Return the smallest net that can be split, 10-10-1 with ReLU: features (batch, 10) to a number (batch, 1)."""
     module = nn.Sequential(nn.Sequential(nn.Linear(10, 10), nn.ReLU()), nn.Linear(10, 1))
     return Model(
         module=module,
@@ -290,11 +290,11 @@ def toy(entry: ModelEntry, case: Case) -> Model:
 
 
 def squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the samples, in float32 or wider whatever the output's type."""
+    """Return the mean over the samples, in float32 or wider whatever the output's type."""
     return F.mse_loss(at_least_float32(output), targets)
 
 
 def means(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers from 0 to 1, and their mean, far from what the fresh net says: the loss falls from batch to batch."""
+    """Make numbers from 0 to 1, and their mean plus 4, far from the output of a new net: the loss falls every batch."""
     inputs = torch.rand(n, 10, generator=generator, device="cpu")
     return inputs, inputs.mean(1, keepdim=True) + 4

@@ -80,7 +80,7 @@ class Group:
         if missing:
             absent = ", ".join(name.rpartition("/")[2] for name in missing)
             raise UsageError(
-                f"watch: of {size} ranks {absent} did not enter it within {ENTER_S:g} s; every rank has to"
+                f"watch: of {size} ranks, {absent} did not enter the block within {ENTER_S:g} s; every rank must"
             )
         hosts = tuple(store.get(name).decode() for name in names)
         group = cls(store, rank, hosts)

@@ -49,7 +49,7 @@ from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.workloads.training import record_ranks, samples, step_marks
 
-# Another run may hold the results database for so long: one that records a loop is done earlier.
+# Another run may lock the results database for so long. A run that records a loop takes less.
 BUSY_S = 10.0
 
 # Warnings that are printed at the end: what to change in the loop, and why something could not be measured.
@@ -66,12 +66,12 @@ QUESTION = "Where does the time of this training's steps go?"
 
 LOOP = Finding(
     WATCHED,
-    "The training is a loop of your own. Each run of it is one launch: how much runs differ is known only of several.",
-    "Run it again with the same label, watch(..., label='before'): runs of one label are launches of one session.",
+    "This is your own training loop. Each run is one launch, and one launch does not show how much runs differ.",
+    "Run it again with the same label, watch(..., label='before'): runs with one label are launches of one session.",
 )
 UNCOMPARED = Finding(
     UNVERIFIED,
-    "Its losses were not compared: it is a training of your own, and only what parabench builds has a reference.",
+    "The losses were not compared: only models that parabench builds have a reference.",
     "Nothing is to be done.",
 )
 
@@ -205,7 +205,7 @@ def record(
 
 @contextlib.contextmanager
 def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
-    """Yield the results database of a folder; if another run holds it for longer than BUSY_S, that of a new folder."""
+    """Yield the results database of a folder, or of a new one if another run locks it for longer than BUSY_S."""
     until = time.monotonic() + BUSY_S
     with contextlib.ExitStack() as on:
         while True:
@@ -217,7 +217,7 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
                     time.sleep(LOOK_S)
                     continue
                 beside = out.with_name(f"{out.name}-{os.getpid()}")
-                log(f"watch: {why}; what was seen is in {str(beside)!r}")
+                log(f"watch: {why}; the session is in {str(beside)!r}")
                 store = on.enter_context(store_in(beside))
                 break
         yield store
@@ -238,7 +238,7 @@ def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -
     if None in found and all(is_echo(report.error) for report in reports if report.error):
         rank = found.index(None)
         within = f"{max(1, round(waited_s))} s of rank 0's end"
-        nodes[0].lost = f"rank {rank} ({group.hosts[rank]}) handed nothing over within {within}"
+        nodes[0].lost = f"rank {rank} ({group.hosts[rank]}) sent no results within {within}"
     return nodes
 
 

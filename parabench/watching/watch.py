@@ -111,9 +111,9 @@ def watch(
     inner: Any = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the real one
     kind = type(inner).__name__
     if not isinstance(model, nn.Module):
-        raise UsageError(f"watch: {type(model).__name__} is no torch.nn.Module; give the model that the loop calls")
+        raise UsageError(f"watch: {type(model).__name__} is not a torch.nn.Module; give the model that the loop calls")
     if not isinstance(inner, torch.optim.Optimizer):
-        raise UsageError(f"watch: {kind} is no torch.optim.Optimizer; give the one whose step() the loop calls")
+        raise UsageError(f"watch: {kind} is not a torch.optim.Optimizer; give the one whose step() the loop calls")
     if not getattr(type(inner).step, "hooked", False):  # torch sets it in Optimizer.__init__
         raise UsageError(
             f"watch: {kind} does not call Optimizer.__init__, so its step() cannot be observed; "
@@ -192,13 +192,13 @@ def _finish(
         else:
             found = [own, *map(Found.from_json, others)]
             record(observer, found, perf_counter() - began_s, out, label, log)
-    except Exception as why:  # a training that went well must not end with an error of an instrument
+    except Exception as why:  # a successful training run must not end with an error of an instrument
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
-        log(f"watch: what rank {group.rank} saw is not recorded: {kind}{why}")
+        log(f"watch: the results of rank {group.rank} are not recorded: {kind}{why}")
 
 
 class Stoppable:
-    """SIGTERM, with which a launcher ends the ranks after one that failed, ends the block like `sys.exit`; once it is
+    """Let SIGTERM, which a launcher sends to all ranks if one fails, end the block like `sys.exit`; once the block is
     `leaving`, only after the results are recorded. A handler of the user stays."""
 
     def __init__(self) -> None:

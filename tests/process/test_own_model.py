@@ -191,7 +191,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("module_class", "module is the class Linear; it must be an nn.Module"),
         ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
         ("none_blocks", "blocks is None; it must be a list of modules"),
-        ("foreign_head", "head has a parameter that is none of module's"),
+        ("foreign_head", "head has a parameter that is not in module"),
         (
             "few_samples",
             r"batch gives tuple with the tensors \(4, 12\) on cpu, \(4,\) on cpu, asked for 64 samples; give",

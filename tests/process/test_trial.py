@@ -40,7 +40,7 @@ MISTAKES = {
     "mistakes:double_data": "the inputs are float64 and the weights are not; give float32",
     "mistakes:data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module",
     "zoo:sparse": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",
-    "zoo:loss_with_weights": "loss has parameters of its own, which no optimizer would train; make it a part of module",
+    "zoo:loss_with_weights": "loss has parameters, which the optimizer does not train; make it a part of module",
     "zoo:singleton": "returns a module that it returned before; make a new one in each call",
     "zoo:closing": "LBFGS steps with a closure, and parabench's step has none; use another",
     "zoo:uses_dist": "cannot be built: ValueError: Default process group has not been initialized",

@@ -99,7 +99,7 @@ def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, mon
     monkeypatch.setattr("parabench.watching.watch.record", broken)
     training = Training(tmp_path)
     training.run(6)
-    assert training.said == ["watch: what rank 0 saw is not recorded: KeyError: 'no such thing'"]
+    assert training.said == ["watch: the results of rank 0 are not recorded: KeyError: 'no such thing'"]
 
 
 def test_watch_keeps_measured_steps_when_its_clock_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,4 +60,4 @@ def test_node_results_name_the_rank_that_is_lost() -> None:
     status, failure = diagnose([node], str, 60.0)
     assert status is Status.CRASHED
     assert failure is not None
-    assert failure.message == "rank 1 (a) handed nothing over within 5 s of rank 0's end"
+    assert failure.message == "rank 1 (a) sent no results within 5 s of rank 0's end"
