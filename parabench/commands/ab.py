@@ -49,8 +49,8 @@ from parabench.signals import STOPPED
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="In how many rounds of a launch the ranks of both sides take turns of a few steps; 0: whole launches "
-    "alternate. [default: 60, in 8 launches; with --series 36]",
+    help="Rounds per launch, in each of which both sides take a turn of a few steps; 0: whole launches alternate. "
+    "[default: 60, in 8 launches; with --series 36]",
 )
 @shared(*gate_options)
 @click.option(
@@ -64,7 +64,7 @@ from parabench.signals import STOPPED
     "--budget",
     type=click.FloatRange(0, min_open=True),
     metavar="MINUTES",
-    help="With --series: decide within that time.",
+    help="With --series: decide within this time.",
 )
 @shared(*OUTPUTS)
 @shared(*session_options)
@@ -83,9 +83,9 @@ def ab(
     A SIDE is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
     environment, and any other folder a checkout: the side runs in it and imports from it first.
 
-    Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3
-    when neither was shown. With --series: 0 to accept B, 1 to reject it.
-    When a file is -, it alone is on standard output, and all else on standard error.
+    Exits with 0 if slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3 if
+    the result is inconclusive. With --series: 0 to accept B, 1 to reject it.
+    If a file is -, only this file is on standard output, and all else is on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.analysis.compare import gate
@@ -147,8 +147,8 @@ def _series(
 @click.command(
     cls=Command,
     examples={
-        "What can `ab` show on this runner, told by five minutes:": "parabench noise quick",
-        "Of an ab that was measured already, as JSON:": "parabench noise --from parabench-results --json -",
+        "What can `ab` detect on this runner? Measure for five minutes:": "parabench noise quick",
+        "The same from an earlier `ab`, as JSON:": "parabench noise --from parabench-results --json -",
         "Fill a workflow of `parabench init`:": "parabench noise mine.py --workflow .github/workflows/mine.yml",
     },
 )
@@ -158,7 +158,7 @@ def _series(
     type=Rate(0, 24 * 60, min_open=True),
     default=5.0,
     show_default=True,
-    help="Begin no pair of launches that would end after that time.",
+    help="Start no pair of launches that would end after this time.",
 )
 @click.option(
     "--from",
@@ -171,28 +171,28 @@ def _series(
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="As of `parabench ab`, for which the answer holds. [default: fewer of more cases, 4 at least]",
+    help="As of `parabench ab`, for which the answer holds. [default: fewer with more cases, at least 4]",
 )
 @shared(file_option("json", "Write JSON (docs/reference/json.md)."))
 @click.option(
     "--baseline",
     metavar="STORE",
     shell_complete=complete_stores,
-    help="Tell too what `parabench compare` with the newest session of this store can pass.",
+    help="Also show what `parabench compare` with the newest session of this store can pass.",
 )
 @click.option(
     "--workflow",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write what the gate of SUITE needs into this workflow, of `parabench init` or made anew.",
+    help="Write the options of a gate of SUITE into this workflow, of `parabench init` or a new one.",
 )
 @shared(*session_options)
 def noise(minutes: float, store: str | None, baseline: str | None, workflow: Path | None, **options: Any) -> None:
-    """How small a slowdown does `parabench ab` of SUITE (quick) show here, and in how many minutes?
+    """How small a slowdown does `parabench ab` of SUITE (quick) detect here, and in how many minutes?
 
-    Measures the same code on both sides for --minutes, and tells from how much pairs of launches differ what an `ab`
-    of any length will see, and how long a gate needs.
+    Measures the same code on both sides for --minutes. The differences between pairs of launches show what an `ab` of
+    any length detects, and how long a gate takes.
 
-    Exits with 3 where that time is too short to say.
+    Exits with 3 if that time is too short.
     """
     from dataclasses import replace
 

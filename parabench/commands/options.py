@@ -168,7 +168,7 @@ between_sessions = click.option(
     type=Fraction(),
     default="5%",
     show_default=True,
-    help="Standard deviation between sessions of unchanged code, where base's store has fewer than 4 to measure it.",
+    help="Standard deviation between sessions of unchanged code, if base's store has fewer than 4 sessions.",
 )
 
 
@@ -201,7 +201,7 @@ launcher_options = (
     click.option(
         "--secret-file",
         metavar="FILE",
-        help="Sign what nodes hand over with the secret in FILE, which only its owner may read. [default: "
+        help="Sign messages between nodes with the secret in FILE, which only its owner may read. [default: "
         "PARABENCH_SECRET or PARABENCH_SECRET_FILE]",
     ),
 )
@@ -297,14 +297,15 @@ turns_options = (
     click.option(
         "--until-decided",
         is_flag=True,
-        help="Go on with what may still be the fastest until a difference of 2% would show, however long it takes.",
+        help="Measure the cases that may still be the fastest until a difference of 2% is detectable, however long it "
+        "takes.",
     ),
     click.option(
         "--budget",
         type=float,
         metavar="MINUTES",
-        help="Of a race, or of --until-decided: begin no block that would end after that time. The planned ones are "
-        "run in any case. [default: the suite's, 5]",
+        help="In a race or with --until-decided: start no block that would end after this time, except planned ones. "
+        "[default: the suite's, 5]",
     ),
 )
 # Only `run` writes traces.

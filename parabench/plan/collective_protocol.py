@@ -141,8 +141,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         Rounds,
         Field(
             option="--rounds",
-            help="Turns of each case per size in a launch that cases share; 0: each has launches of its own. "
-            f"[default: {ROUNDS}]",
+            help=f"Turns of each case per size in a shared launch; 0: separate launches. [default: {ROUNDS}]",
         ),
     ] = 0
     deadline_s: Annotated[Deadline | None, DEADLINE] = None

@@ -90,7 +90,8 @@ class Protocol(Record, frozen=True, kw_only=True):
     alone: ClassVar[bool] = False
 
     launches: Annotated[
-        Count | None, Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race where cases take turns]")
+        Count | None,
+        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race if cases share launches]"),
     ] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_STEPS)] | None,
@@ -139,8 +140,8 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             role=TURNS,
             option="--rounds",
-            help="Turns of each case in a launch that cases share; 0: each has launches of its own. [default: as many "
-            f"as fill {SHARED_S:g} s; 0 with --launches]",
+            help="Turns of each case in a shared launch; 0: cases have separate launches. [default: as many as fill "
+            f"{SHARED_S:g} s; 0 with --launches]",
         ),
     ] = None
     self_check: Annotated[
@@ -148,7 +149,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             role=TURNS,
             option="--self-check",
-            help="Measure one case twice in every shared launch: what its copies differ by is the noise floor.",
+            help="Measure one case twice in every shared launch: the difference of its copies is the noise floor.",
         ),
     ] = False
     budget_s: Annotated[Deadline, Field(role=TURNS)] = BUDGET_S
