@@ -94,7 +94,7 @@ def _mean(of: Comparison, rows: Sequence[int], at: int, name: str) -> Mean:
     own = own[own["row"].isin(rows)]
     if own.empty:
         return Mean(reason=f"no case in common with {of.names[0]}")
-    base, candidate, paired = of.known[name][0], of.known[name][at], of.paired[at]
+    base, candidate, paired = of.known[0][name], of.known[at][name], of.paired[at]
     logs, judged = [], []
     for row in own["row"]:
         pair = of.id(row, 0), of.id(row, at)

@@ -10,7 +10,8 @@ import pytest
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
-from parabench.report.figures.curves import algorithms, bucket_places, buckets, heat, scaling
+from parabench.report.figures.axes import bucket_axis
+from parabench.report.figures.curves import algorithms, buckets, heat, scaling
 
 # In seconds, by strategy, algorithm, ranks and bucket size.
 STEPS = {
@@ -85,8 +86,8 @@ def test_lists_of_caps_are_between_the_sizes_and_the_default(tmp_path):
     ]  # fmt: skip
 
 
-def test_bucket_places_need_no_size():
-    assert bucket_places(["1+4", None]) == {"1+4": 1, None: 2}
+def test_bucket_axis_needs_no_size():
+    assert bucket_axis(["1+4", None])[0] == {"1+4": 1, None: 2}
 
 
 def test_heat_has_a_shaded_cell_for_each_configuration(known):
