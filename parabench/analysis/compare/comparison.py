@@ -103,10 +103,10 @@ class Comparison:
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """One row per configuration `row` and side `at` with `NUMBERS`, `status` and `error`; NaN if not launched."""
+        """NUMBERS, `device`, `status` and `error` of each configuration `row` and side `at`; NaN if not launched."""
         return pd.concat(
             [
-                side.cases_by_id[[*NUMBERS, "status", "error"]]
+                side.cases_by_id[[*NUMBERS, "device", "status", "error"]]
                 .astype(dict.fromkeys(NUMBERS, float) | {"error": object})
                 .reindex(self.ids[at])
                 .set_axis(self.ids.index)

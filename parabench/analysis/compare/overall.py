@@ -154,7 +154,8 @@ def _verdict(of: Overall, name: str, mean: Mean) -> str:
     elif mean.low <= 1 <= mean.high:
         answer = f"{first} and {name} are not statistically distinguishable {where}"
     else:
-        answer = f"{name if mean.ratio < 1 else first} is faster {where}"
+        faster, slower = (name, first) if mean.ratio < 1 else (first, name)
+        answer = f"{faster} is faster{f' than {slower}' if len(of.names) > 2 else ''} {where}"
     return f"{answer}: a step takes {format.times(mean.ratio)} times as long on {name} as on {first} ({over(mean)})."
 
 
