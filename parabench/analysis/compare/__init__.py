@@ -1,1 +1,1 @@
-"""Two sessions or more beside each other: did it get slower, which is fastest, and what else is not the same."""
+"""Two or more sessions next to each other: slowdowns, ratios, and other differences."""

@@ -72,7 +72,7 @@ def between_means(
     """Return the variation between sessions of the mean over `cases`, pairs of ids in base and candidate.
 
     A session's clock and temperature affect all its configurations, so a mean over many is no more certain than one.
-    `others` are the sessions `alike`; those without a launch of every configuration are left out.
+    `others` are the sessions `alike`; sessions without a launch of every configuration are left out.
     """
     own, new = zip(*cases, strict=True)
 

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 class Outcome(StrEnum):
-    """The outcome of one configuration, in the order in which a reader wants them. The first two fail a gate."""
+    """The outcome of one configuration, the most important one first. The first two fail a gate."""
 
     SLOWER = "slower"
     BROKE = "broke"
@@ -95,8 +95,8 @@ def step_times(
     """Return the rows of the step times with outcomes, and how the variation between sessions entered.
 
     `base` and `candidate` are the step times in the two sessions, `ratio` only contains the launches that are compared.
-    `launches_needed` is the number of launches per side with which a gate of two equal sides would pass (None: no
-    number up to 500). `exempt`: a gate passes without this configuration, because it could not become slower.
+    `launches_needed` is the number of launches per side that lets a gate of two equal sides pass (None: no number up
+    to 500). `exempt`: a gate passes without this configuration, because it could not become slower.
     `fails_more`: its launches fail more often than in base, but not significantly.
 
     `others` are the sessions `alike`, if they are known. With too few, `allowance` is the standard deviation between

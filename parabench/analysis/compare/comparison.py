@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -41,16 +41,16 @@ RATIOS: Columns = {
 }  # fmt: skip
 # The numbers of a configuration on a side, from `numbers.case_table`.
 NUMBERS = (
-    "step_time_s",
-    "low_s",
-    "high_s",
-    "spread",
-    "p90_s",
-    "tokens_per_s",
-    "peak_memory_bytes",
-    "n_ok",
-    "n_launches",
-)
+    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number of the launches of a side by configuration, and why others have none."""
+
+    by_case: ByCase
+    why: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Comparison:
         measured: Whether each side launched it.
         cases: The fields of each configuration on the first side that launched it, `case_id` there, and `label`.
         ratios: All ratios, with the columns `RATIOS`.
-        known: Each quantity of the launches of each side.
+        known: The quantities of the launches of each side.
     """
 
     sides: tuple[SessionData, ...]
@@ -73,7 +73,7 @@ class Comparison:
     cases: pd.DataFrame
     ratios: pd.DataFrame
     between: tuple[BetweenSessions | None, ...]
-    known: Mapping[str, Sequence[Known]]
+    known: Sequence[Mapping[str, Known]]
     alike: tuple[list[SessionData], ...]
 
     @property
@@ -103,10 +103,10 @@ class Comparison:
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """One row per configuration `row` and side `at` with `NUMBERS`, `status` and `error`; NaN if not launched."""
+        """NUMBERS, `device`, `status` and `error` of each configuration `row` and side `at`; NaN if not launched."""
         return pd.concat(
             [
-                side.cases_by_id[[*NUMBERS, "status", "error"]]
+                side.cases_by_id[[*NUMBERS, "device", "status", "error"]]
                 .astype(dict.fromkeys(NUMBERS, float) | {"error": object})
                 .reindex(self.ids[at])
                 .set_axis(self.ids.index)
@@ -148,17 +148,17 @@ def compare_sessions(
 ) -> Comparison:
     """Compare sessions with the first. Configurations match if they have the same workload on any machine, or `by_id`.
 
-    `tolerance`, `alpha` and `allowance` are those of `cases.step_times`.
+    `tolerance`, `alpha` and `allowance` are passed to `cases.step_times`.
     """
     ids, measured = _matched(sides, by_id)
-    firsts = list(zip(measured.to_numpy().argmax(axis=1).tolist(), range(len(ids)), strict=True))
-    found = [(sides[at], str(ids.at[row, at])) for at, row in firsts]
+    firsts = measured.to_numpy().argmax(axis=1).tolist()
+    found = [(sides[at], str(ids.at[row, at])) for row, at in enumerate(firsts)]
     labels = unique_labels({id_: side.case(id_) for side, id_ in found})
     fields = [side.cases_by_id.loc[id_].to_dict() for side, id_ in found]
     cases = pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
         case_id=[id_ for _, id_ in found], label=[labels[id_] for _, id_ in found]
     )
-    known = {name: [of_launches(side) for side in sides] for name, of_launches in _KNOWN.items()}
+    known = [_known(side) for side in sides]
     between: list[BetweenSessions | None] = []
     same: list[list[SessionData]] = []
     rows: list[Row] = []
@@ -172,16 +172,11 @@ def compare_sessions(
         between.append(entered)
         of_side = {STEP: steps}
         for name in GIVES:
-            of_side[name] = _given(pairs, (sides[0].role, side.role), (known[name][0], known[name][at]), paired)
+            of_side[name] = _given(pairs, (sides[0].role, side.role), (known[0][name], known[at][name]), paired)
         for i, row in enumerate(places.tolist()):
             both = bool(measured.at[row, 0] and measured.at[row, at])
-            key = {
-                "row": row,
-                "at": at,
-                "both": both,
-                "case_id": pairs[i][bool(measured.at[row, at])],
-                "label": cases.at[row, "label"],
-            }
+            named = {"case_id": pairs[i][bool(measured.at[row, at])], "label": cases.at[row, "label"]}
+            key = {"row": row, "at": at, "both": both} | named
             rows += [_NO_OUTCOME | own[i] | key | {"quantity": name} for name, own in of_side.items()]
     ratios = table(RATIOS, rows).astype({"row": int, "at": int, "both": bool})
     return Comparison(tuple(sides), ids, measured, cases, ratios, tuple(between), known, tuple(same))
@@ -212,37 +207,24 @@ def _matched(sides: Sequence[SessionData], by_id: bool) -> tuple[pd.DataFrame, p
     return ids, pd.DataFrame(measured, index=ids.index)
 
 
-@dataclass(frozen=True)
-class Known:
-    """A number of the launches of a side by configuration, and why others have none."""
-
-    by_case: ByCase
-    why: dict[str, str]
-
-
-def _per_launch(side: SessionData, value: pd.Series[float], reason: str | pd.Series[str]) -> Known:
-    """Return `value` of the launches that count; `reason` is why it is unknown."""
-    good = side.counted.assign(value=value, reason=reason)
-    unknown = good[good["value"].isna() & (good["reason"] != "")].drop_duplicates("case").set_index("case")
-    failed = side.cases_by_id["status"][~side.cases_by_id.index.isin(list(side.by_case))]
-    why = unknown["reason"].to_dict() | {case: f"its launches ended {how}" for case, how in failed.items()}
-    return Known(by_case(good[good["value"] > 0], "value"), {str(case): text for case, text in why.items()})
-
-
-def _per_joule(side: SessionData) -> Known:
-    return _per_launch(side, 1 / side.counted["token_j"], side.counted["joules_reason"])
-
-
-def _per_gb(side: SessionData) -> Known:
+def _known(side: SessionData) -> dict[str, Known]:
+    """Return the quantities of a side."""
     own = side.counted
-    return _per_launch(side, own["tokens_per_s"] / (own["peak_memory_bytes"] / GB), "peak memory was not recorded")
+    failed = side.cases_by_id["status"][~side.cases_by_id.index.isin(list(side.by_case))]
+    failures = {str(case): f"its launches ended {how}" for case, how in failed.items()}
 
+    def per_launch(value: pd.Series[float], reason: str | pd.Series[str]) -> Known:
+        found = own.assign(value=value, reason=reason)
+        unknown = found[found["value"].isna() & (found["reason"] != "")].drop_duplicates("case")
+        why = dict(zip(unknown["case"], unknown["reason"], strict=True)) | failures
+        return Known(by_case(found[found["value"] > 0], "value"), why)
 
-_KNOWN: dict[str, Callable[[SessionData], Known]] = {
-    STEP: lambda side: Known(side.by_case, {}),
-    "per_joule": _per_joule,
-    "per_gb": _per_gb,
-}
+    per_gb = own["tokens_per_s"] / (own["peak_memory_bytes"] / GB)
+    return {
+        STEP: Known(side.by_case, {}),
+        "per_joule": per_launch(1 / own["token_j"], own["joules_reason"]),
+        "per_gb": per_launch(per_gb, "peak memory was not recorded"),
+    }
 
 
 def _given(pairs: Sequence[Pair], names: tuple[str, str], known: tuple[Known, Known], paired: bool) -> list[Row]:

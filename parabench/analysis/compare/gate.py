@@ -37,7 +37,7 @@ class Verdict(StrEnum):
         return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
 
 
-# The columns of a configuration, and those of them that `Comparison.ratios` names otherwise.
+# The columns of a configuration. `Comparison.ratios` has other names for two of them.
 CASES: Columns = {
     "case_id": str, "label": str, "outcome": Outcome, "base_step_time_s": float | None,
     "candidate_step_time_s": float | None, "ratio": float | None, "low": float | None, "high": float | None,
@@ -193,9 +193,8 @@ def _outcomes(cases: pd.DataFrame) -> str:
         if len(own):
             labels = own["label"].tolist()
             if outcome in (Outcome.SLOWER, Outcome.FASTER):
-                labels = [
-                    f"{label} {format.signed(ratio - 1)}" for label, ratio in zip(labels, own["ratio"], strict=True)
-                ]
+                pairs = zip(labels, own["ratio"], strict=True)
+                labels = [f"{label} {format.signed(ratio - 1)}" for label, ratio in pairs]
             named = "" if outcome is Outcome.SAME else f" ({format.listed(labels, most=3)})"
             found.append(f"{len(own):,}" if found else format.count(len(own), "case"))
             found[-1] += f" {outcome}{named}"
@@ -204,8 +203,8 @@ def _outcomes(cases: pd.DataFrame) -> str:
 
 def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
     """Yield the number of launches, and the variation between sessions that the bounds contain."""
-    launches = [*map(len, judged["base_launches"]), *map(len, judged["candidate_launches"])]
-    fewest = [*map(min, launches[: len(judged)], launches[len(judged) :])]
+    both = zip(judged["base_launches"], judged["candidate_launches"], strict=True)
+    fewest = [min(len(own), len(other)) for own, other in both]
     many = f"{min(fewest)} to {max(fewest)}" if min(fewest) < max(fewest) else str(max(fewest))
     yield f"{many} launches per side, {'' if verdict['paired'] else 'not '}interleaved."
     if verdict["paired"]:

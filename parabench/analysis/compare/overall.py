@@ -94,7 +94,7 @@ def _mean(of: Comparison, rows: Sequence[int], at: int, name: str) -> Mean:
     own = own[own["row"].isin(rows)]
     if own.empty:
         return Mean(reason=f"no case in common with {of.names[0]}")
-    base, candidate, paired = of.known[name][0], of.known[name][at], of.paired[at]
+    base, candidate, paired = of.known[0][name], of.known[at][name], of.paired[at]
     logs, judged = [], []
     for row in own["row"]:
         pair = of.id(row, 0), of.id(row, at)
@@ -154,7 +154,8 @@ def _verdict(of: Overall, name: str, mean: Mean) -> str:
     elif mean.low <= 1 <= mean.high:
         answer = f"{first} and {name} are not statistically distinguishable {where}"
     else:
-        answer = f"{name if mean.ratio < 1 else first} is faster {where}"
+        faster, slower = (name, first) if mean.ratio < 1 else (first, name)
+        answer = f"{faster} is faster{f' than {slower}' if len(of.names) > 2 else ''} {where}"
     return f"{answer}: a step takes {format.times(mean.ratio)} times as long on {name} as on {first} ({over(mean)})."
 
 

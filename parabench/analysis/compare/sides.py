@@ -19,7 +19,7 @@ from parabench.store.store import STORE_NAME
 def read_side(text: str, role: str) -> SessionData:
     """Return the session that `text` names: STORE or STORE@SESSION, by id or label.
 
-    A folder stands for its results.db. Raises UsageError if there is no such session, or if it trained nothing.
+    For a folder, read its results.db. Raises UsageError if there is no such session, or if it trained nothing.
     """
     path, session = split(text)
     return side_of(load(path, LAUNCH_NUMBERS), session, role)
@@ -83,7 +83,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData
 
 
 def _names(side: SessionData) -> list[str]:
-    """Return names of a session, the shortest first; the folder of a run or a file stands for the results database."""
+    """Return names of a session, the shortest first; a results database is named by its folder or file."""
     path, name = side.results.path, side.session.name
     store = path.resolve().parent.name if path.name == STORE_NAME else path.stem
     return [format.one_line(each) for each in (name, f"{name} of {store}", f"{name} of {side.origin.at}")]

@@ -79,12 +79,9 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
     )
 
     def apart(column: str) -> tuple[str, str]:
-        """Return both values of `column` for the first pair in which they differ; empty if there is none."""
-        values = (
-            (side.cases_by_id.loc[list(ids), column])
-            for side, ids in zip((base, candidate), zip(*pairs, strict=True), strict=False)
-        )
-        return next((both for both in zip(*values, strict=True) if both[0] != both[1]), ("", ""))
+        """Return both values of `column` for the first pair with different values; empty if all are equal."""
+        own, other = (side.cases_by_id[column].astype(str) for side in (base, candidate))
+        return next(((own[old], other[new]) for old, new in pairs if own[old] != other[new]), ("", ""))
 
     own, other = apart("statistic")
     if own != other:
@@ -107,7 +104,7 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
         yield Finding(
             "energy",
             f"Joules are from the {own} on {base.role} and from the {other} on {candidate.role}.",
-            "Power readings can be off by several per cent; compare devices that have the same source.",
+            "Power readings can be off by several percent; compare devices that have the same source.",
         )
     software = [each.name for each in software_differences(base, candidate)]
     if software:

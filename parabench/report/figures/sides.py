@@ -66,7 +66,8 @@ def side_points(of: Comparison, at: int, x: Any, y: Any, hovers: Iterable[str], 
 def _numbers(of: Comparison, name: str) -> pd.DataFrame:
     """Return the numbers of the configurations and sides that have `name`, with ids on the page and fields."""
     fields = of.cases[["case_id", "label", *DEFAULTS]]
-    return of.numbers[of.numbers[name].notna()].join(fields, on="row").reset_index(drop=True)
+    own = of.numbers[of.numbers[name].notna()].drop(columns="device")
+    return own.join(fields, on="row").reset_index(drop=True)
 
 
 # -- ratios to the first side -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
+from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import sentence
 from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
@@ -91,7 +91,7 @@ def _drawn(of: Comparison, works: Sequence[Overall]) -> dict[str, Section]:
 
 
 def _differing(facts: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
-    """Return the section of the facts of a kind that differ; those that can explain another step time come first."""
+    """Return the section of the facts of a kind that differ, first the causes of another step time."""
     own = sorted((fact for fact in facts if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
     matter = [fact.name for fact in own if fact.matters]
     verb = "can" if len(matter) == 1 else "can each"
@@ -152,38 +152,30 @@ def given_section(of: Comparison, works: Sequence[Overall], at: str, name: str, 
 def best_section(of: Comparison, works: Sequence[Overall]) -> Section:
     """Return the section of each side's fastest configuration of each workload."""
     headings = {work_key(work.work): work.heading for work in works}
-    firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
+    firsts = {work_key(answer.work): answer.best for answer in of.first.once(spots)}
     rows: list[dict[str, Any]] = []
     for name, seen in zip(of.names, of.sides, strict=True):
         for answer in seen.once(spots):
-            work, best = work_key(answer.work), answer.best
+            best, first = answer.best, firsts.get(work_key(answer.work))
             row: dict[str, Any] = {"side": name, "answer": sentence(answer), "spot": answer.why_not or format.UNKNOWN}
             if best is not None:
-                first, margin_s = firsts.get(work), best.plus_minus_s
+                note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
+                label = ": ".join(filter(None, (headings.get(work_key(answer.work), ""), best.label)))
                 row |= {
-                    "spot": _spot(answer, best, headings.get(work, "")),
+                    "spot": f"{label} ({note})" if note else label,
                     "step_s": best.step_time_s,
-                    "margin": None if margin_s is None else format.margin_ms(margin_s, best.step_time_s),
                     "throughput": format.throughput(best.tokens_per_s, best.unit),
                     "peak": seen.cases_by_id.loc[best.case_id, "peak_memory_bytes"],
-                    "equals": format.count(len(answer.tied), "other") if answer.decided else None,
                     "times": best.step_time_s / first.step_time_s if first is not None else None,
                 }
             rows.append(row)
-    table = table_of(
-        "Best per side",
-        (
-            Column("Side", "side"),
-            Column("Sweet spot", "spot"),
-            Column("Step ms", "step_s", "ms"),
-            Column("± ms", "margin", WORDED),
-            Column("Throughput", "throughput", WORDED),
-            Column("Peak MiB", "peak", "mib"),
-            Column("As fast", "equals", WORDED),
-            Column(f"× {of.names[0]}", "times", "times"),
-        ),
-        rows,
-        closed=False,
+    columns = (
+        Column("Side", "side"),
+        Column("Sweet spot", "spot"),
+        Column("Step ms", "step_s", "ms"),
+        Column("Throughput", "throughput", WORDED),
+        Column("Peak MiB", "peak", "mib"),
+        Column(f"× {of.names[0]}", "times", "times"),
     )
     closed = table_of("In words", (Column("Side", "side"), Column("Answer", "answer")), rows)
     return Section(
@@ -191,16 +183,10 @@ def best_section(of: Comparison, works: Sequence[Overall]) -> Section:
         "Best per side",
         "The fastest configuration of each side, as in its own report.",
         "Nothing was measured.",
-        (table, closed),
-        reading="Tied counts the configurations not statistically distinguishable from it. The last column is its step "
-        f"time over that of the best of {of.names[0]} for the same workload, which may be another case.",
+        (table_of("Best per side", columns, rows, closed=False), closed),
+        reading=f"The last column is its step time relative to the best of {of.names[0]} for the same workload, which "
+        "may be another case.",
     )
-
-
-def _spot(answer: Ranking, best: Candidate, heading: str) -> str:
-    named = f"{heading}: {best.label}" if heading else best.label
-    note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
-    return f"{named} ({note})" if note else named
 
 
 TWO = ("Base", "Candidate")

@@ -133,7 +133,8 @@ def case_rows(of: Comparison) -> pd.DataFrame:
             parts.append(_relative(of, at))
     found = pd.concat(parts, axis=1)
     if any(of.other_hardware):
-        found["devices"] = [_devices(of, row) for row in of.ids.index]
+        # 'cuda', or 'cuda, cpu' if sides differ.
+        found["devices"] = of.numbers.groupby("row")["device"].agg(lambda own: ", ".join(own.dropna().unique()))
     found["status"] = [_status(of, row) for row in of.ids.index]
     there = [[of.names[at] for at in every if own[at]] for own in of.measured.to_numpy()]
     found["sides"] = ["all" if len(names) == len(of.names) else format.joined(names) for names in there]
@@ -147,16 +148,9 @@ def _relative(of: Comparison, at: int) -> pd.DataFrame:
     for column, quantity in RATIOS.items():
         own = of.of(quantity, at).set_index("row").reindex(of.ids.index)
         if quantity == STEP:
-            found[f"change.{at}"] = own["outcome"].astype(object).where(own["outcome"].notna(), None)
-        for name, end in ((column, "ratio"), (f"{column}_low", "low"), (f"{column}_high", "high")):
-            found[f"{name}.{at}"] = own[end]
-    return pd.DataFrame(found)
-
-
-def _devices(of: Comparison, row: int) -> str:
-    """Return the device of a configuration: 'cuda', or 'cuda, cpu' if sides differ."""
-    there = (at for at in range(len(of.sides)) if of.measured.at[row, at])
-    return ", ".join(dict.fromkeys(str(of.sides[at].cases_by_id.at[of.id(row, at), "device"]) for at in there))
+            found["change"] = own["outcome"].astype(object).where(own["outcome"].notna(), None)
+        found |= {column: own["ratio"], f"{column}_low": own["low"], f"{column}_high": own["high"]}
+    return pd.DataFrame(found).add_suffix(f".{at}")
 
 
 def _status(of: Comparison, row: int) -> str:

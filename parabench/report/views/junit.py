@@ -1,8 +1,8 @@
 """A gate as JUnit XML, so that Jenkins, GitLab and others show each case as a test.
 
-The elements and attributes are those of the xUnit plugin's junit-10.xsd, which Jenkins reads and GitLab reads a part
-of. A test's time is the candidate's step time, so that a viewer's history of durations is the history of latencies;
-where that is unknown the test has no time, which is not 0.
+The elements and attributes follow junit-10.xsd of the xUnit plugin. Jenkins reads all of it, GitLab a part. A test's
+time is the candidate's step time, so a viewer's history of durations shows step times. If the step time is unknown, the
+test has no time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORBIDDEN = re.compile(
 
 
 def render(of: Answer) -> str:
-    """Return the XML document. An inconclusive gate fails no test: its property `verdict` and its output say so."""
+    """Return the XML document. If the gate is inconclusive, no test fails; see the property `verdict`."""
     cases, verdict = of.tables["cases"], gate.the_verdict(of)
     base, candidate = of.tables["sides"].to_dict("records")
     skipped = int(cases["outcome"].isin(_SKIPPED).sum())

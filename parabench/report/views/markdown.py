@@ -21,7 +21,7 @@ from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict
 from parabench.report.views.gate import COLUMNS, gate_rows
 
-# The characters of a comment's body at most, as GitHub says itself when one is longer.
+# The maximum number of characters in a comment; GitHub rejects longer ones with this number.
 LIMIT = 65_536
 # The longest text of a cell.
 CELL = 300
@@ -42,7 +42,7 @@ def text(value: object, most: int = CELL) -> str:
 
 
 def code(value: str) -> str:
-    """A block of code, whatever the text holds."""
+    """Return a block of code, also if the text contains fences."""
     longest = max((len(run) for run in re.findall("`+", value)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{value}\n{fence}\n\n"

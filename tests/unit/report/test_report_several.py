@@ -70,6 +70,16 @@ def test_two_sides_of_a_known_truth(stores):
     assert text.startswith("new is faster overall: a step takes 1.25 times as long on old as on new")
 
 
+def test_each_of_several_sides_has_a_sentence_against_the_first(stores):
+    _, _, text = told(stores["old"], stores["other"], stores["alike"], stores["new"])
+    starts = (
+        "new is faster than old overall",
+        "old and alike are not statistically",
+        "old is faster than other overall",
+    )
+    assert sorted(starts, key=text.index) == [*starts]
+
+
 def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     """Launches that agree within 0.5%, a session 4% slower: what the gate calls unclear in every case."""
     _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
