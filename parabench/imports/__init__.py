@@ -1,6 +1,6 @@
 """Read the recordings of others: the reader of each kind of file, and a folder of files.
 
-A reader is a function of a path that returns a list of `Recording`, or raises UsageError for a damaged file. Nothing
+A reader is a function of a path that returns a `Recording`, or raises UsageError for a damaged file. Nothing
 that is read is executed.
 """
 
@@ -65,12 +65,11 @@ _ARCHIVE = re.compile(r"\.(zip|tar|tgz|tar\.\w+)$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Folder:
-    """The content of a folder: its recordings, files of other kinds, and {damaged file: reason}, by the path below
-    it."""
+    """The content of a folder: its recordings, the number of files of other kinds, and {damaged file: reason}."""
 
     path: Path
     recordings: list[Recording]
-    others: list[str]
+    others: int
     damaged: dict[str, str]
 
 
@@ -83,33 +82,28 @@ def read_folder(path: Path) -> Folder:
 
     if not path.exists():
         raise UsageError(f"--from {path} does not exist; give the folder that the recordings are in")
-    found, others, damaged = [], [], {}
-    first: UsageError | None = None
+    found, others, errors = [], 0, dict[str, UsageError]()
     for file in [path] if path.is_file() else _files(path):
         name = file.name if file == path else str(file.relative_to(path))
         try:
-            kind = kind_of(file)
-            if kind is None:
-                others.append(name)
+            if (kind := kind_of(file)) is None:
+                others += 1
                 continue
-            recordings: list[Recording] = load(READERS, "reader", kind)(file)
+            recording: Recording = load(READERS, "reader", kind)(file)
         except UsageError as error:
-            first = first or error
-            damaged[name] = str(error).removeprefix(f"{file} cannot be read: ").removesuffix(f"; {REMEDY}")
+            errors[name] = error
             continue
-        for document, recording in enumerate(recordings):
-            recording.file = f"{name}, part {document + 1}" if document else name
-            found.append(recording)
-    if found:
-        return Folder(path, found, others, damaged)
-    if first is not None:
-        raise first
-    kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
-    raise UsageError(
-        f"--from {path} holds no recording among its {len(others)} files; it reads {kinds}"
-        if others
-        else f"--from {path} holds no file; it reads {kinds}"
-    )
+        recording.file = name
+        found.append(recording)
+    if not found:
+        kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
+        what = f"no recording among its {others} files" if others else "no file"
+        raise next(iter(errors.values()), UsageError(f"--from {path} holds {what}; it reads {kinds}"))
+    damaged = {
+        name: str(error).removeprefix(f"{path / name} cannot be read: ").removesuffix(f"; {REMEDY}")
+        for name, error in errors.items()
+    }
+    return Folder(path, found, others, damaged)
 
 
 def kind_of(path: Path) -> str | None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
@@ -20,9 +19,6 @@ from parabench.imports.recording import Recording, distinct, word
 
 # Times on one clock may be wrong by less.
 TOLERANCE_S = 1e-4
-# Ends of one call are together within this share of its time, or so many seconds.
-_TOGETHER, _TOGETHER_S = 0.05, 2e-5
-
 KIND = ["op", "ranks", "bytes", "dtype"]
 
 
@@ -48,27 +44,6 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
     steps = table.groupby([*KIND, "step"], dropna=False)
     even = steps["call"].transform("nunique") * steps["rank"].transform("nunique") == steps["call"].transform("size")
     return table[(own > 1) & (even | (table["step"] == -1))]
-
-
-def name_groups(calls: pd.DataFrame, sizes: set[int | None]) -> bool:
-    """Give calls of traces that name no groups the group of all ranks, if their ends show that it is theirs.
-
-    `sizes` are the world sizes in the traces. Returns whether it did.
-    """
-    ranks = tuple(sorted(set(calls["rank"])))
-    if calls["group_size"].notna().any() or len(ranks) < 2 or sizes != {len(ranks)}:
-        return False
-    mutual = calls["op"].isin(MUTUAL)
-    named = calls.assign(ranks=pd.Series([ranks] * len(calls), calls.index).where(mutual, None))
-    found = matched(named)
-    groups = found[found.groupby("call")["rank"].transform("size") == len(ranks)].groupby("call")
-    ends, longest = groups["end_s"], groups["end_s"].max() - groups["start_s"].min()
-    together = (ends.max() - ends.min()) <= np.maximum(_TOGETHER_S, _TOGETHER * longest)
-    if not len(together) or together.mean() < 0.9:
-        return False
-    calls["ranks"] = named["ranks"]
-    calls.loc[mutual, "group_size"] = len(ranks)
-    return True
 
 
 @dataclass(frozen=True)

@@ -47,41 +47,36 @@ _MESSAGE = re.compile(r"(?:send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter", "barrier")
 
 
-def read(path: Path) -> list[Recording]:
-    """Return the one recording in a dump. Raises UsageError if it is damaged, or holds more than plain values."""
+def read(path: Path) -> Recording:
+    """Return the content of a dump. Raises UsageError if it is damaged, or holds more than plain values."""
     numbered = number_in_name(path.name)
     rank = rank_in_name(path.name)
     rank = numbered[1] if rank is None and numbered else rank
     if rank is None:
-        raise stream.unreadable(
-            path,
-            "it is a flight recorder's dump, and only its name could have the rank: name it as torch does, such as "
-            "nccl_trace_rank_0",
-        )
+        why = "only the name of a flight recorder's dump has its rank: name it as torch does, such as nccl_trace_rank_0"
+        raise stream.unreadable(path, why)
     if literals.begins(stream.beginning(path, 4)):
-        dump = literals.read(path)
-        if isinstance(dump, list):
-            raise stream.unreadable(path, "it is a dump by a torch before 2.4, whose entries name no group")
-        entries = mapping(dump).get("entries")
+        dump = dict(mapping(literals.read(path)))
     else:
-        dump, entries = {}, []
-        for document, key, value in stream.members(path, "entries"):
-            if document:
-                raise stream.unreadable(path, "another dump follows the first one in it")
+        dump = {"entries": []}
+        for key, value in stream.members(path, "entries"):
             if key == "entries":
-                entries.append(value)
+                dump["entries"].append(value)
             else:
                 dump[key] = value
-    entries = list(map(mapping, entries if isinstance(entries, list) else []))
+    entries = dump.get("entries")
+    if not isinstance(entries, list):
+        raise stream.unreadable(path, "it has no list of entries, as dumps by a torch before 2.4")
+    entries = list(map(mapping, entries))
     made = [time for each in entries if (time := whole(each.get("time_created_ns"), LATEST_NS))]
     found = Recording(file=path.name, kind=NAME, rank=rank, zero_ns=min(made, default=0))
     try:
-        found.calls = table_of(_calls(found, entries, mapping(mapping(dump).get("pg_config"))))
+        found.calls = table_of(_calls(found, entries, mapping(dump.get("pg_config"))))
     except ValueError as error:
         raise stream.unreadable(path, error) from error
     found.device = "cuda" if found.backend == "nccl" else None
     found.from_start = any(whole(each.get("record_id")) == 0 for each in entries)
-    return [found]
+    return found
 
 
 def _label(name: object, description: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
-
-import pandas as pd
+from typing import Any
 
 from parabench.analysis import format
 from parabench.errors import UsageError
@@ -22,23 +19,16 @@ from parabench.imports.joined import MOST_NAMED, ranks_text
 from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store.record import (
-    CollectiveSample,
-    Failure,
-    Finding,
-    Launch,
-    Phase,
-    Sample,
-    Span,
-    Status,
-    utc_now,
-)
+from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
 from parabench.store.results import Results, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
 QUESTION = "What do these recordings show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
+_WHOLE = (
+    "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
+)
 
 
 @contextmanager
@@ -49,10 +39,10 @@ def fresh_store(path: Path) -> Iterator[Path]:
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
         results = load(path)
-        logs = set(results.of_kind(CollectiveCase.kind))
         own = set(results.of_kind(RecordedCase.kind))
-        listed = zip(results.listed["id"], results.listed["suite"], strict=True)
-        if any(at not in own and (suite != nccl_tests.NAME or at not in logs) for at, suite in listed):
+        logs = set(results.listed.loc[results.listed["suite"] == nccl_tests.NAME, "id"])
+        own |= logs & set(results.of_kind(CollectiveCase.kind))
+        if not own.issuperset(results.listed["id"]):
             raise UsageError(f"{path} holds sessions that no recording is of; give -o another name")
     with ExitStack() as stack:
         try:
@@ -64,63 +54,38 @@ def fresh_store(path: Path) -> Iterator[Path]:
 
 
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
-    """Write a folder's recordings to the store at `path` as finished sessions: logs of nccl-tests as one, and
-    everything else as another. The page shows the last one.
+    """Write a folder's recordings to the results database at `path` as finished sessions: logs of nccl-tests as one,
+    and everything else as another. The page shows the last one.
 
     Raises UsageError if they are not of one training run, or no log can be used.
     """
     logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
     others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
-    parts: list[tuple[str, str, dict[str, Any], list[Launch]]] = []
+    parts: list[tuple[str, list[Recording], dict[str, Any], list[Launch]]] = []
     if others:
         launch = launch_of(replace(folder, recordings=others))
-        parts.append((SUITE, QUESTION, {"kind": RecordedCase.kind}, [launch]))
+        parts.append((SUITE, others, {"question": QUESTION, "plan": {"kind": RecordedCase.kind}}, [launch]))
     if logs:
-        launches, timing = _of_logs(replace(folder, recordings=logs))
-        protocol = {"mode": timing, "launches": 1}
-        part = (nccl_tests.NAME, LOGS_QUESTION, {"kind": CollectiveCase.kind, "protocol": protocol}, launches)
+        left_out = dict(folder.damaged)
+        launches, timing = nccl_tests.launches_of(logs, left_out)
+        launches[0].findings += _left_out(logs, left_out, None)
+        plan = {"kind": CollectiveCase.kind, "protocol": {"mode": timing, "launches": 1}}
+        parts.append((nccl_tests.NAME, logs, {"question": LOGS_QUESTION, "plan": plan}, launches))
         # Messages of NCCL alone are not worth the page.
-        parts.insert(0 if any(one.kind != nccl.DEBUG for one in others) else 1, part)
+        if any(one.kind != nccl.DEBUG for one in others):
+            parts.reverse()
     if len(parts) == 2:
-        what = "Logs of nccl-tests" if parts[0][0] == nccl_tests.NAME else "NCCL's debug logs"
-        parts[1][3][0].findings += [
-            _leaving_out(f"{what} are session 1 of the page's store: `parabench report STORE@1` shows them.", None)
-        ]
+        what = "Logs of nccl-tests" if parts[0][1] is logs else "NCCL's debug logs"
+        message = f"{what} are session 1 of the page's store: `parabench report STORE@1` shows them."
+        parts[1][3][0].findings.append(_leaving_out(message, None))
     with Store.open_or_create(path) as store:
-        for suite, question, plan, launches in parts:
-            cases = [launch.case.to_dict() for launch in launches]
-            session = store.begin_session(
-                label=None,
-                suite=suite,
-                argv=argv,
-                seed=0,
-                environment=_environment(logs if suite == nccl_tests.NAME else others),
-                question=question,
-                plan=plan | {"cases": cases, "blocks": 1},
-            )
+        for suite, recordings, row, launches in parts:
+            row["plan"] |= {"cases": [launch.case.to_dict() for launch in launches], "blocks": 1}
+            environment = _environment(recordings)
+            session = store.begin_session(label=None, suite=suite, argv=argv, seed=0, environment=environment, **row)
             for launch in launches:
                 store.append(session, launch)
             store.finish_session(session)
-
-
-def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
-    """Return the tests of logs as launches, and how all of them were timed. Raises UsageError if none can be used."""
-    left_out: dict[str, str] = dict(folder.damaged)
-    found = [each for one in folder.recordings for each in nccl_tests.launches(one, left_out)]
-    if not found:
-        file, reason = next(iter(left_out.items()))
-        raise UsageError(f"{file} cannot be used: {reason}")
-    ((timing, _),) = Counter(each for _, each in found).most_common(1)
-    launches = [launch for launch, each in found if each == timing]
-    for launch, each in found:
-        if each != timing:
-            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
-    _name_by_folder(launches)
-    launches[0].findings += _left_out(folder.recordings, left_out, None)
-    versions = {launch.facts["log"]["version"] for launch in launches}
-    if len(versions) == 1 and None not in versions:
-        launches[0].facts["nccl_version"] = versions.pop()
-    return launches, timing
 
 
 @contextmanager
@@ -149,9 +114,7 @@ def launch_of(folder: Folder) -> Launch:
     for one in found:
         if one.kind == kineto.NAME and one.rank is None:
             left_out[one.file] = "neither the trace nor its name tells its rank; name it as in rank0.json"
-    calls, dumped = table_together(traces), table_together(dumps)
-    named = clocks.name_groups(calls, {one.world_size for one in traces})
-    matched = clocks.matched(calls)
+    matched = clocks.matched(table_together(traces))
     clock = clocks.compare(traces, matched)
     for one in traces:
         one.move(-(clock.ahead_s or {}).get(one.rank or 0, 0.0))
@@ -162,31 +125,50 @@ def launch_of(folder: Folder) -> Launch:
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    story = joined.story(dumps, dumped, case.id)
-    launch = _launch(case, [*traces, *dumps], calls[["ranks", "group_size"]])
-    launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
+    story = joined.story(dumps, table_together(dumps), case.id)
+    launch = Launch(case=case, status=Status.OK, started_utc=utc_now(), wall_s=0.0)
+    _fill(launch, [one for one in (*traces, *dumps) if one.steps or len(one.calls)])
+    launch.findings = [*story.findings, *_limits(traces, dumps, clock, case), *_left_out(found, left_out, case.id)]
     if story.hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
-    launch.facts = _facts(folder, found, dumps, story)
-    launch.facts["recorded"] |= {
+    launch.facts["recorded"] = {
+        "files": [
+            {"file": line(one.file), "kind": one.kind, "rank": one.rank, "host": one.host, "steps": len(one.steps),
+             "calls": int(one.calls["phase"].notna().sum()), "whole": one.whole}
+            for one in found
+        ],
+        "not_read": folder.others,
+        "alone": any(one.alone for one in traces),
+        "size_known": any(one.world_size is not None for one in found if one.kind == kineto.NAME),
+        "dumps": len(dumps),
+        "waits": story.waits,
+        "last_calls": story.last_calls,
+        "kernels": [
+            {"rank": one.rank, "name": name, "steps_s": seconds}
+            for one in traces
+            for name, seconds in one.kernels.items()
+        ],
         "late": clocks.lateness(matched, clock.one),
-        "groups_inferred": named,
         "one_clock": clock.one,
         "clocks": clock.ahead_s is not None,
-    }
+    }  # fmt: skip
+    if logs := [one.log for one in found if one.log]:
+        launch.facts["nccl"] = logs
+    if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
+        launch.facts["nccl_inspector"] = inspected
     return launch
 
 
-def _launch(case: RecordedCase, placed: Sequence[Recording], groups: pd.DataFrame) -> Launch:
-    """Return a launch with the rows of traces and dumps on one clock; `groups` are those of the traces' calls."""
-    known = [one for one in placed if one.steps or len(one.calls)]
-    zero_ns = min((one.zero_ns for one in known), default=0)
-    calls: Any = table_together(placed)
-    calls.loc[groups.index, groups.columns] = groups
-    began = datetime.fromtimestamp(zero_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    launch = Launch(case=case, status=Status.OK, started_utc=began if known else utc_now(), wall_s=0.0)
+def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
+    """Add the rows of traces and dumps to a launch, on one clock that starts with the first of them."""
+    if not recordings:
+        return
+    zero_ns = min(one.zero_ns for one in recordings)
+    began = datetime.fromtimestamp(zero_ns / 1e9, UTC)
+    launch.started_utc = began.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    calls: Any = table_together(recordings)
     launch.wall_s = max([0.0, *calls["made_s"].dropna()])
-    for one in known:
+    for one in recordings:
         rank, later = one.rank or 0, (one.zero_ns - zero_ns) / 1e9
         for step, (begin, end) in one.steps.items():
             launch.samples.append(Sample(rank, step, Phase.MEASURE, "step_s", end - begin))
@@ -201,20 +183,6 @@ def _launch(case: RecordedCase, placed: Sequence[Recording], groups: pd.DataFram
         )
         for one in rows.itertuples()
     ]  # fmt: skip
-    return launch
-
-
-def _name_by_folder(launches: Sequence[Launch]) -> None:
-    """Name tests by their folder instead of their file, in folders below the given one without two tests of a kind."""
-    cases = [cast(CollectiveCase, launch.case) for launch in launches]
-    kinds = [(os.path.dirname(each.source), *(getattr(each, name) for name in _KIND)) for each in cases]
-    twice = {folder for (folder, *_), count in Counter(kinds).items() if count > 1}
-    for launch, case, (folder, *_) in zip(launches, cases, kinds, strict=True):
-        if folder and folder not in twice:
-            launch.case = case.replace(source=folder)
-
-
-_KIND = ("op", "algorithm", "world_size", "nodes", "dtype", "redop", "device", "backend")
 
 
 def _place(traces: Sequence[Recording]) -> None:
@@ -280,35 +248,22 @@ def _world_size(found: Sequence[Recording]) -> int:
     return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
 
 
-def _findings(
-    found: Sequence[Recording],
-    traces: Sequence[Recording],
-    dumps: Sequence[Recording],
-    files_left_out: Mapping[str, str],
-    clock: clocks.Clocks,
-    case: RecordedCase,
+def _limits(
+    traces: Sequence[Recording], dumps: Sequence[Recording], clock: clocks.Clocks, case: RecordedCase
 ) -> Iterator[Finding]:
-    """Yield what limits the numbers: clocks, missing ranks, the profiler, and what is left out, with the reason."""
+    """Yield what limits the numbers: clocks, missing ranks and the profiler."""
     if clock.text:
         advice = "Compare lengths of different ranks, which need one clock each, rather than times."
-        yield Finding(code="recording_clocks", message=clock.text, advice=advice, case_id=case.id)
+        yield Finding("recording_clocks", clock.text, advice, case.id)
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
         missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
-            yield Finding(
-                code="recording_ranks",
-                message=f"There is no {what} of {ranks_text(missing)} of {case.world_size}: of those nothing is known.",
-                advice="Have every rank write one into the same folder.",
-                case_id=case.id,
-            )
+            text = f"There is no {what} of {ranks_text(missing)} of {case.world_size}: of those nothing is known."
+            yield Finding("recording_ranks", text, "Have every rank write one into the same folder.", case.id)
     if any(one.steps for one in traces):
-        yield Finding(
-            code="recording_profiled",
-            message="The steps were timed while torch.profiler recorded them, which makes them longer.",
-            advice="Read shares rather than times from them; parabench run times steps with no instrument switched on.",
-            case_id=case.id,
-        )
-    yield from _left_out(found, files_left_out, case.id)
+        text = "The steps were timed while torch.profiler recorded them, which makes them longer."
+        advice = "Read shares rather than times from them; parabench run times steps with no instrument switched on."
+        yield Finding("recording_profiled", text, advice, case.id)
 
 
 def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
@@ -321,58 +276,18 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
             files.setdefault(reason, []).append(one.file)
     for file, reason in files_left_out.items():
         files.setdefault(reason, []).append(file)
-    told = [f"{format.count(count, 'call')} {reason}." for reason, count in counts.items()]
-    told += [f"{format.listed(map(line, names), MOST_NAMED)}: {reason}." for reason, names in files.items()]
-    for message in told:
-        yield _leaving_out(message, case_id)
+    for reason, count in counts.items():
+        yield _leaving_out(f"{format.count(count, 'call')} {reason}.", case_id)
+    for reason, names in files.items():
+        yield _leaving_out(f"{format.listed(map(line, names), MOST_NAMED)}: {reason}.", case_id)
 
 
 def _leaving_out(message: str, case_id: str | None) -> Finding:
-    advice = "Take what is left out as unknown, not as nothing."
-    return Finding(code="recording_left_out", message=message, advice=advice, case_id=case_id)
-
-
-_WHOLE = (
-    "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
-)
-
-
-def _facts(
-    folder: Folder, found: Sequence[Recording], dumps: Sequence[Recording], story: joined.Story
-) -> dict[str, Any]:
-    files = [
-        {"file": line(one.file), "kind": one.kind, "rank": one.rank, "host": one.host, "steps": len(one.steps),
-         "calls": int(one.calls["phase"].notna().sum()), "whole": one.whole}
-        for one in found
-    ]  # fmt: skip
-    traces = [one for one in found if one.kind == kineto.NAME]
-    facts: dict[str, Any] = {
-        "recorded": {
-            "files": files,
-            "not_read": len(folder.others),
-            "alone": any(one.alone for one in traces),
-            "size_known": any(one.world_size is not None for one in traces),
-            "dumps": len(dumps),
-            "waits": story.waits,
-            "last_calls": story.last_calls,
-            "kernels": [
-                {"rank": one.rank, "name": name, "steps_s": seconds}
-                for one in traces
-                if one.rank is not None
-                for name, seconds in one.kernels.items()
-            ],
-        }
-    }
-    if logs := [one.log for one in found if one.log]:
-        facts["nccl"] = logs
-    if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
-        facts["nccl_inspector"] = inspected
-    return facts
+    return Finding("recording_left_out", message, "Take what is left out as unknown, not as nothing.", case_id)
 
 
 def _environment(found: Sequence[Recording]) -> dict[str, Any]:
     hosts = distinct(one.host for one in found)
-    gpus = next((one.gpus for one in found if one.gpus), [])
     known: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
-    unknown = "no recording tells it"
-    return known | {"gpus": gpus, "unknown_versions": {"torch": unknown, "python": unknown}}
+    unknown = dict.fromkeys(("torch", "python"), "no recording tells it")
+    return known | {"gpus": next((one.gpus for one in found if one.gpus), []), "unknown_versions": unknown}

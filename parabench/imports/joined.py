@@ -9,10 +9,10 @@ was never entered.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -31,41 +31,7 @@ _HANG_ADVICE = (
 _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
 
 
-@dataclass(frozen=True)
-class Group:
-    """The calls of one group: `first` has one row for each number, `held` and `over` are tables of numbers by ranks:
-    whether the rank's dump holds the call, and whether the rank is known to have finished it.
-
-    `absent` is {rank: reason} for ranks that may have calls without a dump of them. `members` is None if the dumps do
-    not list the group's ranks.
-    """
-
-    name: str
-    members: tuple[int, ...] | None
-    # DataFrames; the labels of their rows and columns are numbers, which pandas' types do not express.
-    rows: Any
-    first: Any
-    held: Any
-    over: Any
-    absent: dict[int, str]
-
-    @property
-    def last(self) -> dict[int, int]:
-        """Return the number of each rank's last call, 0 if it has none."""
-        return {rank: int(max(own.index[own], default=0)) for rank, own in self.held.items()}
-
-    @property
-    def active(self) -> Any:
-        return self.held & ~self.over
-
-    @property
-    def first_open(self) -> dict[int, int]:
-        """Return the number of the first call that is not finished of each rank that has one."""
-        return {rank: int(own.idxmax()) for rank, own in self.active.items() if own.any()}
-
-
-@dataclass(frozen=True)
-class Story:
+class Story(NamedTuple):
     """What the dumps show together: `hang` is the message of the first call that a rank did not enter; `waits` are
     sentences about ranks that others wait for, and groups for which that is unknown; `last_calls` are rows of a table.
     """
@@ -76,22 +42,49 @@ class Story:
     last_calls: list[dict[str, Any]]
 
 
-def groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> Iterator[Group]:
+@dataclass(frozen=True)
+class _Group:
+    """The calls of one group: `first` has one row for each number; `held` and `over` are tables of numbers by ranks:
+    whether the rank's dump holds the call, and whether the rank is known to have finished it.
+
+    `last` has the number of each rank's last call, 0 if it has none, and `opened` of its first call that is not
+    finished. `absent` is {rank: reason} for ranks that may have calls without a dump of them.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    # DataFrames; the labels of their rows and columns are numbers, which pandas' types do not express.
+    rows: Any
+    first: Any
+    held: Any
+    over: Any
+    absent: dict[int, str]
+    last: dict[int, int]
+    opened: dict[int, int]
+
+
+class _Note(NamedTuple):
+    """A call that some ranks wait in, with the ranks `behind`, for which the others are `waiting`."""
+
+    made_s: float
+    text: str
+    short: str
+    behind: Sequence[int] = ()
+    waiting: Sequence[int] = ()
+
+
+def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> Iterator[_Group]:
     """Yield the groups that have calls, in their order. `active`: the dumps hold only calls that are not finished."""
     there = {dump.rank: dump for dump in dumps}
-    entries = calls[~calls["message"].astype(bool)]
-    entries = entries.assign(number=entries["number"].astype(int))
+    entries: Any = calls[~calls["message"].astype(bool)]
     known = entries["ranks"].map(lambda ranks: ranks or ())
-    grouped: Any = entries.groupby(["group", known], sort=False)
-    for (name, members), rows in grouped:
+    for (name, members), rows in entries.astype({"number": int}).groupby(["group", known], sort=False):
         absent, ranks = {}, [*dict.fromkeys(rows["rank"])]
-        for rank in members:
+        for rank in sorted(set(members) - set(ranks)):
             own = there.get(rank)
             if own is None:
                 absent[rank] = "it has no dump"
-            elif rank in ranks:
-                continue
-            elif (name, members) not in own.groups.items():
+            elif own.groups.get(name) != members:
                 absent[rank] = "its dump does not list the group"
             elif not own.from_start and not active:
                 absent[rank] = "its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE"
@@ -103,101 +96,14 @@ def groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> Ite
         if rows.empty:
             continue
         state = rows.pivot(index="number", columns="rank", values="finished").reindex(columns=ranks).sort_index()
-        held = state.notna()
-        over = state.eq(True)
+        held, over = state.notna(), state.eq(True)
         if active:  # a rank has finished the calls before its first active one
             over |= (held.cumsum() == 0) & held.any()
+        is_open = held & ~over
+        last = {rank: int(max(own.index[own], default=0)) for rank, own in held.items()}
+        opened = {rank: int(own.idxmax()) for rank, own in is_open.items() if own.any()}
         first = rows.drop_duplicates("number", keep="last").set_index("number")
-        yield Group(str(name), members or None, rows, first, held, over, absent)
-
-
-class _Note(NamedTuple):
-    """A note about one group. `behind` are the ranks that did not enter, or did not finish, a call of others."""
-
-    kind: Literal["unfinished", "not entered", "stuck", "mismatch", "unknown"]
-    made_s: float
-    group: str
-    text: str
-    behind: Sequence[int] = ()
-    waiting: Sequence[int] = ()
-    short: str = ""
-
-
-def _notes(group: Group, active: bool) -> Iterator[_Note]:
-    """Yield the notes about a group: at most one of `not entered`, `stuck` and `unknown`."""
-
-    def note(kind: Any, number: int, text: str, **more: Any) -> _Note:
-        made = group.first.loc[number, "made_s"]
-        short = f"call {number} of group {group.name}"
-        return _Note(kind, made if format.known(made) else 0.0, group.name, text, **{"short": short} | more)
-
-    def call(number: int) -> str:
-        where = group.first.loc[number, "where"]
-        return (
-            f"Call {number} of group {group.name}, {group.first.loc[number, 'must_match']}"
-            f"{f', called at {where}' * bool(where)},"
-        )
-
-    last, opened = group.last, group.first_open
-    for rank, number in opened.items():
-        if group.first.loc[number, "op"] in MUTUAL and group.over.loc[number].any():
-            yield note("unfinished", number, "", behind=[rank])
-    kinds = group.rows.groupby("number")["must_match"].nunique() > 1
-    if kinds.any():
-        number = int(kinds.idxmax())
-        rows = group.rows[group.rows["number"] == number].sort_values("rank").groupby("must_match", sort=False)
-        told = "; ".join(f"{ranks_text(own['rank'])} called {what}" for what, own in rows)
-        yield note("mismatch", number, f"Call {number} of group {group.name} is not the same on its ranks: {told}.")
-    number, behind = _not_entered(group, active)
-    if behind:
-        entered = sorted(rank for rank, held in group.held.loc[number].items() if held)
-        most = max(last[rank] for rank in behind)
-        dumps = "whose dumps hold" if len(behind) > 1 else "whose dump holds"
-        own = f"whose last call of the group was {f'its call {most}' if most else 'none'}"
-        yield note(
-            "not entered",
-            number,
-            f"{call(number)} was entered by {ranks_text(entered)} and not by {ranks_text(behind)}, "
-            f"{own if most or number == 1 else f'{dumps} no call of the group'}; it was not over when the dumps were "
-            "written.",
-            behind=behind,
-            waiting=entered,
-            short=f"call {number} of group {group.name}, {group.first.loc[number, 'must_match']}, "
-            f"by {ranks_text(behind)}",
-        )
-    elif not kinds.any():
-        number = max(opened.values(), default=0)
-        if not group.absent and group.members and len(opened) == len(last) and group.active.loc[number].all():
-            yield note("stuck", number, f"{call(number)} was entered by all {len(last)} ranks and finished on none.")
-        elif reason := _why_unknown(group):
-            yield _Note("unknown", 0.0, group.name, reason)
-
-
-def _not_entered(group: Group, active: bool) -> tuple[int, list[int]]:
-    """Return the first call that some ranks did not enter and none finished, and these ranks."""
-    mutual = group.first["op"].isin(MUTUAL)
-    # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
-    idle = [rank for rank, most in group.last.items() if active and not most]
-    last = {rank: most for rank, most in group.last.items() if rank not in idle}
-    later = group.first.index[(group.first.index > min(last.values(), default=0)) | (mutual & bool(idle))]
-    number = int(min(later, default=0))
-    # If a rank has finished it, all ranks had entered it, and one dump is older than the others.
-    if not number or group.over.loc[number].any():
-        return 0, []
-    return number, sorted([rank for rank, most in last.items() if most < number] + idle * bool(mutual[number]))
-
-
-def _why_unknown(group: Group) -> str:
-    """Return the reason why it is unknown whether ranks of a group wait for each other; empty if none does."""
-    if group.absent:
-        reason = next(iter(group.absent.values()))
-        return f"{ranks_text(rank for rank, each in group.absent.items() if each == reason)}: {reason}"
-    if group.members is None:
-        return "the dumps do not list its ranks"
-    last = {rank: most for rank, most in group.last.items() if most}
-    if len(set(last.values())) == 1 and all(group.over.loc[most, rank] for rank, most in last.items()):
-        return ""
-    return "a rank has finished a call that another has not, so their dumps may be of different times"
+        yield _Group(str(name), members, rows, first, held, over, absent, last, opened)
 
 
 def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Story:
@@ -206,12 +112,16 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
     A rank is a cause if others wait for it and it waits for none, or if its device has not finished what others have.
     """
     active = len(calls) > 0 and not calls["finished"].any()
-    every = list(groups(dumps, calls, active))
-    notes = sorted((note for group in every for note in _notes(group, active)), key=lambda note: note.made_s)
-    unfinished, missing, stuck, mismatches, unknown = (
-        [note for note in notes if note.kind == kind]
-        for kind in ("unfinished", "not entered", "stuck", "mismatch", "unknown")
-    )
+    every = list(_groups(dumps, calls, active))
+    notes: dict[str, list[_Note]] = {kind: [] for kind in ("missing", "stuck", "mismatch", "unfinished")}
+    unknown = defaultdict[str, list[str]](list)
+    for group in every:
+        for kind, note in _notes(group, active):
+            if kind in notes:
+                notes[kind].append(note)
+            else:
+                unknown[note.text].append(group.name)
+    missing, stuck, mismatches, unfinished = (sorted(each, key=lambda note: note.made_s) for each in notes.values())
     first = {note.behind[0]: note.short for note in reversed(unfinished)}
     causes, waits = _causes(missing, set(first), calls)
     hangs = []
@@ -225,49 +135,114 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
     if missing:
         hangs.append(f"{missing[0].text}{causes}")
     if missing[1:]:
-        hangs.append(
-            f"Later calls were not entered, either: {format.listed([n.short for n in missing[1:]], MOST_NAMED)}."
-        )
+        hangs.append(f"Later calls were not entered, either: {_listed(missing[1:])}.")
     if stuck:
-        others = [note.group for note in stuck[1:]]
-        hangs.append(stuck[0].text + (f" It is the same in {_groups_text(others)}." if others else ""))
+        hangs.append(stuck[0].text + (f" The same is true for {_listed(stuck[1:])}." if stuck[1:] else ""))
     hangs += _messages(calls[calls["message"].astype(bool)], {dump.rank for dump in dumps})
-    for reason in dict.fromkeys(note.text for note in unknown):
-        names = _groups_text([note.group for note in unknown if note.text == reason])
-        waits.append(f"Whether ranks wait for each other in {names} is unknown: {reason}.")
+    for reason, names in unknown.items():
+        groups = f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
+        waits.append(f"Whether ranks wait for each other in {groups} is unknown: {reason}.")
     findings = [Finding(RECORDING_HANG, text, _HANG_ADVICE, case_id) for text in hangs]
     findings += [Finding("recording_mismatch", note.text, _MISMATCH_ADVICE, case_id) for note in mismatches]
-    return Story(findings, hangs[0] if missing else None, waits, last_calls(every))
+    return Story(findings, f"{missing[0].text}{causes}" if missing else None, waits, _last_calls(every))
+
+
+def _listed(notes: Sequence[_Note]) -> str:
+    return format.listed([note.short for note in notes], MOST_NAMED)
+
+
+def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
+    """Yield (kind, note) about a group, at most one of `missing`, `stuck` and `unknown`."""
+
+    def note(number: int, text: str, short: str = "", **ranks: Sequence[int]) -> _Note:
+        made = group.first.loc[number, "made_s"]
+        short = f"call {number} of group {group.name}{short}"
+        return _Note(made if format.known(made) else 0.0, text, short, **ranks)
+
+    def call(number: int) -> str:
+        where = group.first.loc[number, "where"]
+        called = f", called at {where}" if where else ""
+        return f"Call {number} of group {group.name}, {group.first.loc[number, 'must_match']}{called},"
+
+    for rank, number in group.opened.items():
+        if group.first.loc[number, "op"] in MUTUAL and group.over.loc[number].any():
+            yield "unfinished", note(number, "", behind=[rank])
+    kinds = group.rows.groupby("number")["must_match"].nunique() > 1
+    if kinds.any():
+        number = int(kinds.idxmax())
+        rows = group.rows[group.rows["number"] == number].sort_values("rank").groupby("must_match", sort=False)
+        told = "; ".join(f"{ranks_text(own['rank'])} called {what}" for what, own in rows)
+        text = f"Call {number} of group {group.name} is not the same on its ranks: {told}."
+        yield "mismatch", note(number, text)
+    number, behind = _not_entered(group, active)
+    if behind:
+        entered = sorted(rank for rank, held in group.held.loc[number].items() if held)
+        most = max(group.last[rank] for rank in behind)
+        own = f"whose last call of the group was its call {most}" if most else "whose dump holds no call of the group"
+        text = (
+            f"{call(number)} was entered by {ranks_text(entered)} and not by {ranks_text(behind)}, {own}; it was not "
+            "over when the dumps were written."
+        )
+        short = f", {group.first.loc[number, 'must_match']}, by {ranks_text(behind)}"
+        yield "missing", note(number, text, short, behind=behind, waiting=entered)
+    elif not kinds.any():
+        number = max(group.opened.values(), default=0)
+        if not group.absent and group.members and [*group.opened.values()] == [number] * len(group.last):
+            yield (
+                "stuck",
+                note(number, f"{call(number)} was entered by all {len(group.last)} ranks and finished on none."),
+            )
+        elif reason := _why_unknown(group):
+            yield "unknown", _Note(0.0, reason, "")
+
+
+def _not_entered(group: _Group, active: bool) -> tuple[int, list[int]]:
+    """Return the first call that some ranks did not enter and none finished, and these ranks."""
+    mutual = group.first["op"].isin(MUTUAL)
+    # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
+    idle = [rank for rank, most in group.last.items() if active and not most]
+    last = {rank: most for rank, most in group.last.items() if rank not in idle}
+    later = group.first.index[(group.first.index > min(last.values(), default=0)) | (mutual & bool(idle))]
+    number = int(min(later, default=0))
+    # If a rank has finished it, all ranks had entered it, and one dump is older than the others.
+    if not number or group.over.loc[number].any():
+        return 0, []
+    return number, sorted([rank for rank, most in last.items() if most < number] + idle * bool(mutual[number]))
+
+
+def _why_unknown(group: _Group) -> str:
+    """Return the reason why it is unknown whether ranks of a group wait for each other; empty if none does."""
+    if group.absent:
+        reason = next(iter(group.absent.values()))
+        return f"{ranks_text(rank for rank, each in group.absent.items() if each == reason)}: {reason}"
+    if not group.members:
+        return "the dumps do not list its ranks"
+    last = {rank: most for rank, most in group.last.items() if most}
+    if len(set(last.values())) == 1 and all(group.over.loc[most, rank] for rank, most in last.items()):
+        return ""
+    return "a rank has finished a call that another has not, so their dumps may be of different times"
 
 
 def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame) -> tuple[str, list[str]]:
     """Return sentences about what the ranks that others wait for did last, and about how often others wait for them."""
     behind_in = Counter(rank for note in missing for rank in note.behind)
     free = sorted(behind_in.keys() - {rank for note in missing for rank in note.waiting} - unfinished)
-    told = []
-    for rank in free[:MOST_NAMED]:
-        own: Any = calls[(calls["rank"] == rank) & ~calls["message"].astype(bool)]
-        if own.empty:
-            told.append(f"rank {rank} has none in its dump")
-        elif own["made_s"].notna().any():
-            last = own.loc[own["made_s"].idxmax()]
-            where = f", at {last['where']}" if last["where"] else ""
-            state = "finished" if last["finished"] else "not finished"
-            told.append(f"rank {rank} called {last['must_match']} of group {last['group']}{where} ({state})")
-    causes = f" Last calls in any group: {'; '.join(told)}." if told else ""
+    own: Any = calls[calls["rank"].isin(free[:MOST_NAMED]) & ~calls["message"].astype(bool) & calls["made_s"].notna()]
+    told = [
+        f"rank {call['rank']} called {call['must_match']} of group {call['group']}"
+        f"{', at ' + call['where'] if call['where'] else ''} ({'' if call['finished'] else 'not '}finished)"
+        for call in own.sort_values("made_s").groupby("rank").tail(1).sort_values("rank").to_dict("records")
+    ]
     waits = []
     if max(behind_in.values(), default=1) > 1:
-        counts = sorted(set(behind_in.values()), reverse=True)
-        ranks = [ranks_text(rank for rank, each in behind_in.items() if each == count) for count in counts]
-        who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
+        ranks_of = {count: [rank for rank in behind_in if behind_in[rank] == count] for count in behind_in.values()}
+        who = (
+            f"{ranks_text(ranks)} in {format.count(n, 'group')}" for n, ranks in sorted(ranks_of.items(), reverse=True)
+        )
         waits.append(f"Others wait for {', '.join(who)}.")
     if behind_in and not free and not unfinished:
         waits.append(f"{ranks_text(behind_in).capitalize()} wait for each other: none of them entered all calls.")
-    return causes, waits
-
-
-def _groups_text(names: Sequence[str]) -> str:
-    return f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
+    return f" Last calls in any group: {'; '.join(told)}." if told else "", waits
 
 
 def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]:
@@ -287,28 +262,23 @@ def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]
             lacks = len(pending.get((peer, other, rank), ())) < len(own)
             what += f" {'to' if op == 'send' else 'from'} rank {peer}"
             reason = f", which has no unfinished {other} for it" * lacks if peer in there else ", whose dump is missing"
-        text = f"{what} (call {first['number']} of group {first['group']}){reason}"
-        told.append((not lacks, first["made_s"], text))
+        told.append((not lacks, first["made_s"], f"{what} (call {first['number']} of group {first['group']}){reason}"))
     if told:
         texts = [text for _, _, text in sorted(told)]
         yield f"Messages were not finished when the dumps were written: {format.listed(texts, MOST_NAMED)}."
 
 
-def last_calls(every: Iterable[Group]) -> list[dict[str, Any]]:
+def _last_calls(every: Iterable[_Group]) -> list[dict[str, Any]]:
     """Return the last calls of each group with the ranks whose last call each is: groups in which ranks differ first,
     then those with unfinished calls."""
     found = []
     for group in every:
-        calls = group.rows.set_index(["rank", "number"])
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for rank, number in group.last.items():
-            own = calls.loc[(rank, number)] if number else {"op": "none", "state": "", "finished": True}
-            alike.setdefault((number, own["op"], own["state"], bool(own["finished"])), []).append(rank)
-        names = ("number", "op", "state", "finished")
-        found.append([
-            {"group": group.name, "ranks": ranks_text(ranks)} | dict(zip(names, key, strict=True))
-            for key, ranks in sorted(alike.items())
-        ])  # fmt: skip
+        last = group.rows.sort_values("number").drop_duplicates("rank", keep="last").set_index("rank")
+        last = last.reindex(group.last)[["number", "op", "state", "finished"]]
+        none = {"number": 0, "op": "none", "state": "", "finished": True}
+        last = last.astype(object).where(last["number"].notna(), pd.Series(none), axis=1)
+        alike = last.reset_index().groupby(list(none))["rank"].agg(ranks_text).reset_index(name="ranks")
+        found.append(alike.assign(group=group.name).to_dict("records"))
     found.sort(key=lambda rows: (len(rows) < 2, all(row["finished"] for row in rows)))
     return [row for rows in found for row in rows]
 

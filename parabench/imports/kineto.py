@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parabench.errors import UsageError
 from parabench.imports import stream
 from parabench.imports.intervals import Pairs, bridged, union, within, without
 from parabench.imports.recording import (
@@ -195,31 +194,26 @@ def microseconds(value: object) -> float | None:
     return number if abs(number) <= LATEST_NS / 1e3 else None
 
 
-def read(path: Path) -> list[Recording]:
-    """Return the recordings in a trace file, one for each JSON document. Raises UsageError if it is damaged."""
-    traces: list[tuple[_Trace, dict[str, Any]]] = [(_Trace(), {})]
+def read(path: Path) -> Recording:
+    """Return the content of a trace file. Raises UsageError if it is damaged."""
+    trace, head = _Trace(), dict[str, Any]()
+    for key, value in stream.members(path, "traceEvents"):
+        if key == "traceEvents":
+            trace.take(value)
+        else:
+            head[key] = value
+    if "zero_s" in mapping(head.get("otherData")):
+        why = (
+            "`parabench export --trace` wrote it; give `parabench report` the results database or folder that it shows"
+        )
+        raise stream.unreadable(path, why)
     try:
-        for document, key, value in stream.members(path, "traceEvents"):
-            if document == len(traces):
-                traces.append((_Trace(), {}))
-            trace, head = traces[document]
-            if key == "traceEvents":
-                trace.take(value)
-            else:
-                head[key] = value
-        if any("zero_s" in mapping(head.get("otherData")) for _, head in traces):
-            raise ValueError(
-                "`parabench export --trace` wrote it; give `parabench report` the store or the folder that it shows"
-            )
-        return [_recording(path, trace, head, alone=len(traces) == 1) for trace, head in traces]
-    except UsageError:
-        raise
+        return _recording(path, trace, head)
     except (ValueError, OverflowError) as error:
         raise stream.unreadable(path, error) from error
 
 
-def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) -> Recording:
-    """Return one document's recording. If it is not `alone` in its file, the file's name has no rank for it."""
+def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
     told = mapping(head.get("distributedInfo"))
     size = whole(told.get("world_size"), MOST_RANKS)
     rank = whole(told.get("rank"), MOST_RANKS - 1)
@@ -234,7 +228,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
     found = Recording(
         file=path.name,
         kind=NAME,
-        rank=rank_in_name(path.name) if rank is None and alone else rank,
+        rank=rank_in_name(path.name) if rank is None else rank,
         world_size=size,
         host=line(head["host_name"]) if isinstance(head.get("host_name"), str) else None,
         device=_device(trace, backends),

@@ -61,14 +61,13 @@ def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any
                 "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
             }  # fmt: skip
         return
-    name, _, document = one.file.partition(", part ")
-    path = folder.path / name if folder.path.is_dir() else folder.path
+    path = folder.path / one.file if folder.path.is_dir() else folder.path
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
     threads_of: dict[tuple[int, str], int] = {}
     later = (one.base_ns - zero) / 1e3
-    for number, key, event in stream.members(path, "traceEvents"):
-        if key != "traceEvents" or number != int(document or 1) - 1 or not isinstance(event, dict) or "ph" not in event:
+    for key, event in stream.members(path, "traceEvents"):
+        if key != "traceEvents" or not isinstance(event, dict) or "ph" not in event:
             continue
         pid = event["pid"] = processes.setdefault(str(event.get("pid")), first + len(processes))
         event["tid"] = threads_of.setdefault((pid, str(event.get("tid"))), first * _OF_A_RANK + len(threads_of))

@@ -11,8 +11,8 @@ from parabench.probes.nccl import COMMUNICATOR, MOST_BYTES, inspected, parse_log
 INSPECTOR, DEBUG = "NCCL Inspector", "NCCL debug log"
 
 
-def read_inspector(path: Path) -> list[Recording]:
-    """Return the one recording in a file of the Inspector. Raises UsageError if it cannot be read."""
+def read_inspector(path: Path) -> Recording:
+    """Return the content of a file of the Inspector. Raises UsageError if it cannot be read."""
     found, text = opened(path, INSPECTOR)
     found.ops, broken = inspected(text)
     # A communicator may have fewer ranks than the job.
@@ -21,16 +21,16 @@ def read_inspector(path: Path) -> list[Recording]:
         found.unknown.append(f"{broken:,} of its JSON objects cannot be read")
     if not found.ops:
         found.unknown.append("it holds no call with a size and a number of ranks")
-    return [found]
+    return found
 
 
-def read_debug(path: Path) -> list[Recording]:
-    """Return the one recording in a log of `NCCL_DEBUG=INFO`, of one process or many. Raises UsageError."""
+def read_debug(path: Path) -> Recording:
+    """Return the content of a log of `NCCL_DEBUG=INFO`, of one process or many. Raises UsageError."""
     found, text = opened(path, DEBUG)
     found.log = parse_log(text)
     sizes = map(int, COMMUNICATOR.findall(text))
     found.world_size = max((size for size in sizes if size < MOST_RANKS), default=None)
-    return [found]
+    return found
 
 
 def opened(path: Path, kind: str) -> tuple[Recording, str]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.errors import UsageError
@@ -23,7 +26,7 @@ from parabench.imports.recording import Recording, distinct, op_of, type_of
 from parabench.plan.case import UNKNOWN, line
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.probes.nccl import MESSAGE, MOST, parse_log
-from parabench.store.record import CollectiveSample, Failure, Launch, Phase, Status, utc_now
+from parabench.store.record import GB, CollectiveSample, Failure, Launch, Phase, Status, utc_now
 
 NAME = "nccl-tests"
 
@@ -48,15 +51,17 @@ _LAST_DIGIT, _TOLERANCE = 0.011, 0.03
 
 _LIBRARY = re.compile(r"nccl-library=(\d+)")
 _JSON = {"time": "time", "algbw": "alg_bw", "busbw": "bus_bw", "#wrong": "nwrong"}
-
 _JSON_SETTINGS = {"iters": "iterations", "agg iters": "aggregated_iterations", "graph": "graph"}
+# The keys of a result in the JSON of parabench.
 _OWN_KEYS = ("op", "algorithm", "world_size", "nodes", "device", "backend")
+# Fields of tests of one kind.
+_KIND = (*_OWN_KEYS, "dtype", "redop")
 
 
 @dataclass(slots=True, kw_only=True)
 class Test:
-    """One test of a log. `ranks` are (rank, group, host, GPU) as listed, and `rows` its times by type and reduction.
-    `problem` is why the test cannot be used, and `doubt` why its operation is unknown."""
+    """One test of a log, as it is there: `ranks` are (rank, group, host, GPU), `settings` how calls are timed, and
+    `rows` have the size, type, reduction and form of each time, and its numbers by the names of _JSON."""
 
     op: str | None = None
     algorithm: str = "native"
@@ -65,68 +70,52 @@ class Test:
     world_size: int | None = None
     nodes: int = 1
     ranks: list[tuple[int, int, str, str]] = field(default_factory=list)
-    timing: str = "in a way that the log does not tell"
-    calls: int = 1
-    rows: dict[tuple[str, str], list[CollectiveSample]] = field(default_factory=dict)
+    settings: dict[str, int] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     out_of_bounds: int = 0
     ended: bool = False
-    problem: str | None = None
-    doubt: str | None = None
 
-    def set_timing(self, numbers: Mapping[str, int], blocking: bool = False) -> None:
-        """Set how calls are timed, and how many a time is the mean of, from a log's settings."""
-        self.calls = numbers.get("iters", 0) * numbers.get("agg iters", 1) or 1
-        way = "calls back to back" + ", captured in a CUDA graph (-G)" * bool(numbers.get("graph"))
-        self.timing = "each call waited for (-z)" if blocking else way
+    def add(self, size: int, dtype: str, redop: str, in_place: bool, told: Mapping[str, object]) -> None:
+        self.rows.append({"bytes": size, "dtype": dtype, "redop": redop, "in_place": in_place} | dict(told))
 
-    def count_ranks(self) -> None:
-        """Set the number of ranks and nodes from the list of ranks, or the problem with it."""
+    @property
+    def calls(self) -> int:
+        """The number of calls that a time is the mean of."""
+        return self.settings.get("iters", 0) * self.settings.get("agg iters", 1) or 1
+
+    @property
+    def timing(self) -> str:
+        if self.settings.get("blocking"):
+            return "each call waited for (-z)"
+        return "calls back to back" + ", captured in a CUDA graph (-G)" * bool(self.settings.get("graph"))
+
+    def count_ranks(self) -> str | None:
+        """Set the number of ranks and nodes from the list of ranks; return the problem with it."""
         numbers = [rank for rank, *_ in self.ranks]
         groups = Counter(group for _, group, *_ in self.ranks)
         if not numbers:
-            self.problem = None if self.world_size else "it does not list its ranks"
-        elif len(set(numbers)) < len(numbers):
-            self.problem = "several of its processes are rank 0, as without MPI=1 when nccl-tests was built"
-        elif sorted(numbers) != list(range(len(numbers))) or len(set(groups.values())) > 1:
-            self.problem = "its list of ranks is not complete"
-        else:
-            ((first, self.world_size), *_) = groups.items()
-            self.nodes = len({host for _, group, host, _ in self.ranks if group == first})
-            self.problem = "one rank communicates with nobody" if self.world_size == 1 else None
+            return None if self.world_size else "it does not list its ranks"
+        if len(set(numbers)) < len(numbers):
+            return "several of its processes are rank 0, as without MPI=1 when nccl-tests was built"
+        if sorted(numbers) != list(range(len(numbers))) or len(set(groups.values())) > 1:
+            return "its list of ranks is not complete"
+        ((first, self.world_size), *_) = groups.items()
+        self.nodes = len({host for _, group, host, _ in self.ranks if group == first})
+        return "one rank communicates with nobody" if self.world_size == 1 else None
 
-    def add(self, size: int, type_name: str, redop: str, in_place: bool, told: Mapping[str, object]) -> None:
-        """Add one form of a row that has a size and a time, and note if its bandwidths do not fit these."""
-        us, algbw, busbw, wrong = (_number(told.get(name)) for name in ("time", "algbw", "busbw", "#wrong"))
-        dtype, n = type_of(type_name.replace("fp8", "float8")), self.world_size
-        if not us or not size or dtype is None or not n:
-            return
-        rate = size / us / 1e3
-        if algbw is not None and not _near(algbw, rate):
-            self.problem = "its algbw is not size by time"
-        if self.op and busbw is not None and not _near(busbw, rate * bus_factor(self.op, n)):
-            self.doubt = f"its busbw is not that of {self.op} among {n} ranks, so the operation is unknown"
-        own = self.rows.setdefault((dtype[0], redop), [])
-        step = sum((each.bytes, each.in_place) == (size, in_place) for each in own)
-        count = None if wrong is None else int(wrong)
-        own.append(
-            CollectiveSample(
-                0, step, len(own), "", self.algorithm, n, size, None, us / 1e6, Phase.MEASURE, in_place, count,
-                dtype=dtype[0], calls=self.calls,
-            )
-        )  # fmt: skip
+    def table(self) -> pd.DataFrame:
+        """Return the rows that have a size, a time and a known type."""
+        rows = pd.DataFrame(self.rows, columns=["bytes", "dtype", "redop", "in_place", *_JSON])
+        numbers = rows[list(_JSON)].apply(pd.to_numeric, errors="coerce").astype(float)
+        numbers = numbers.where((numbers >= 0) & (numbers < MOST))
+        types = [type_of(str(name).replace("fp8", "float8")) for name in rows["dtype"]]
+        rows = rows.assign(**numbers, dtype=[each[0] if each else "" for each in types], seconds=numbers["time"] / 1e6)
+        return rows[(rows["bytes"] > 0) & (rows["seconds"] > 0) & (rows["dtype"] != "")]
 
 
-def _near(printed: float, exact: float) -> bool:
-    return abs(printed - exact) <= _LAST_DIGIT + _TOLERANCE * exact
-
-
-def _number(value: object) -> float | None:
-    """Return a number of a log; None for `N/A` and what is not finite."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return None
-    return number if 0 <= number < MOST else None
+def _off(printed: pd.Series[float], exact: pd.Series[float]) -> bool:
+    """Return whether a printed number is not the exact one."""
+    return bool(((printed - exact).abs() > _LAST_DIGIT + _TOLERANCE * exact).any())
 
 
 def _op(program: str) -> str | None:
@@ -136,8 +125,8 @@ def _op(program: str) -> str | None:
     return found if found in LOGGED_OPS else None
 
 
-def read(path: Path) -> list[Recording]:
-    """Return the one recording in a log or a JSON file of nccl-tests. Raises UsageError if it cannot be read."""
+def read(path: Path) -> Recording:
+    """Return the content of a log or a JSON file of nccl-tests. Raises UsageError if it cannot be read."""
     found, text = opened(path, NAME)
     in_name = {_op(name) for name in _FILE_OP.findall(path.name)}
     op = next(iter(in_name)) if len(in_name) == 1 else None
@@ -153,7 +142,7 @@ def read(path: Path) -> list[Recording]:
         if library := _LIBRARY.search(text):
             found.log["version"] = _version(int(library[1]))
         found.unknown += [f"a test failed: {line(each)}" for each in _FAILURE.findall(text)[:1]]
-    return [found]
+    return found
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -180,10 +169,9 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
             test, columns = Test(op=op), _COLUMNS
         if start:
             test.op = _op(start[1]) if start[1] else test.op
-            if numbers := _SETTING.findall(each.partition("nThread")[2]):
-                test.set_timing({name: int(number) for name, number in numbers})
+            test.settings |= {name: int(number) for name, number in _SETTING.findall(each.partition("nThread")[2])}
         elif each.startswith("# Blocking Enabled"):
-            test.set_timing({"iters": test.calls}, blocking=True)
+            test.settings["blocking"] = 1
         elif rank := _RANK.match(each):
             test.ranks.append((int(rank[1]), int(rank[2] or 0), line(rank[3]), line(rank[4])))
         elif own := _OWN.match(each):
@@ -192,8 +180,6 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
         elif header:
             columns = tuple(header[1].split())
         elif row := _ROW.match(each):
-            if not test.rows:
-                test.count_ranks()
             values, starts = row[5].split(), [at for at, name in enumerate(columns) if name == "time"]
             # A row that is cut off has fewer.
             for in_place, at in enumerate(starts if len(values) >= len(columns) else ()):
@@ -216,19 +202,21 @@ def _of_json(told: Mapping[str, Any], op: str | None) -> list[Test]:
         for at in each_rank
     ]
     op = next((found for each in told["args"][:1] if (found := _op(str(each)))), op)
-    settings = {ours: config[theirs] or 0 for ours, theirs in _JSON_SETTINGS.items()}
+    settings = {ours: int(config[theirs] or 0) for ours, theirs in _JSON_SETTINGS.items()}
+    settings["blocking"] = int(config["blocking_collectives"] not in ("false", 0))
+    more: dict[str, Any] = {
+        "ranks": ranks,
+        "settings": settings,
+        "ended": True,
+        "out_of_bounds": int(told["out_of_bounds"]["count"]),
+    }
     for result in told["results"]:
         own = {name: result[name] for name in _OWN_KEYS if name in result}
-        test = tests.setdefault(tuple(own.values()), Test(**{"op": op, "ranks": ranks} | own))
-        if not test.rows:
-            test.count_ranks()
-            test.set_timing(settings, config["blocking_collectives"] not in ("false", 0))
-            test.ended, test.out_of_bounds = True, int(told["out_of_bounds"]["count"])
+        test = tests.setdefault(tuple(own.values()), Test(**({"op": op} | more | own)))
         for in_place, form in enumerate(("out_of_place", "in_place")):
-            body = result[form] or {}
-            values = {ours: body.get(theirs) for ours, theirs in _JSON.items()}
+            values = {ours: (result[form] or {}).get(theirs) for ours, theirs in _JSON.items()}
             test.add(int(result["size"]), result["type"], str(result["redop"] or "none"), bool(in_place), values)
-    return list(tests.values()) or [Test()]
+    return list(tests.values()) or [Test(**more)]
 
 
 def _version(code: int | None) -> str | None:
@@ -239,37 +227,72 @@ def _version(code: int | None) -> str | None:
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
 
-def launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launch, str]]:
-    """Yield each test of a log as a launch, with how it was timed; put what cannot be used into `left_out`."""
-    seen: Counter[tuple[Any, ...]] = Counter()
+def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tuple[list[Launch], str]:
+    """Return the tests of logs as launches, and how all of them were timed; put what cannot be used into `left_out`.
+
+    Raises UsageError if none can be used.
+    """
+    found = [each for one in recordings for each in _launches(one, left_out)]
+    if not found:
+        file, reason = next(iter(left_out.items()))
+        raise UsageError(f"{file} cannot be used: {reason}")
+    ((timing, _),) = Counter(each for _, each in found).most_common(1)
+    launches = [launch for launch, each in found if each == timing]
+    for launch, each in found:
+        if each != timing:
+            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
+    # Tests are named by their folder instead of their file, in subfolders without two tests of a kind.
+    cases = [cast(CollectiveCase, launch.case) for launch in launches]
+    kinds = [(os.path.dirname(each.source), *(getattr(each, name) for name in _KIND)) for each in cases]
+    twice = {folder for (folder, *_), count in Counter(kinds).items() if count > 1}
+    for launch, case, (folder, *_) in zip(launches, cases, kinds, strict=True):
+        if folder and folder not in twice:
+            launch.case = case.replace(source=folder)
+    versions = {launch.facts["log"]["version"] for launch in launches}
+    if len(versions) == 1 and None not in versions:
+        launches[0].facts["nccl_version"] = versions.pop()
+    return launches, timing
+
+
+def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launch, str]]:
+    """Yield each test of a log as a launch for each type and reduction, with how it was timed."""
+    seen = set[tuple[Any, ...]]()
     for number, test in enumerate(found.tests, 1):
         place = found.file if len(found.tests) == 1 else f"{found.file}, test {number}"
-        if test.problem or not test.rows:
-            left_out[place] = f"left out: {test.problem or 'it has no row with a size and a time'}"
+        problem, rows = test.count_ranks(), test.table()
+        rate = rows["bytes"] / rows["seconds"] / GB
+        problem = problem or ("it has no row with a size and a time" if rows.empty else None)
+        if problem or _off(rows["algbw"], rate):
+            left_out[place] = f"left out: {problem or 'its algbw is not size by time'}"
             continue
-        if test.doubt or test.op is None:
-            test.op = UNKNOWN
-            found.unknown.append(test.doubt or "neither the log nor its name tells the operation")
+        n = test.world_size or 0
+        if test.op is None:
+            found.unknown.append("neither the log nor its name tells the operation")
+        elif _off(rows["busbw"], rate * bus_factor(test.op, n)):
+            found.unknown.append(f"its busbw is not that of {test.op} among {n} ranks, so the operation is unknown")
+            test.op = None
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")
-        for kind in test.rows:
-            seen[test.op, test.algorithm, test.world_size, kind] += 1
-            first = seen[test.op, test.algorithm, test.world_size, kind] == 1
+        for kind, own in rows.groupby(["dtype", "redop"], sort=False):
+            key = (test.op, test.algorithm, n, kind)
+            source = line(place if key in seen else found.file)
+            seen.add(key)
             try:
-                yield _launch(test, kind, line(found.file if first else place), found.log), test.timing
+                yield _launch(test, own, source, found.log), test.timing
             except UsageError as error:
                 left_out[place] = f"left out: {error}"
 
 
-def _launch(test: Test, kind: tuple[str, str], source: str, log: Mapping[str, Any]) -> Launch:
+def _launch(test: Test, rows: pd.DataFrame, source: str, log: Mapping[str, Any]) -> Launch:
     """Return a test's rows of one type and reduction. Raises UsageError if no case can hold them."""
-    rows, sizes = test.rows[kind], [each.bytes or 0 for each in test.rows[kind]]
+    first = rows.iloc[0]
     case = CollectiveCase(
         op=test.op or UNKNOWN, algorithm=test.algorithm, world_size=test.world_size or 0, nodes=test.nodes,
-        dtype=kind[0], redop=kind[1], min_bytes=min(sizes), max_bytes=max(sizes), factor=None, device=test.device,
-        backend=test.backend, source=source,
+        dtype=first["dtype"], redop=first["redop"], min_bytes=int(rows["bytes"].min()),
+        max_bytes=int(rows["bytes"].max()), factor=None, device=test.device, backend=test.backend, source=source,
     )  # fmt: skip
-    wrong = sum(each.n_wrong or 0 for each in rows) or test.out_of_bounds
+    rows = rows.assign(step=rows.groupby(["bytes", "in_place"]).cumcount())
+    wrong = int(rows["#wrong"].sum()) or test.out_of_bounds
     facts: dict[str, Any] = {name: line(log[name]) if log.get(name) else None for name in ("version", "network")}
     hosts, gpus = distinct(each[2] for each in test.ranks), distinct(each[3] for each in test.ranks)
     facts |= {"file": source, "hosts": hosts, "gpus": gpus, "transports": log.get("transports") or {}}
@@ -279,6 +302,13 @@ def _launch(test: Test, kind: tuple[str, str], source: str, log: Mapping[str, An
         started_utc=utc_now(),
         wall_s=math.nan,
         failure=Failure(f"{wrong:,} elements are wrong or out of bounds") if wrong else None,
-        collectives=[each._replace(op=case.op) for each in rows],
+        collectives=[
+            CollectiveSample(
+                0, row["step"], seq, case.op, test.algorithm, case.world_size, row["bytes"], None, row["seconds"],
+                Phase.MEASURE, row["in_place"], None if math.isnan(row["#wrong"]) else int(row["#wrong"]),
+                dtype=case.dtype, calls=test.calls,
+            )
+            for seq, row in enumerate(rows.to_dict("records"))
+        ],
         facts={"log": facts},
-    )
+    )  # fmt: skip

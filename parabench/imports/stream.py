@@ -1,8 +1,8 @@
 """Read JSON that may be larger than the memory: the members of the outermost object one after the other, and the
 elements of one member that is a list.
 
-Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark and `NaN` in any
-spelling are accepted, and so are several documents in a file. Files compressed by gzip are uncompressed.
+Profilers do not always write strict JSON. Control characters in strings, invalid UTF-8, a byte order mark and `NaN` in
+any spelling are accepted. Files compressed by gzip are uncompressed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from typing import IO, Any
 from parabench.errors import UsageError
 from parabench.imports.recording import REMEDY
 
-CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 # The most characters of one member or element: an event has some hundred, with a stack some thousand.
-LONGEST = 16 << 20
-GZIP = b"\x1f\x8b"
+_LONGEST = 16 << 20
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 # Characters that may follow a value.
-_ENDS = (" ", "\t", "\r", "\n", ",", ":", "]", "}")
-
+_ENDS = tuple(" \t\r\n,:]}")
 _DECODER = json.JSONDecoder(strict=False)
 # Numbers that C++ prints in its own spelling, without a value.
 _NAN = re.compile(r"-?(nan|inf(inity)?)\b", re.IGNORECASE)
@@ -35,11 +33,11 @@ _NAN = re.compile(r"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 def opened(path: Path) -> IO[bytes] | gzip.GzipFile:
     """Return the file's bytes, uncompressed. Raises OSError."""
     with path.open("rb") as file:
-        compressed = file.read(len(GZIP)) == GZIP
+        compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if compressed else path.open("rb")
 
 
-def beginning(path: Path, size: int = CHUNK_BYTES) -> bytes:
+def beginning(path: Path, size: int) -> bytes:
     """Return the first bytes of the file's content. Raises UsageError."""
     try:
         with opened(path) as file:
@@ -59,15 +57,15 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8-sig", errors="replace")
 
 
-def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield (document, name, value) for each member of each outermost object, documents counted from 0.
+def members(path: Path, elements_of: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for each member of the outermost object.
 
     The member called `elements_of` must be a list; its name is yielded with each element. An outermost list counts as
-    that member. Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
+    that member. Raises UsageError if the file is not such JSON, is cut off, or has a value longer than 16 MiB.
     """
     try:
         with opened(path) as file:
-            yield from _Text(file).documents(elements_of)
+            yield from _Text(file).members(elements_of)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise unreadable(path, "it is nested too deeply" if isinstance(error, RecursionError) else error) from error
 
@@ -80,41 +78,29 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._text, self._at, self._over = "", 0, False
 
-    def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
-        document = 0
-        while (mark := self._next()) in ("{", "[") or document == 0:
-            members = self._members(elements_of) if mark != "[" else ((elements_of, each) for each in self._elements())
-            for name, value in members:
-                yield document, name, value
-            document += 1
+    def members(self, elements_of: str) -> Iterator[tuple[str, Any]]:
+        if self._next() == "[":
+            yield from ((elements_of, self._value()) for _ in self._items("[]"))
+        else:
+            for _ in self._items("{}"):
+                name = str(self._value())
+                self._take(":")
+                if name == elements_of:
+                    yield from ((name, self._value()) for _ in self._items("[]"))
+                else:
+                    yield name, self._value()
+        if self._next() in ("{", "["):
+            raise ValueError("a second document follows the first one in it")
 
-    def _members(self, elements_of: str) -> Iterator[tuple[str, Any]]:
-        self._expect("{")
-        if self._taken("}"):
-            return
-        while True:
-            name = self._value()
-            if not isinstance(name, str):
-                raise ValueError("a member of its outermost object has no name")
-            self._expect(":")
-            if name == elements_of:
-                for element in self._elements():
-                    yield name, element
-            else:
-                yield name, self._value()
-            if self._taken("}"):
-                return
-            self._expect(",")
-
-    def _elements(self) -> Iterator[Any]:
-        self._expect("[")
-        if self._taken("]"):
-            return
-        while True:
-            yield self._value()
-            if self._taken("]"):
-                return
-            self._expect(",")
+    def _items(self, brackets: str) -> Iterator[None]:
+        """Yield before each item of a list or object, which the caller then takes."""
+        self._take(brackets[0])
+        if self._next() != brackets[1]:
+            yield
+            while self._next() == ",":
+                self._take(",")
+                yield
+        self._take(brackets[1])
 
     def _value(self) -> Any:
         self._next()
@@ -132,8 +118,8 @@ class _Text:
                 if self._over or self._text[end : end + 1] in _ENDS:
                     self._at = end
                     return value
-            if len(self._text) - self._at > LONGEST:
-                raise ValueError(f"it is no JSON, or one value in it is longer than {LONGEST >> 20} MiB")
+            if len(self._text) - self._at > _LONGEST:
+                raise ValueError(f"it is no JSON, or one value in it is longer than {_LONGEST >> 20} MiB")
             self._more()
 
     def _next(self) -> str:
@@ -144,19 +130,15 @@ class _Text:
         self._at = found.start() if found else len(self._text)
         return found[0] if found else ""
 
-    def _taken(self, mark: str) -> bool:
-        there = self._next() == mark
-        self._at += there
-        return there
-
-    def _expect(self, mark: str) -> None:
-        if not self._taken(mark):
-            found = self._next()
-            raise ValueError(f"it is no JSON: {found!r} in the place of {mark!r}" if found else "it is cut off")
+    def _take(self, mark: str) -> None:
+        found = self._next()
+        if found != mark:
+            raise ValueError(f"it is no JSON: {found!r} instead of {mark!r}" if found else "it is cut off")
+        self._at += 1
 
     def _more(self) -> None:
         """Read on, twice as much if one value takes all there is, so that it is not decoded too often."""
         left = self._text[self._at :]
-        raw = self._file.read(max(CHUNK_BYTES, len(left)))
+        raw = self._file.read(max(_CHUNK_BYTES, len(left)))
         self._over = not raw
         self._text, self._at = left + self._decoder.decode(raw, final=self._over), 0

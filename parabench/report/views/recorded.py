@@ -105,11 +105,10 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
         yield f"No rank is late: the time after the first rank is below {format.percent(_WORTH)} of the steps."
         return
     how = "" if told.get("one_clock") else ", by the shortest kernel, because their clocks are not known to agree"
-    group = "; the traces name no groups, but these calls end together on all ranks" * bool(told.get("groups_inferred"))
     yield (
         f"Others wait for rank {own.name}: it came last in {own['last']:,.0f} of "
         f"{format.count(int(own['calls']), 'collective')}, and after the first rank by {format.percent(share)} of the "
-        f"steps in all{how}{group}."
+        f"steps in all{how}."
     )
 
 
