@@ -130,7 +130,7 @@ def watch(
         Observer, module=model, optimizer=inner, schedule=schedule, caps=caps, name=name, global_batch=global_batch,
         seq_len=seq_len,
     )  # fmt: skip
-    return Watching(_block(observer, Path(out), label, log or logger(Console(file=sys.stderr))))
+    return Watching(_block(observer, Path(out), label, _unfailing(log)))
 
 
 @contextlib.contextmanager
@@ -220,6 +220,21 @@ class Stoppable:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self.asked:
                 signal.raise_signal(signal.SIGTERM)
+
+
+def _unfailing(log: Log | None) -> Log:
+    """Return `log`, or a function that writes to stderr if there is none or if it fails."""
+    on_stderr = logger(Console(file=sys.stderr))
+    if log is None:
+        return on_stderr
+
+    def write(line: str) -> None:
+        try:
+            log(line)
+        except Exception as why:  # no error of `watch` ends a training run
+            on_stderr(f"watch: log failed ({type(why).__name__}: {why}) with this line: {line}")
+
+    return write
 
 
 def _sampler(observer: Observer) -> Sampler:
