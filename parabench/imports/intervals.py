@@ -15,15 +15,12 @@ Pairs = npt.NDArray[np.float64]
 
 def union(*several: Any) -> Pairs:
     """Return the union of intervals in any order, each given as pairs or as a flat row of begins and ends."""
-    return _pairs(_set(np.concatenate([np.zeros((0, 2)), *(np.reshape(each, (-1, 2)) for each in several)])))
+    found = _set(np.concatenate([np.zeros((0, 2)), *(np.reshape(each, (-1, 2)) for each in several)]))
+    return np.column_stack([found.start, found.end])
 
 
 def _set(pairs: Pairs) -> sets.Intervals:
     return sets.union(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1])
-
-
-def _pairs(intervals: sets.Intervals) -> Pairs:
-    return np.column_stack([intervals.start, intervals.end])
 
 
 def within(pairs: Pairs, begin: float, end: float) -> Pairs:
@@ -34,7 +31,8 @@ def within(pairs: Pairs, begin: float, end: float) -> Pairs:
 
 def without(pairs: Pairs, others: Pairs) -> Pairs:
     """Return the parts of a set that are not in the other set."""
-    return _pairs(_set(pairs) - _set(others))
+    left = _set(pairs) - _set(others)
+    return np.column_stack([left.start, left.end])
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:

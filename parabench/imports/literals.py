@@ -6,13 +6,10 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-import zlib
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parabench.errors import UsageError
 from parabench.imports import stream
-from parabench.imports.recording import REMEDY
 
 # A dump of 20,000 calls with their stacks has less.
 MOST_BYTES = 64 << 20
@@ -29,7 +26,7 @@ class _Refused(Exception):
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise _Refused(f"it names {module}.{name}"[:100])
+        raise _Refused(f"it names {module}.{name}")
 
     def persistent_load(self, _: Any) -> NoReturn:
         raise _Refused("it refers to an object outside of it")
@@ -41,21 +38,15 @@ def read(path: Path) -> Any:
         with stream.opened(path) as file:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
-            raise stream.unreadable(path, f"a dump has {MOST_BYTES >> 20} MiB at most")
+            raise ValueError(f"a dump has {MOST_BYTES >> 20} MiB at most")
         # A damaged place in the memo would make the Unpickler fill gigabytes.
-        if any("PUT" in code.name and (told or 0) > len(raw) for code, told, _ in pickletools.genops(raw)):
+        if any("PUT" in code.name and (place or 0) > len(raw) for code, place, _ in pickletools.genops(raw)):
             raise ValueError("it keeps more values than it has")
         return _Plain(io.BytesIO(raw), errors="replace").load()
-    except UsageError:
-        raise
-    except _Refused as error:
-        reason = (
-            f"{error}; a flight recorder's dump holds texts, numbers, lists and dicts alone, and nothing else is "
-            f"unpickled: {REMEDY}"
-        )
-        raise UsageError(f"{path} cannot be read: {' '.join(reason.split())}") from error
-    except (OSError, zlib.error) as error:
+    except OSError as error:
         raise stream.unreadable(path, error) from error
+    # A damaged pickle fails in any way: its operations meet values that they are not made for.
     except Exception as error:
-        # A damaged pickle fails in any way: its operations meet values that they are not made for.
-        raise stream.unreadable(path, f"it is damaged: {' '.join(str(error).split())[:100]}") from error
+        why = "a flight recorder's dump holds texts, numbers, lists and dicts alone, and nothing else is unpickled"
+        reason = " ".join(str(error).split())[:100]
+        raise stream.unreadable(path, f"{reason}; {why}" if isinstance(error, _Refused) else reason) from error

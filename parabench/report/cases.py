@@ -18,7 +18,7 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
-from parabench.report.figures.figures import plain
+from parabench.report.figures.figures import plain, spread_text
 from parabench.strategies import entry_of
 
 _NUMBERS = (
@@ -73,10 +73,15 @@ def _hover(case: Mapping[Any, Any]) -> str:
     step = format.milliseconds(case["step_time_s"])
     if format.known(case["plus_minus_s"]):
         step = f"{step.removesuffix(' ms')} ± {format.margin_ms(case['plus_minus_s'], case['step_time_s'])} ms"
-    known = format.known(case["spread"])
-    spread = f"slowest launch over fastest: {format.signed(case['spread'])}" if known else "spread unknown: one launch"
     launches = f"{case['n_ok']:.0f} of {format.count(int(case['n_launches']), 'launch')} ok"
-    return "<br>".join((f"<b>{plain(case['label'])}</b>", f"{step} per step ({case['statistic']})", spread, launches))
+    return "<br>".join(
+        (
+            f"<b>{plain(case['label'])}</b>",
+            f"{step} per step ({case['statistic']})",
+            spread_text(case["spread"]),
+            launches,
+        )
+    )
 
 
 def page_launches(seen: SessionData) -> pd.DataFrame:

@@ -202,14 +202,9 @@ def _intervals(
     left_out = [columns.copy() for _ in launches]
     for rest, rows in zip(left_out, launches, strict=True):
         rest[rows] = 0.0
-    why = None
-    if len(launches) < 2:
-        why = "one launch cannot tell how far launches differ: run at least 2, better 3 or more"
-    elif len(columns) <= len(free):
-        why = "as many constants as times, so nothing is left to judge the spread by"
-    elif any(np.linalg.matrix_rank(rest, tol=_SAME) < len(free) for rest in left_out):
-        why = "too few launches: without one of them the constants cannot be estimated"
-    if why is not None:
+    few = len(launches) < 2 or len(columns) <= len(free)
+    if few or any(np.linalg.matrix_rank(rest, tol=_SAME) < len(free) for rest in left_out):
+        why = "too few launches or sizes to estimate how far launches differ: run 3 launches or more"
         return [why if value > 0 else each for value, each in zip(values, found, strict=True)]
     # By launch, constant and row: the move of the constant is the last axis times the target.
     moves = np.array([np.linalg.pinv(rest) for rest in left_out]) - np.linalg.pinv(columns)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -41,7 +41,7 @@ class Range:
         names = format.joined(self.algorithms)
         if len(self.algorithms) > 1:
             return f"{names} are fastest and not statistically distinguishable {sizes}"
-        if self.alone == tuple(_within(self, measured)):
+        if self.alone == tuple(size for size in measured if self.first_bytes <= size <= self.last_bytes):
             return f"{names} is fastest {sizes}"
         only = f", and the only one at {format.joined(map(size_text, self.alone))}" if self.alone else ""
         return f"{names} is among the fastest {sizes}{only}"
@@ -132,12 +132,11 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
     """Return the answers from `bus.measured`. An operation without a successful launch has none."""
     good = good_sizes(sizes)
-    groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
-    order = {op: i for i, op in enumerate(LOGGED_OPS)}
-    return tuple(_answer(op, n, groups[op, n]) for op, n in sorted(groups, key=lambda key: (order[key[0]], key[1])))
+    order = good["op"].map(LOGGED_OPS.index)
+    return tuple(_answer(group) for _, group in good.groupby([order, "world_size"]))
 
 
-def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
+def _answer(good: pd.DataFrame) -> BusAnswer:
     algorithms = tuple(good["algorithm"].unique())
     blocks = int(good["repetition"].nunique())
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
@@ -150,21 +149,21 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
         why_not = _of_logs(good)
     elif blocks < 2:
         why_not = "One block cannot be tested against noise: run at least 2 launches, better 3 or more."
-    by_size = {int(str(size)): group for size, group in good.groupby("bytes")}
-    best = {size: _best(group, len(by_size)) for size, group in by_size.items()} if why_not is None else {}
-    ranges = _in_ranges(best)
+    sizes = tuple(sorted(map(int, good["bytes"].unique())))
+    best = {size: _best(good[good["bytes"] == size], len(sizes)) for size in sizes} if why_not is None else {}
+    ranges, changes = _in_ranges(best)
     return BusAnswer(
-        op=op,
-        world_size=world_size,
+        op=str(top["op"]),
+        world_size=int(top["world_size"]),
         blocks=blocks,
         algorithms=algorithms,
         ranges=ranges,
-        changes=_changes(ranges, best),
+        changes=changes,
         peak=format.number_or_none(float(top["busbw"])),
         peak_bytes=int(top["bytes"]),
         peak_algorithm=str(top["algorithm"]),
         why_not=why_not,
-        sizes=tuple(sorted({int(size) for size in good["bytes"]})),
+        sizes=sizes,
         timing=str(good["timing"].iloc[0]),
     )
 
@@ -199,31 +198,26 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     return tuple(names[case] for case in behind[tied].sort_values(kind="stable").index)
 
 
-def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:
-    """Join neighboring sizes that share an algorithm among their fastest; `best` is in the order of sizes."""
-    ranges: list[Range] = []
+def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[tuple[Range, ...], tuple[Crossover, ...]]:
+    """Join neighboring sizes that share an algorithm among their fastest, and return where the best changes.
+
+    `best` is in the order of sizes.
+    """
+    joined: list[tuple[tuple[str, ...], list[int]]] = []
     for size, fastest in best.items():
-        shared = tuple(name for name in ranges[-1].algorithms if name in fastest) if ranges else ()
+        shared = tuple(name for name in joined[-1][0] if name in fastest) if joined else ()
         if shared:
-            ranges[-1] = Range(ranges[-1].first_bytes, size, shared)
+            joined[-1] = shared, [*joined[-1][1], size]
         else:
-            ranges.append(Range(size, size, fastest))
-    return tuple(
-        replace(each, alone=tuple(size for size in _within(each, best) if set(best[size]) == set(each.algorithms)))
-        for each in ranges
-    )
-
-
-def _within(of: Range, sizes: Iterable[int]) -> list[int]:
-    return [size for size in sizes if of.first_bytes <= size <= of.last_bytes]
-
-
-def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tuple[Crossover, ...]:
+            joined.append((fastest, [size]))
+    ranges = [
+        Range(sizes[0], sizes[-1], names, tuple(size for size in sizes if set(best[size]) == set(names)))
+        for names, sizes in joined
+    ]
     changes = []
-    for before, after in itertools.pairwise(ranges):
+    for (_, sizes), (names, later) in itertools.pairwise(joined):
         # At the end of a range, the next range's algorithms may already be as good: the change is after the last size
         # at which none of them is. Every range starts where none of the previous one is left.
-        only_before = [size for size in _within(before, best) if not set(after.algorithms) & set(best[size])]
-        if only_before:
-            changes.append(Crossover(max(only_before), after.first_bytes))
-    return tuple(changes)
+        if only_before := [size for size in sizes if not set(names) & set(best[size])]:
+            changes.append(Crossover(only_before[-1], later[0]))
+    return tuple(ranges), tuple(changes)

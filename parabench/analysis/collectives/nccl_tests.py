@@ -7,7 +7,7 @@ it does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,9 +26,10 @@ from parabench.store.results import Results
 JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
-# The columns of one form.
-_NUMBERS = "  {:>7}  {:>6}  {:>6}  {:>6}"
-_SPREAD = "  {:>7}  {:>7}  {:>7}  {:>6}"
+# The columns of one form, with their widths: of nccl-tests, and of how calls and launches spread.
+_NUMBERS = {"time": ("(us)", 7), "algbw": ("(GB/s)", 6), "busbw": ("(GB/s)", 6), "#wrong": ("", 6)}
+_SPREAD = {"p50": ("(us)", 7), "p95": ("(us)", 7), "p99": ("(us)", 7), "spread": ("(%)", 6)}
+_Row = Mapping[Any, Any]
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
@@ -37,48 +38,88 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
     Only results start without '#'. They have nccl-tests' columns and no others, because readers count from the end.
     """
     session.require("collectives", results.path)
-    table = bus_table(measured(numbers(results, session)))
-    for _, rows in table.groupby("case_id", sort=False):
-        first = rows.iloc[0]
-        yield from _start(rows, session)
+    protocol = session.plan.get("protocol") or {}
+    factor = next((case.get("factor") for case in session.plan.get("cases") or []), None) or 4
+    for _, rows in bus_table(measured(numbers(results, session))).groupby("case_id", sort=False):
+        first, timed = rows.iloc[0], rows["calls"] / rows["good"].where(rows["good"] > 0, rows["launches"])
+        yield f"# Collective test starting: {first['op']}_perf"
+        yield (
+            f"# nThread 1 nGpus 1 minBytes {rows['bytes'].min()} maxBytes {rows['bytes'].max()} step: {factor}(factor) "
+            f"warmup iters: {protocol.get('warmup') or 0} iters: {timed.min():.0f} agg iters: 1 validation: 1 "
+            f"graph: {int(session.timing == GRAPH)}"
+        )
+        if session.timing == LATENCY:
+            yield "# Blocking Enabled: wait for completion and barrier after each collective"
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
         yield f"# timed: {in_words(first['timing'])}"
-        what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
+        what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# p50, p95, p99, below: over a launch's {what}"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
             yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
-        yield from _header()
-        for _, own in rows.groupby("bytes"):
-            yield _line(own)
+        yield from _numbers(rows)
         wrong = rows["n_wrong"].sum()
-        known = rows["n_wrong"].notna().all()
-        said = f"{wrong:g} {'FAILED' if wrong else 'OK'}" if known or wrong else words.UNKNOWN
-        yield f"# {'Out of bounds values':<20} : {said}"
+        checked = (
+            f"{wrong:g} {'FAILED' if wrong else 'OK'}" if wrong or rows["n_wrong"].notna().all() else words.UNKNOWN
+        )
         average = _average(rows)
+        yield f"# {'Out of bounds values':<20} : {checked}"
         yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
         yield "#"
-        yield from _spread_lines(rows)
+        yield from _spread(rows)
         yield f"# Collective test concluded: {first['op']}_perf"
         yield "#"
 
 
-def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
-    """Yield the lines that begin a test of nccl-tests. Iterations are the fewest timed calls of a launch."""
-    protocol = session.plan.get("protocol") or {}
-    sizes, timed = rows["bytes"], rows["calls"] / rows["good"].where(rows["good"] > 0, rows["launches"])
-    factor = next((case.get("factor") for case in session.plan.get("cases") or []), None)
-    yield f"# Collective test starting: {rows.iloc[0]['op']}_perf"
-    yield (
-        f"# nThread 1 nGpus 1 minBytes {sizes.min()} maxBytes {sizes.max()} step: {factor or 4}(factor) "
-        f"warmup iters: {protocol.get('warmup') or 0} iters: {timed.min():.0f} agg iters: 1 validation: 1 "
-        f"graph: {int(session.timing == GRAPH)}"
-    )
-    if session.timing == LATENCY:
-        yield "# Blocking Enabled: wait for completion and barrier after each collective"
+def _numbers(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield the table of nccl-tests."""
+    size = "{:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
+    yield "#"
+    yield f"# {size('', '', '', '', '')}           out-of-place                       in-place"
+    yield f"# {size('size', 'count', 'type', 'redop', 'root')}{_heads(_NUMBERS)}"
+    yield f"# {size('(B)', '(elements)', '', '', '')}{_heads(_NUMBERS, units=True)}"
+    for first, forms in _sizes(rows):
+        cells = [
+            [_float(row["call_s"] * US, 7), _float(row["algbw"], 6), _float(row["busbw"], 6),
+             f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"]
+            for row in forms.values()
+        ]  # fmt: skip
+        of_size = size(first["bytes"], first["count"], TYPES[first["dtype"]].name, first["redop"], _root(first["op"]))
+        yield f"  {of_size}{_cells(_NUMBERS, cells)}"
+
+
+def _spread(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield for each size how its calls spread in a launch, and its launches; as comments."""
+    yield f"# {'':>10}          out of place                      in place"
+    yield f"# {'size':>10}{_heads(_SPREAD)}"
+    yield f"# {'(B)':>10}{_heads(_SPREAD, units=True)}"
+    for first, forms in _sizes(rows):
+        cells = [
+            [*(_float(row[name] * US, 7) for name in QUANTILES),
+             f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"]
+            for row in forms.values()
+        ]  # fmt: skip
+        yield f"# {first['bytes']:>10}{_cells(_SPREAD, cells)}"
+    yield "#"
+
+
+def _heads(columns: Mapping[str, tuple[str, int]], units: bool = False) -> str:
+    return _cells(columns, [[unit if units else name for name, (unit, _) in columns.items()]] * 2)
+
+
+def _cells(columns: Mapping[str, tuple[str, int]], forms: Sequence[Sequence[str]]) -> str:
+    widths = [width for _, width in columns.values()]
+    return "".join(f"  {cell:>{width}}" for form in forms for cell, width in zip(form, widths, strict=True))
+
+
+def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:
+    """Yield for each size the first row, and the row of each form; all unknown if torch does not have the form."""
+    for _, own in rows.groupby("bytes"):
+        forms = own.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
+        yield own.iloc[0].to_dict(), dict(zip(FORMS, forms.to_dict("records"), strict=True))
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
@@ -92,17 +133,11 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
     table = bus_table(measured(every))
     protocol = session.plan.get("protocol") or {}
     cases = session.plan.get("cases") or [{}]
-    found = [_result(own) for _, rows in table.groupby("case_id", sort=False) for _, own in rows.groupby("bytes")]
-    wrong = float(table["n_wrong"].sum())
+    wrong = int(table["n_wrong"].sum())
     launches = every.drop_duplicates("launch_id")
-    failed = [
-        {
-            "case": row["label"],
-            "status": str(row["status"]),
-            "error": row["error"] if isinstance(row["error"], str) else "",
-        }
-        for row in launches[launches["status"] != Status.OK].to_dict("records")
-    ]
+    launches = launches.loc[launches["status"] != Status.OK, ["label", "status", "error"]]
+    launches = launches.rename(columns={"label": "case"}).astype({"status": str})
+    failed = launches.astype(object).fillna("").to_dict("records")
     return {
         "version": JSON_VERSION,
         "start_time": _time(session.started_utc),
@@ -127,8 +162,8 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             "per_iter_skip": 0,
             "parallel_init": "false",
         },
-        "results": found,
-        "out_of_bounds": {"count": int(wrong), "okay": "true" if wrong == 0 else "false"},
+        "results": [_result(*of_size) for _, rows in table.groupby("case_id", sort=False) for of_size in _sizes(rows)],
+        "out_of_bounds": {"count": wrong, "okay": "true" if wrong == 0 else "false"},
         "average_bus_bandwidth": {"bandwidth": _average(table), "okay": "unchecked"},
         "errors": [f"{each['case']}: {each['status']}: {each['error']}" for each in failed],
         "end_time": _time(session.finished_utc),
@@ -144,44 +179,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
     }
 
 
-def _header() -> Iterator[str]:
-    yield "#"
-    yield f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place"
-    for of_size, of_form in (
-        (("size", "count", "type", "redop", "root"), ("time", "algbw", "busbw", "#wrong")),
-        (("(B)", "(elements)", "", "", ""), ("(us)", "(GB/s)", "(GB/s)", "")),
-    ):
-        yield "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format(*of_size) + _NUMBERS.format(*of_form) * 2
-
-
-def _line(rows: pd.DataFrame) -> str:
-    first = rows.iloc[0]
-    line = f"{first['bytes']:>12}  {first['count']:>12}  {TYPES[first['dtype']].name:>8}  {first['redop']:>6}  "
-    line += f"{_root(first['op']):>6}"
-    for row in _forms(rows).values():
-        wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
-        rates = _float(row["algbw"], 6), _float(row["busbw"], 6)
-        line += _NUMBERS.format(_float(row["call_s"] * US, 7), *rates, wrong)
-    return line
-
-
-def _spread_lines(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield for each size how its calls spread in a launch, and its launches; as comments."""
-    names, units = ("p50", "p95", "p99", "spread"), ("(us)", "(us)", "(us)", "(%)")
-    yield f"# {'':>10}          out of place                      in place"
-    yield f"# {'size':>10}{_SPREAD.format(*names) * 2}"
-    yield f"# {'(B)':>10}{_SPREAD.format(*units) * 2}"
-    for size, own in rows.groupby("bytes"):
-        line = f"# {size:>10}"
-        for row in _forms(own).values():
-            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
-            line += _SPREAD.format(*(_float(row[name] * US, 7) for name in QUANTILES), spread)
-        yield line
-    yield "#"
-
-
-def _result(rows: pd.DataFrame) -> dict[str, Any]:
-    first = rows.iloc[0]
+def _result(first: _Row, forms: Mapping[str, _Row]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "size": int(first["bytes"]),
         "count": int(first["count"]),
@@ -190,7 +188,7 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
         "root": f"{_root(first['op']):>6}",
     }
     ours: dict[str, Any] = {}
-    for name, row in _forms(rows).items():
+    for name, row in forms.items():
         if row["in_place"] != FORMS[name]:
             result[name] = None
             ours[f"{name}_reason"] = WHY_IN_PLACE_ONLY
@@ -212,32 +210,19 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
             "batches": int(row["batches"]),
             "launches": int(row["good"]),
         }
-    result["actual_iterations"] = round(rows["calls"].max() / (first["good"] or first["launches"]))
+    calls = max(row["calls"] for row in forms.values() if words.known(row["calls"]))
+    result["actual_iterations"] = round(calls / (first["good"] or first["launches"]))
     result["experiment_name"] = first["label"]
-    return result | {
-        "op": first["op"],
-        "algorithm": first["algorithm"],
-        "ran": first["ran"],
-        "world_size": int(first["world_size"]),
-        "nodes": int(first["nodes"]),
-        "device": first["device"],
-        "backend": first["backend"],
-        "ranks_per_node": int(first["ranks_per_node"]) if words.known(first["ranks_per_node"]) else None,
-        "case_id": first["case_id"],
-        "timing": first["timing"],
-        **ours,
-    }
-
-
-def _forms(rows: pd.DataFrame) -> dict[str, dict[Any, Any]]:
-    """Return the row of each form of one size; all unknown if torch does not have the form."""
-    own = rows.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
-    return dict(zip(FORMS, own.to_dict("records"), strict=True))
+    for name in ("op", "algorithm", "ran", "world_size", "nodes", "device", "backend"):
+        result[name] = first[name]
+    per_node = words.number_or_none(first["ranks_per_node"])
+    result["ranks_per_node"] = None if per_node is None else int(per_node)
+    return result | {"case_id": first["case_id"], "timing": first["timing"], **ours}
 
 
 def _average(table: pd.DataFrame) -> float | None:
     """Return the mean bus bandwidth of the rows with successful launches; None if there are none."""
-    return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
+    return _number(table.loc[table["good"] > 0, "busbw"].mean())
 
 
 def _root(op: str) -> int:
@@ -249,14 +234,14 @@ def _number(value: float) -> float | None:
 
 
 def _float(value: float, width: int) -> str:
-    """A number in `width` columns with as many decimals as fit, as nccl-tests' getFloatStr."""
+    """Return a number of at most `width` characters with as many decimals as fit, as nccl-tests' getFloatStr."""
     if not words.known(value):
-        return f"{'N/A':>{width}}"
+        return "N/A"
     power = len(str(int(value))) if value >= 1 else 0
     decimals = 2 if power < width - 2 else 1 if power < width - 1 else 0
-    return f"{value:>{width}.{decimals}f}" if power < width + 1 else f"{value:>{width}.1e}"
+    return f"{value:.{decimals}f}" if power < width + 1 else f"{value:.1e}"
 
 
 def _time(utc: str | None) -> str | None:
-    """'2026-01-31 14:05:09' of ISO 8601, as nccl-tests writes times; ours are UTC."""
+    """Return '2026-01-31 14:05:09' for a time in ISO 8601, as nccl-tests writes times; ours are UTC."""
     return utc[:19].replace("T", " ") if utc else None

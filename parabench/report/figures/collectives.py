@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,56 +21,57 @@ from parabench.report.figures.figures import (
     marks,
     plain,
     round_numbers,
+    spread_text,
 )
 from parabench.report.palette import Style, algorithm_style
 
 # Ticks of an axis of sizes.
 _MOST_TICKS = 8
-Row = Mapping[Any, Any]
 
 
 def bus(cases: pd.DataFrame, sizes: pd.DataFrame) -> list[Panel]:
     """Return bus bandwidth against size, from rows of `bus_table` of one form."""
+    # GB on the bus: over a time, a bandwidth.
+    moved = sizes["busbw"] * sizes["call_s"]
+    hovers = [
+        f"{format.digits(row['busbw'])} GB/s in {format.digits(row['call_s'] * 1e6)} µs<br>{spread_text(row['spread'])}"
+        f"<br>{row['good']} of {format.count(row['launches'], 'launch')} ok"
+        for row in sizes.to_dict("records")
+    ]
+    up, down = moved / sizes["low_s"] - sizes["busbw"], sizes["busbw"] - moved / sizes["high_s"]
+    table = sizes.assign(y=sizes["busbw"], up=up, down=down, hover=hovers)
     panels = []
-    for title, lines in _panels(cases, sizes):
-        traces = [_bandwidth(name, style, rows) for name, style, rows in lines]
+    for title, lines in _panels(cases, table):
+        traces = []
+        for name, style, rows in lines:
+            bars = {"array": rows["up"].tolist(), "arrayminus": rows["down"].tolist()}
+            more = {"mode": "lines+markers", "line": style.line, "error_y": ERROR_BARS | bars}
+            traces.append(_points(name, style, rows, 8, **more))
         panels.append(_panel(title, traces, "bus bandwidth (GB/s)", FROM_ZERO))
     return panels
 
 
-def _bandwidth(name: str, style: Style, rows: Sequence[Row]) -> Trace:
-    # GB on the bus: over a time, a bandwidth.
-    moved = [row["busbw"] * row["call_s"] for row in rows]
-    busbw = [row["busbw"] for row in rows]
-    bars = {
-        "array": [gb / row["low_s"] - row["busbw"] for gb, row in zip(moved, rows, strict=True)],
-        "arrayminus": [row["busbw"] - gb / row["high_s"] for gb, row in zip(moved, rows, strict=True)],
-    }
-    hovers = [
-        f"<b>{plain(name)}</b>, {size_text(row['bytes'])}<br>"
-        f"{format.digits(row['busbw'])} GB/s in {format.digits(row['call_s'] * 1e6)} µs<br>{_spread(row['spread'])}<br>"
-        f"{row['good']} of {format.count(row['launches'], 'launch')} ok"
-        for row in rows
-    ]
-    more = {"mode": "lines+markers", "line": style.line, "error_y": ERROR_BARS | bars}
-    return _points(name, style, rows, busbw, hovers, 8, **more)
-
-
-def _spread(spread: float) -> str:
-    known = format.known(spread)
-    return f"slowest launch over fastest: {format.signed(spread)}" if known else "spread unknown: one launch"
-
-
 def fitted(cases: pd.DataFrame, fits: Sequence[Fit]) -> list[Panel]:
-    """Return the times of launches, `call_s`, and lines through the times of the fitted models, `fitted_s`."""
+    """Return the times of launches, and lines through the times of the fitted models."""
     columns = ["case", "bytes", "call_s", "residual"]
     points = pd.concat([fit.points[columns] for fit in fits]) if fits else pd.DataFrame(columns=columns)
-    points = points.rename(columns={"case": "case_id"}).assign(fitted_s=points["call_s"] * (1 + points["residual"]))
+    fit_s = points["call_s"] * (1 + points["residual"])
+    times = zip(points["call_s"], fit_s, strict=True)
+    hovers = [f"{format.milliseconds(call_s)}, fitted {format.milliseconds(fit)}" for call_s, fit in times]
+    points = points.rename(columns={"case": "case_id"}).assign(y=points["call_s"] * 1e3, fit=fit_s * 1e3, hover=hovers)
     panels = []
     for title, lines in _panels(cases, points):
-        traces = [
-            trace for name, style, rows in lines for trace in (_line(name, style, rows), _times(name, style, rows))
-        ]
+        traces = []
+        for name, style, rows in lines:
+            own = rows.drop_duplicates(["case_id", "bytes"])
+            traces += [
+                {
+                    "type": "scatter", "mode": "lines", "name": plain(name), "legendgroup": name, "showlegend": False,
+                    "x": _places(own), "y": listed(own["fit"]), "customdata": own["case_id"].tolist(),
+                    "hoverinfo": "skip", "line": style.line | {"width": 1.5},
+                },
+                _points(name, style, rows, 7, legendgroup=name, opacity=0.75),
+            ]  # fmt: skip
         ms = [y for trace in traces for y in trace["y"] if y > 0]
         ticks = round_numbers(min(ms, default=1) / 10, max(ms, default=1) * 10)
         axis = {"type": "log", "tickvals": ticks, "ticktext": [format.digits(tick, 1) for tick in ticks]}
@@ -78,50 +79,33 @@ def fitted(cases: pd.DataFrame, fits: Sequence[Fit]) -> list[Panel]:
     return panels
 
 
-def _line(name: str, style: Style, rows: Sequence[Row]) -> Trace:
-    own = list({(row["case_id"], row["bytes"]): row for row in rows}.values())
-    return {
-        "type": "scatter", "mode": "lines", "name": plain(name), "legendgroup": name, "showlegend": False,
-        "x": [math.log2(row["bytes"]) for row in own], "y": listed((row["fitted_s"] for row in own), 1e3),
-        "customdata": [row["case_id"] for row in own], "hoverinfo": "skip", "line": style.line | {"width": 1.5},
-    }  # fmt: skip
-
-
-def _times(name: str, style: Style, rows: Sequence[Row]) -> Trace:
-    hovers = [
-        f"<b>{plain(name)}</b>, {size_text(row['bytes'])}<br>"
-        f"{format.milliseconds(row['call_s'])}, fitted {format.milliseconds(row['fitted_s'])}"
-        for row in rows
-    ]
-    measured = listed((row["call_s"] for row in rows), 1e3)
-    return _points(name, style, rows, measured, hovers, 7, legendgroup=name, opacity=0.75)
-
-
-def _points(
-    name: str, style: Style, rows: Sequence[Row], y: list[float], hovers: list[str], size: int, **more: Any
-) -> Trace:
-    x = [math.log2(row["bytes"]) for row in rows]
+def _points(name: str, style: Style, rows: pd.DataFrame, size: int, **more: Any) -> Trace:
+    texts = zip(rows["bytes"], rows["hover"], strict=True)
+    hovers = [f"<b>{plain(name)}</b>, {size_text(count)}<br>{text}" for count, text in texts]
     marker = {"color": style.color, "size": size, "symbol": style.symbol}
-    return marks(x, y, plain(name), hovers, marker, customdata=[row["case_id"] for row in rows], **more)
+    ids = rows["case_id"].tolist()
+    return marks(_places(rows), listed(rows["y"]), plain(name), hovers, marker, customdata=ids, **more)
 
 
-def _panels(cases: pd.DataFrame, table: pd.DataFrame) -> Iterator[tuple[str, list[tuple[str, Style, list[Row]]]]]:
+def _places(rows: pd.DataFrame) -> list[float]:
+    return [math.log2(size) for size in rows["bytes"]]
+
+
+def _panels(cases: pd.DataFrame, table: pd.DataFrame) -> Iterator[tuple[str, list[tuple[str, Style, pd.DataFrame]]]]:
     """Yield the title of each panel, and its lines with the rows of `table` by size, in the order of `cases`."""
-    algorithms = dict(zip(cases["line"], cases["algorithm"], strict=True))
-    # In the order of the cases.
-    rows = cases[["case_id", "question", "line"]].merge(table, on="case_id")
+    table = table.drop(columns="algorithm", errors="ignore")
+    rows = cases[["case_id", "question", "line", "algorithm"]].merge(table, on="case_id")
     for title, panel in rows.groupby("question", sort=False):
-        drawn: list[tuple[str, Style, list[Row]]] = []
+        drawn: list[tuple[str, Style, pd.DataFrame]] = []
         before: set[str] = set()
         for name, own in panel.groupby("line", sort=False):
-            algorithm = algorithms[name]
+            algorithm = str(own["algorithm"].iloc[0])
             style = algorithm_style(algorithm)
             # One more line of an algorithm, with other ranks a node, is dotted.
             if algorithm in before:
                 style = style._replace(dash="dot", symbol=f"{style.symbol}-open")
             before.add(algorithm)
-            records: list[Row] = [*own.sort_values("bytes", kind="stable").to_dict("records")]
-            drawn.append((str(name), style, records))
+            drawn.append((str(name), style, own.sort_values("bytes", kind="stable")))
         yield str(title), drawn
 
 

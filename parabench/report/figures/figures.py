@@ -205,6 +205,12 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def spread_text(spread: float) -> str:
+    """Return how far the slowest launch is from the fastest one."""
+    known = format.known(spread)
+    return f"slowest launch over fastest: {format.signed(spread)}" if known else "spread unknown: one launch"
+
+
 def listed(values: Any, factor: float = 1.0) -> Any:
     """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold, and for None."""
     items = values.to_numpy(dtype=float).tolist() if hasattr(values, "to_numpy") else list(values)

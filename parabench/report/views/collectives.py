@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,23 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     cases, table, fits = _fitted(every)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
-    logs = logs_sections(launches, table)
+    logs, connections = logs_sections(launches, table), links_section(links)
     pairs = set(zip(table["algorithm"], table["op"], strict=True))
     imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
     return render_page(
         "collectives.html",
         session,
-        _tabs(_algorithms(cases, table, fits, in_words(session.timing)), links_section(links), logs),
+        [
+            Tab("answer", "Answer", ()),
+            Tab(
+                "algorithms",
+                "Logs" if logs else "Algorithms",
+                (*_algorithms(cases, table, fits, in_words(session.timing)), *logs[:1]),
+            ),
+            Tab("trust", "Trust", ()),
+            Tab("environment", "Environment", (*([connections] if connections else []), *logs[1:])),
+            Tab("data", "Data", ()),
+        ],
         template_folder,
         data=page_data(cases, launches, table),
         answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
@@ -101,16 +111,6 @@ def fit_section(seen: SessionData) -> Section:
     return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[1]
 
 
-def _tabs(algorithms: tuple[Section, ...], links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
-    return [
-        Tab("answer", "Answer", ()),
-        Tab("algorithms", "Logs" if logs else "Algorithms", (*algorithms, *logs[:1])),
-        Tab("trust", "Trust", ()),
-        Tab("environment", "Environment", (*([links] if links else []), *logs[1:])),
-        Tab("data", "Data", ()),
-    ]
-
-
 def _algorithms(cases: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit], timed: str) -> tuple[Section, ...]:
     good = one_form(table[table["good"] > 0])
     nothing = "No launch succeeded, so there is nothing to draw."
@@ -150,10 +150,8 @@ FILTERS = {
     "threads": "Threads",
     "status": "Status",
 }
-# What tells figures apart, beside operation and ranks, where cases differ in it.
+# What tells figures apart, with operation and ranks, if cases differ in it.
 _APART = ("dtype", "redop", "device", "backend", "threads")
-# A value that stands for "has none": cases do not differ by having none.
-_NONE = {"redop": "none"}
 _SIZE = (
     "label", "bytes", "in_place", "call_s", "low_s", "high_s", "p50_s", "p95_s", "p99_s", "algbw", "busbw", "spread",
     "n_wrong", "good", "launches",
@@ -201,13 +199,20 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["case_id", "label", *fields, "status", "n_ok", "n_launches"])
     apart = [name for name in _APART if varies(table, name)]
     nodes = varies(table, "ranks_per_node")
-    return table.assign(question=[_question(row, apart) for row in rows], line=[_line(row, nodes) for row in rows])
+    questions, lines = [], []
+    for row in rows:
+        values = [f"{row[name]} threads" if name == "threads" else row[name] for name in apart]
+        values = [each for each in values if each != "none"]
+        questions.append(", ".join([row["op"], format.count(row["world_size"], "rank"), *values]))
+        per_node = f" ({row['ranks_per_node']} a node)" if nodes and row["ranks_per_node"] else ""
+        lines.append(f"{row['algorithm']}{per_node}")
+    return table.assign(question=questions, line=lines)
 
 
 def varies(cases: pd.DataFrame, name: str) -> bool:
-    """Return whether the cases that have a value of `name` differ in it."""
+    """Return whether the cases that have a value of `name` differ in it; operations that reduce nothing have none."""
     values = cases[name].dropna()
-    return values[values != _NONE.get(name)].nunique() > 1
+    return values[values != "none"].nunique() > 1
 
 
 def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
@@ -236,13 +241,3 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame) 
             if varies(cases, name)
         ],
     }
-
-
-def _question(row: Mapping[str, Any], apart: list[str]) -> str:
-    values = [f"{row[name]} threads" if name == "threads" else row[name] for name in apart]
-    return ", ".join([row["op"], format.count(row["world_size"], "rank"), *(x for x in values if x != "none")])
-
-
-def _line(row: Mapping[str, Any], nodes: bool) -> str:
-    per_node = row["ranks_per_node"] if nodes else None
-    return f"{row['algorithm']} ({per_node} a node)" if per_node else str(row["algorithm"])

@@ -19,7 +19,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED, nccl_tables
-from parabench.report.spec import MOST_ROWS, WORDED, Column, Makers, Section, Table, table_of
+from parabench.report.spec import WORDED, Column, Makers, Section, table_of
 from parabench.store.results import Results
 
 # Waiting for the last rank is worth a sentence if it takes this share of the steps.
@@ -92,7 +92,7 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
 
 def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
     """Yield which rank the others wait for, or that it is unknown."""
-    table, told = recorded.late_table(seen), recorded.told(seen)
+    table = recorded.late_table(seen)
     if table.empty:
         if ranks > 1:
             yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
@@ -104,11 +104,12 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
     if share < _WORTH:
         yield f"No rank is late: the time after the first rank is below {format.percent(_WORTH)} of the steps."
         return
-    how = "" if told.get("one_clock") else ", by the shortest kernel, because their clocks are not known to agree"
+    one_clock = recorded.told(seen).get("one_clock")
+    how = "" if one_clock else ", by the shortest kernel, because their clocks are not known to agree"
+    calls = format.count(int(own["calls"]), "collective")
     yield (
-        f"Others wait for rank {own.name}: it came last in {own['last']:,.0f} of "
-        f"{format.count(int(own['calls']), 'collective')}, and after the first rank by {format.percent(share)} of the "
-        f"steps in all{how}."
+        f"Others wait for rank {own.name}: it came last in {own['last']:,.0f} of {calls}, and after the first rank by "
+        f"{format.percent(share)} of the steps in all{how}."
     )
 
 
@@ -129,32 +130,21 @@ def _waiting(seen: SessionData) -> Iterator[str]:
 
 
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
-    environment = seen.session.environment
-    rows = [("imported", format.when(seen.session.started_utc)), ("parabench", seen.session.version)]
-    case = seen.numbers.iloc[0]
-    rows += [
-        ("ranks", _size(seen, int(case["world_size"]))),
+    environment, case, told = seen.session.environment, seen.numbers.iloc[0], recorded.told(seen)
+    ranks = f"{case['world_size']:,.0f}"
+    if not told.get("size_known") and not told.get("alone"):
+        ranks += " or more: no trace has the number"
+    unknown = environment.get("unknown_versions") or {}
+    return [
+        ("imported", format.when(seen.session.started_utc)),
+        ("parabench", seen.session.version),
+        ("ranks", ranks),
         ("device", str(case["device"])),
         ("backend", str(case["backend"])),
         ("hosts", format.or_unknown(environment.get("host"))),
         ("GPUs of the first host", devices_said(environment) if environment.get("gpus") else format.UNKNOWN),
+        *((name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()),
     ]
-    unknown = environment.get("unknown_versions") or {}
-    return rows + [(name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()]
-
-
-def _size(seen: SessionData, world_size: int) -> str:
-    """Return the number of ranks, which is a lower bound if no trace has it."""
-    told = recorded.told(seen)
-    known = told.get("size_known") or told.get("alone")
-    return f"{world_size:,}" if known else f"{world_size:,} or more: no trace has the number"
-
-
-def cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
-    """The table, of a long one its first rows, which is said."""
-    if len(table) > MOST_ROWS:
-        note = f"{note} Listed are {MOST_ROWS} of {len(table):,} rows; the store has all.".strip()
-    return table_of(title, columns, table.head(MOST_ROWS).to_dict("records"), closed=False, note=note)
 
 
 def _steps(seen: SessionData) -> Section | None:
@@ -182,7 +172,7 @@ def _steps(seen: SessionData) -> Section | None:
         )
         + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
         "No step was recorded: no trace has a rank, or an event with a time.",
-        (cut("Steps by rank", columns, ranks),) if len(ranks) else (),
+        (table_of("Steps by rank", columns, ranks, closed=False),),
         reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
         "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
         "has none it is DDP's or FSDP's, without the loss; where backward has none it ends with the last gradient. "
@@ -209,7 +199,7 @@ def _late(seen: SessionData) -> Section | None:
         "Which rank is late",
         "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
         "",
-        (cut("Arrival by rank and collective", columns, shown),),
+        (table_of("Arrival by rank and collective", columns, shown, closed=False),),
         reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
         "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
         "is as late as its kernel is shorter than the longest one, because all end together.",
@@ -267,7 +257,7 @@ def _calls(seen: SessionData) -> Section | None:
         "Collectives in the steps",
         "By operation, group, size and type; those that took longest together come first.",
         "No collective was recorded in a step.",
-        (cut("Collectives in the steps", columns, table),) if len(table) else (),
+        (table_of("Collectives in the steps", columns, table, closed=False),),
         reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
         "the time of the rank that came last. It gives the bandwidths, as nccl-tests defines them. They are unknown if "
         "not all ranks of the group were recorded. An operation called a kernel has only the name of its kernel, and "
@@ -279,41 +269,34 @@ def _flight(seen: SessionData) -> Section | None:
     table, last = recorded.flight_table(seen), pd.DataFrame(recorded.told(seen).get("last_calls") or [])
     if table.empty and last.empty:
         return None
-    tables = []
-    if len(last):
-        columns = (
-            Column("Group", "group"),
-            Column("Last call", "op"),
-            Column("Ranks", "ranks"),
-            Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
-            Column("Number", "number", "count"),
-        )
-        tables.append(cut("Last calls", columns, last, "The last call of each rank in each group."))
-    if len(table):
-        held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-        tables.append(cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
+    lasts = (
+        Column("Group", "group"),
+        Column("Last call", "op"),
+        Column("Ranks", "ranks"),
+        Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
+        Column("Number", "number", "count"),
+    )
+    held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
+    holding = "Calls that the recorders hold; calls are those of one rank."
+    tables = (
+        table_of("Last calls", lasts, last, closed=False, note="The last call of each rank in each group."),
+        table_of("Calls", held, table, closed=False, note=holding),
+    )
     return Section(
         "flight",
         "Flight recorder",
         "What the ranks called last, and how often what. A recorder keeps its last calls only.",
         "",
-        tuple(tables),
+        tables,
         reading="Calls of a group are numbered alike on all its ranks: one with a smaller number than the others has "
         "not entered what they wait in. How long a call took is known where TORCH_NCCL_ENABLE_TIMING was set.",
     )
 
 
 def _inspector(seen: SessionData) -> Section | None:
-    table = inspected(seen, seen.numbers)
-    if table.empty:
-        return None
-    return Section(
-        "inspector",
-        "NCCL's Inspector",
-        "Medians over ranks; calls are one rank's.",
-        "",
-        (cut("Operations and sizes", INSPECTED, table),),
-    )
+    table = table_of("Operations and sizes", INSPECTED, inspected(seen, seen.numbers), closed=False)
+    caption = "Medians over ranks; calls are one rank's."
+    return Section("inspector", "NCCL's Inspector", caption, tables=(table,)) if table.rows else None
 
 
 def _nccl(seen: SessionData) -> Section | None:
@@ -334,7 +317,9 @@ def _files(seen: SessionData) -> Section:
     )
     more = told.get("not_read")
     note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
-    return Section("files", "Files", "", "No file is recorded.", (cut("Files", columns, files, note),))
+    return Section(
+        "files", "Files", "", "No file is recorded.", (table_of("Files", columns, files, closed=False, note=note),)
+    )
 
 
 # The sections of the page, in their order.

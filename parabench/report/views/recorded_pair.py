@@ -15,9 +15,8 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.report.page import fill
-from parabench.report.spec import WORDED, Column, Section
+from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.report.views import markdown
-from parabench.report.views.recorded import cut
 
 _SIDES = ("base", "candidate")
 # Rows on a terminal.
@@ -122,7 +121,7 @@ def render(of: Pair) -> str:
     """Return the comparison as a page."""
     sides = (of.base, of.candidate)
     names = [next(iter(side.labels.values())) for side in sides]
-    table = cut("Base and candidate", _COLUMNS, of.table)
+    table = table_of("Base and candidate", _COLUMNS, of.table, closed=False)
     return fill(
         "recorded.html",
         [Section("compared", "Base and candidate", "", "Nothing can be compared.", (table,), reading=_READING)],
