@@ -87,6 +87,8 @@ class Test:
     def timing(self) -> str:
         if self.settings.get("blocking"):
             return "each call waited for (-z)"
+        if not self.settings:
+            return "in a way that the log does not show"
         return "calls back to back" + ", captured in a CUDA graph (-G)" * bool(self.settings.get("graph"))
 
     def count_ranks(self) -> str | None:
