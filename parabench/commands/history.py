@@ -12,18 +12,16 @@ from parabench.commands.output import Command, file_option, files_in, give, rend
 from parabench.errors import UsageError
 
 
-class Day(click.types.StringParamType):
-    """A day or a moment, as sessions write it: ISO 8601, in UTC where nothing else is said."""
-
-    name = "date"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(f"{value!r} is not a date; write 2026-01-31, or 2026-01-31T14:05", param, ctx)
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return a day or time as sessions write it: ISO 8601, in UTC if it has no other time zone."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a date; write 2026-01-31, or 2026-01-31T14:05") from error
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @click.command(
@@ -39,7 +37,9 @@ class Day(click.types.StringParamType):
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=complete_stores)
 @click.option("--case", metavar="TEXT", help="Only cases whose label holds TEXT, or whose id begins with it.")
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
-@click.option("--since", type=Day(), help="Only sessions that started then or later, such as 2026-01-31 (UTC).")
+@click.option(
+    "--since", metavar="DATE", callback=_utc, help="Only sessions that started then or later, such as 2026-01-31 (UTC)."
+)
 @click.option("--all", "every", is_flag=True, help="List the cases that did not change, too.")
 @file_option("json", "Write JSON (docs/reference/json.md).")
 @file_option("html", "Write a page with figures.")

@@ -74,10 +74,10 @@ def render(history: History) -> str:
         Section(
             "cases",
             "Every case",
-            "“Sessions differ” is the standard deviation between sessions, beyond the differences of their launches.",
-            tables=(_cases(history),),
+            "“Sessions differ” is the standard deviation between sessions, beyond the differences of their launches. "
+            "The step times follow in ms, the newest session first.",
+            tables=tuple(_cases(history, suite) for suite in suites),
         ),
-        Section("numbers", "Step time by session", tables=tuple(_numbers(history, suite) for suite in suites)),
         Section("sessions", "Sessions", "The newest first.", tables=(_sessions(history),)),
     ]
     return fill(
@@ -230,32 +230,19 @@ def _changes(history: History) -> Table:
     return Table("Change points", head, rows, 3, closed=False, cases=tuple(series["case_id"] for _, series in found))
 
 
-def _cases(history: History) -> Table:
-    """Return the table of all cases, with their states and newest step times."""
-    rows: list[tuple[str, ...]] = [
-        (
-            series["label"],
-            "; ".join(filter(None, (series["state"], series["note"]))),
-            _ms(next(iter(series["measured"]["step_time_s"][::-1]), None)),
-            FORMATS["signed"](series["shifts"][-1]["change"] if series["shifts"] else None),
-            FORMATS["signed"](series["whole"] if series["shifts"] else None),
-            FORMATS["percent"](series["session_sd"]),
-            str(len(series["measured"])),
-        )
-        for series in history.series
-    ]
-    head = ("Case", "State", "Newest, ms", "Last change", "Whole time", "Sessions differ", "Sessions")
-    return Table("Every case", head, rows, 2, closed=False)
-
-
-def _numbers(history: History, suite: str) -> Table:
-    """Return the table of a suite with a row per case and a column per session, the newest first."""
-    own = [series for series in history.series if series["suite"] == suite]
-    step_s = pd.DataFrame({at: series["points"].set_index("visit")["step_time_s"] for at, series in enumerate(own)})
-    step_s = step_s.sort_index(ascending=False)
-    rows = [(series["label"], *map(_ms, step_s[at])) for at, series in enumerate(own)]
-    days = (history.visits[visit].session.day for visit in step_s.index)
-    return Table(f"Step time in ms, the newest session first: {suite}", ("Case", *days), rows)
+def _cases(history: History, suite: str) -> Table:
+    """Return the table of the cases of a suite, with their step times by session, the newest first."""
+    rows: list[tuple[str, ...]] = []
+    places = [at for at, visit in enumerate(history.visits) if visit.session.suite == suite][::-1]
+    for series in (each for each in history.series if each["suite"] == suite):
+        change, whole = (series["shifts"][-1]["change"], series["whole"]) if series["shifts"] else (None, None)
+        state = "; ".join(filter(None, (series["state"], series["note"])))
+        step_s = series["points"].set_index("visit")["step_time_s"].reindex(places)
+        changes = (*map(FORMATS["signed"], (change, whole)), FORMATS["percent"](series["session_sd"]))
+        rows.append((series["label"], state, *changes, *map(_ms, step_s)))
+    days = (history.visits[at].session.day for at in places)
+    head = ("Case", "State", "Last change", "Whole time", "Sessions differ", *days)
+    return Table(f"Cases of {suite}, in ms by session", head, rows, 2, closed=False)
 
 
 def _sessions(history: History) -> Table:
