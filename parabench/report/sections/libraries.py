@@ -27,27 +27,23 @@ def libraries_section(seen: SessionData) -> Section | None:
     spans = ddp_spans(seen.once(ddp_comparison))
     over_nccl = (seen.counted["backend"] == "nccl") & (seen.counted["world_size"] > 1)
     silent = "NCCL's choices were not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
+    lead = ""
+    if len(spans):
+        worst = spans.iloc[int(spans["difference"].abs().argmax())].to_dict()
+        lead = format.filled(
+            "DDP's logger and these instruments differ by at most {most:percent} ({span} of {label}: {ddp_s:ms} and "
+            "{ours_s:ms}).",
+            worst | {"most": abs(worst["difference"])},
+        )
     section = Section(
         "libraries",
         "DDP, allocator and NCCL details",
         f"What torch and NCCL report themselves, next to the measurements here. {silent}".strip(),
         silent or "Neither torch nor NCCL reported anything: unknown, not zero.",
         (_ddp(spans), *_memory(memory_phases(seen)), *nccl_tables(seen), _inspector(seen), _files(seen)),
-        lead=_largest(spans),
+        lead=lead,
     )
     return section if section.tables or silent or len(seen.rows("span")) else None
-
-
-def _largest(spans: pd.DataFrame) -> str:
-    """Return the largest difference between DDP's logger and the instruments."""
-    if spans.empty:
-        return ""
-    worst = spans.iloc[int(spans["difference"].abs().argmax())]
-    return (
-        f"DDP's logger and these instruments differ by at most {format.percent(abs(worst['difference']))} "
-        f"({worst['span']} of {worst['label']}: {format.milliseconds(worst['ddp_s'])} and "
-        f"{format.milliseconds(worst['ours_s'])})."
-    )
 
 
 def _ddp(spans: pd.DataFrame) -> Table:

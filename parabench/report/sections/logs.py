@@ -17,6 +17,15 @@ from parabench.report.spec import Column, Section, Table, table_of
 # More columns do not fit on a page.
 MOST_LOGS = 6
 _QUESTION = ["op", "world_size", "dtype", "redop"]
+_LOGS = (
+    Column("Test", "label"),
+    Column("File", "file"),
+    Column("Hosts", lambda row: format.listed(row["hosts"]) or UNKNOWN),
+    Column("GPUs", lambda row: format.listed(row["gpus"]) or UNKNOWN),
+    Column("NCCL", lambda row: row["version"] or UNKNOWN),
+    Column("Network", lambda row: row["network"] or UNKNOWN),
+    Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
+)
 
 
 def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
@@ -24,16 +33,6 @@ def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section,
     rows = [row | log for row in launches.to_dict("records") if (log := json_text.parsed(row["facts"]).get("log"))]
     if not rows:
         return ()
-    columns = (
-        Column("Test", "label"),
-        Column("File", "file"),
-        Column("Hosts", lambda row: format.listed(row["hosts"]) or UNKNOWN),
-        Column("GPUs", lambda row: format.listed(row["gpus"]) or UNKNOWN),
-        Column("NCCL", lambda row: row["version"] or UNKNOWN),
-        Column("Network", lambda row: row["network"] or UNKNOWN),
-        Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
-    )
-    tests = table_of("Tests in the logs", columns, rows, closed=False)
     tables = tuple(_side_by_side(one_form(table[table["good"] > 0])))
     compared = Section(
         "compared",
@@ -41,10 +40,11 @@ def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section,
         "Bus bandwidth in GB/s by size, for tests of one operation among as many ranks; of an unknown operation, "
         "algorithm bandwidth.",
         "No two tests have the same operation, ranks, type and reduction.",
-        tables if len(tables) > 1 else tuple(replace(each, closed=False) for each in tables),
+        tuple(replace(each, closed=len(tables) > 1) for each in tables),
         reading="Out of place where the log has it. Ratio is the time of the second log over the first.",
     )
     reading = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
+    tests = table_of("Tests in the logs", _LOGS, rows, closed=False)
     return compared, Section("logs", "How each log was made", tables=(tests,), caption=reading)
 
 
@@ -54,16 +54,15 @@ def _side_by_side(table: pd.DataFrame) -> Iterator[Table]:
         names = list(rows["algorithm"].unique())
         if len(names) < 2:
             continue
-        shown = names[:MOST_LOGS]
         number = "algbw" if op == UNKNOWN else "busbw"
         wide = rows.pivot_table([number, "call_s"], "bytes", "algorithm")
         cells = wide[number].assign(bytes=wide.index)
-        columns = [Column("Size", lambda row: size_text(int(row["bytes"]))), *map(_rate, shown)]
+        columns = [Column("Size", lambda row: size_text(int(row["bytes"]))), *map(_rate, names[:MOST_LOGS])]
         if len(names) == 2:
             cells["ratio"] = wide["call_s"][names[1]] / wide["call_s"][names[0]]
             columns.append(Column("Ratio", "ratio", "ratio"))
-        title = f"{op}, {format.count(int(ranks), 'rank')}, {dtype}" + ("" if redop == "none" else f", {redop}")
-        more = f" Listed are {MOST_LOGS} of {len(names):,} logs; tab Data has all." if len(names) > MOST_LOGS else ""
+        title = f"{op}, {format.count(int(ranks), 'rank')}, {dtype}" + f", {redop}" * (redop != "none")
+        more = f" Listed are {MOST_LOGS} of {len(names):,} logs; tab Data has all." * (len(names) > MOST_LOGS)
         yield table_of(title, columns, cells, note=f"{title}.{more}")
 
 

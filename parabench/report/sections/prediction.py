@@ -12,7 +12,7 @@ from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
-from parabench.report.figures.figures import FROM_ZERO, Panel, Trace, lay_out, plain
+from parabench.report.figures.figures import ERROR_BARS, FROM_ZERO, Panel, Trace, lay_out, marks, plain
 from parabench.report.palette import strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
@@ -123,29 +123,29 @@ def _panel(curves: dict[str, list[Prediction]]) -> Panel:
 
 
 def _traces(name: str, curve: Sequence[Prediction]) -> Iterator[Trace]:
-    strategy = curve[0].case.strategy
-    style = strategy_style(strategy)
-    measured = [(each, each.measured_s) for each in curve if each.measured_s is not None]
-    of_all = {"type": "scatter", "legendgroup": name, "hovertemplate": "%{hovertext}<extra></extra>"}
+    style = strategy_style(curve[0].case.strategy)
+    measured = [each for each in curve if each.measured_s is not None]
     rates = [_rate(each, each.step_s) for each in curve]
-    yield of_all | {
-        "x": [each.case.world_size for each in curve], "y": rates, "mode": "lines", "name": plain(name),
-        "line": style.line | {"width": 2},
-        "error_y": {
-            "type": "data", "symmetric": False, "thickness": 1.5, "width": 3,
-            "array": [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)],
-            "arrayminus": [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)],
-        },
+    above = [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)]
+    below = [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)]
+    yield {
+        "type": "scatter", "legendgroup": name, "name": plain(name), "mode": "lines", "line": style.line | {"width": 2},
+        "x": [each.case.world_size for each in curve], "y": rates,
+        "error_y": ERROR_BARS | {"array": above, "arrayminus": below},
         "hovertext": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
+        "hovertemplate": "%{hovertext}<extra></extra>",
     }  # fmt: skip
-    yield of_all | {
-        "x": [each.case.world_size for each, _ in measured], "y": [_rate(*each) for each in measured],
-        "mode": "markers", "marker": {"color": style.color, "symbol": style.symbol, "size": 9},
-        "showlegend": False,
-        "hovertext": [f"{plain(each.case.label)}<br>measured: {format.milliseconds(s)}" for each, s in measured],
-    }  # fmt: skip
+    yield marks(
+        [each.case.world_size for each in measured],
+        [_rate(each, each.measured_s) for each in measured],
+        "",
+        [f"{plain(each.case.label)}<br>measured: {format.milliseconds(each.measured_s)}" for each in measured],
+        {"color": style.color, "symbol": style.symbol, "size": 9},
+        legendgroup=name,
+        showlegend=False,
+    )
 
 
-def _rate(of: Prediction, step_s: float) -> float:
+def _rate(of: Prediction, step_s: float | None) -> float:
     """Return the tokens or samples that each rank trains in a second."""
-    return of.case.global_batch * of.case.seq_len / step_s / of.case.world_size
+    return of.case.global_batch * of.case.seq_len / (step_s or math.nan) / of.case.world_size

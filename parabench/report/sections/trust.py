@@ -11,7 +11,6 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
-from parabench.models import EXACT, VERIFICATIONS
 from parabench.report.figures.launches import drift, order, spread
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
@@ -70,7 +69,7 @@ def order_section(seen: SessionData) -> Section:
 
 
 def excluded_section(seen: SessionData) -> Section:
-    """The launches that do not count, and why."""
+    """Return the section of the launches that do not count, with the reasons."""
     launches = seen.numbers.rename(columns={"case": "case_id"})
     others = launches[~launches["launch_id"].isin(seen.counted["launch_id"])]
     # Failures are listed before planned exclusions.
@@ -94,16 +93,8 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches are in no number, figure or verdict.",
         "No launch is excluded.",
         (table,),
-        lead=" ".join(filter(None, (NEVER_DELETED, why, weaker_levels(seen.counted)))),
+        lead=f"{NEVER_DELETED} {why}".strip(),
     )
-
-
-def weaker_levels(valid: pd.DataFrame) -> str:
-    """Return a sentence on the cases that were compared with one device at a weaker level; empty if there are none."""
-    cases = valid.drop_duplicates("case")["verification"].dropna().value_counts()
-    levels = [f"{level} ({format.count(cases[level], 'case')})" for level in VERIFICATIONS if level in cases]
-    weaker = levels[EXACT in cases :]
-    return f"Verified at a weaker level than {EXACT}: {', '.join(weaker)}." if weaker else ""
 
 
 def _kind(repetition: int, status: str) -> str:
