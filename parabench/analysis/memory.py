@@ -85,10 +85,11 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 def sentences(states: pd.DataFrame) -> list[str]:
     """Return for each model which cases hold least and most, and how measured and theory compare."""
-    groups = [own for _, own in states.groupby("model", sort=False)]
+    models: list[Any] = states["model"].unique().tolist()
+    groups = [states[states["model"] == model] for model in models]
     return [
-        str(own["model"].iloc[0] + ": ") * (len(groups) > 1) + " ".join([*_extremes(own), *_against_theory(own)])
-        for own in groups
+        f"{model}: " * (len(models) > 1) + " ".join([*_extremes(own), *_against_theory(own)])
+        for model, own in zip(models, groups, strict=True)
     ]
 
 

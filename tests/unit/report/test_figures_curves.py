@@ -10,7 +10,8 @@ import pytest
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
-from parabench.report.figures.curves import algorithms, bucket_places, buckets, heat, scaling
+from parabench.report.figures.curves import algorithms, bucket_places, buckets, heat
+from parabench.report.figures.scaling import scaling
 
 # In seconds, by strategy, algorithm, ranks and bucket size.
 STEPS = {
