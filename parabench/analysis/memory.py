@@ -111,7 +111,8 @@ def _extremes(states: pd.DataFrame) -> Iterator[str]:
 
 
 def _against_theory(states: pd.DataFrame) -> Iterator[str]:
-    known, exact = states[states["ratio"].notna()], states["exact"].astype(bool)
+    known, unknown = states[states["ratio"].notna()], states[states["ratio"].isna()]
+    exact = known["exact"].astype(bool)
     for own, formula in ((known[exact], "the formula"), (known[~exact], "the formula for an even split")):
         if len(own):
             between = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (own["ratio"].min(), own["ratio"].max())))
@@ -119,7 +120,8 @@ def _against_theory(states: pd.DataFrame) -> Iterator[str]:
     off = known["strategy"][exact & ((known["ratio"] - 1).abs() > OFF)]
     if len(off):
         yield f"More than {100 * OFF:g}% off the formula: {format.joined(off.unique())}."
-    for why, own in states[states["ratio"].isna()].fillna({"why_unknown": ""}).groupby("why_unknown", sort=False):
+    reasons: Any = unknown.fillna({"why_unknown": ""}).groupby("why_unknown", sort=False)
+    for why, own in reasons:
         names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""
         yield f"No formula for {format.count(len(own), 'case')}: {names}{because}."
 
