@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from parabench import json_text
+from parabench.store.record import Phase
 
 # The source of joules: the device's energy counter, or its power readings, integrated.
 COUNTER, POWER = "energy counter", "power readings"
-# What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25% of the time, the
-# counter moves every 20 to 100 ms, and utilization is a mean of up to a second: over a shorter time what is read is
-# mostly chance (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741). A counter is behind by up to
-# one move, at the begin as at the end, so its growth is off by one at most: 100 ms are a twentieth of 2 s, and of a
-# counter that moves more slowly one of 10 moves is a tenth. A window of 2 s has 20 readings; a counter that moves as
-# often as it is read stands still between some of them, so no more than half of them can be asked to see it move.
+# The time that a device's power sensor and counter need. On A100 and H100 the sensor samples 25% of the time, the
+# counter moves every 20 to 100 ms, and utilization is a mean of up to a second (Yang, Adamek, Armour, "Part-time Power
+# Measurements", arXiv 2312.02741). The growth of a counter is off by one move at most, so 10 moves bound the error.
 SENSOR_S = 2.0
 SENSOR_MOVES = 10
 
@@ -32,22 +29,10 @@ def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def too_short(begin_s: float, end_s: float) -> str:
-    """Why power, energy and utilization between two moments are unknown; empty where the sensors had the time."""
+    """Return why sensors have no value between two times; empty if the time suffices."""
     if end_s - begin_s >= SENSOR_S:
         return ""
     return f"the measured steps took {end_s - begin_s:.2g} s, and the sensors need {SENSOR_S:g} s: measure longer"
-
-
-def moves_too_few(begin_s: float, end_s: float, t_s: npt.NDArray[np.float64], counted: npt.NDArray[np.float64]) -> str:
-    """Why the growth of an energy counter between two moments is unknown, of its readings in order; empty where it
-    moved often enough, from the last reading before to the first one after."""
-    first = max(0, int(np.searchsorted(t_s, begin_s, side="right")) - 1)
-    last = int(np.searchsorted(t_s, end_s, side="left"))
-    moves = int((np.diff(counted[first : last + 1]) != 0).sum())
-    if moves >= SENSOR_MOVES:
-        return ""
-    said = f"the energy counter moved {moves} times in the measured steps"
-    return f"{said}, and {SENSOR_MOVES} are needed: measure longer"
 
 
 def launch_energy(launches: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
@@ -58,54 +43,53 @@ def launch_energy(launches: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFram
     """
     readings = readings[readings["rank"].isna() & readings["metric"].isin(("energy_j", "power_w"))]
     of_launch = dict(iter(readings.groupby("launch_id")))
-    names = ("launch_id", "counted", "device", "n_steps", "facts")
-    rows = zip(*(launches[name] for name in names), strict=True)
     found = [
-        _energy(device, n_steps, facts, of_launch.get(at)) if counted else (np.nan, None, "")
-        for at, counted, device, n_steps, facts in rows
+        _energy(launch, of_launch.get(launch["launch_id"])) if launch["counted"] else (np.nan, None, "")
+        for launch in launches[["launch_id", "counted", "device", "n_steps", "facts"]].to_dict("records")
     ]
     return pd.DataFrame(found, launches.index, columns=["joules_per_step", "joules_source", "joules_reason"])
 
 
-def _energy(device: str, n_steps: int, facts: object, own: pd.DataFrame | None) -> tuple[float, str | None, str]:
-    if device == "cpu":
+def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float, str | None, str]:
+    if launch["device"] == "cpu":
         return np.nan, None, "it ran on CPU cores, whose energy is not read"
     if own is None:
         return np.nan, None, "no energy of its devices was recorded"
-    known = json_text.parsed(facts) if isinstance(facts, str) else {}
-    begin, end = phases(known).get("measure", (np.nan, np.nan))
-    if np.isnan(begin):
+    facts = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
+    window = phases(facts).get(Phase.MEASURE)
+    if window is None:
         return np.nan, None, "when the measured steps ran was not recorded"
-    if why := too_short(begin, end):
-        return np.nan, None, why
-    devices = [group for _, group in own.groupby(["node", "device"])]
-    for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
-        spent = [joules_between(group[group["metric"] == metric], begin, end, source) for group in devices]
+    whys = own["reason"].dropna().to_list()
+    for source in (COUNTER, POWER):
+        spent = [joules_between(device, *window, source) for _, device in own.groupby(["node", "device"])]
         if not any(np.isnan(joules) for joules, _ in spent):
-            return sum(joules for joules, _ in spent) / n_steps, source, ""
+            return sum(joules for joules, _ in spent) / launch["n_steps"], source, ""
         if why := next((why for _, why in spent if why), ""):
             return np.nan, None, why
-    told = own["reason"].dropna()
-    why = str(told.iloc[0]) if len(told) else "its devices were not read before and after the measured steps"
-    return np.nan, None, why
+    return np.nan, None, str([*whys, "its devices were not read before and after the measured steps"][0])
 
 
-def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str) -> tuple[float, str]:
+def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str = COUNTER) -> tuple[float, str]:
     """Return the joules of one device between two times, interpolated between its readings, and a reason.
 
-    They are NaN if a reading before or after is missing, if a counter ran backwards, or, with the reason, if it moved
-    too rarely.
+    They are NaN if a reading before or after is missing or a counter ran backwards. If the time is too short, or the
+    counter moved too rarely, they are NaN with this reason.
     """
+    rows = rows[rows["metric"] == ("energy_j" if source == COUNTER else "power_w")]
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")
     t, value = rows["t_s"].to_numpy(float), rows["value"].to_numpy(float)
-    if not len(t) or t[0] > begin or t[-1] < end:
+    if why := too_short(begin, end):
+        return np.nan, why
+    if not len(t) or t[0] > begin or t[-1] < end or (source == COUNTER and (np.diff(value) < 0).any()):
         return np.nan, ""
-    if source == COUNTER:
-        if (np.diff(value) < 0).any():
-            return np.nan, ""
-        first, last = np.interp([begin, end], t, value)
-        why = moves_too_few(begin, end, t, value)
-        return (np.nan, why) if why else (float(last - first), "")
     inside = (t > begin) & (t < end)
-    moments = np.concatenate(([begin], t[inside], [end]))
-    return float(np.trapezoid(np.interp(moments, t, value), moments)), ""
+    if source == POWER:
+        times = np.concatenate(([begin], t[inside], [end]))
+        return float(np.trapezoid(np.interp(times, t, value), times)), ""
+    # From the last reading before to the first one after.
+    moves = int(np.count_nonzero(np.diff(value[(t >= t[t <= begin].max()) & (t <= t[t >= end].min())])))
+    if moves < SENSOR_MOVES:
+        needed = f"and {SENSOR_MOVES} are needed: measure longer"
+        return np.nan, f"the energy counter moved {moves} times in the measured steps, {needed}"
+    first, last = np.interp([begin, end], t, value)
+    return float(last - first), ""

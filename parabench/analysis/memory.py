@@ -1,13 +1,13 @@
 """The memory of a rank: its training state (parameters, gradients, optimizer state), and its peaks by part of a step.
 
 The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`. Peaks are those of torch's allocator, on a CPU of the resident set.
+formulas of `parabench.strategies.memory`. Peaks are those of torch's allocator; on a CPU, of the resident set.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,15 +16,11 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
 from parabench.store.record import Phase
-from parabench.store.results import records
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 
-# A row of a state table.
-State = Mapping[str, Any]
-
 PARTS = STATE_PARTS
-# Farther than this from its formula a strategy holds something else: what is right agrees to a few tensors' padding.
+# A strategy that is farther from its formula holds something else: padding of tensors is less.
 OFF = 0.05
 
 SYMBOLS = (
@@ -32,11 +28,11 @@ SYMBOLS = (
     "final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
-COLUMNS = (
-    "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *(f"{part}_theory" for part in PARTS),
-    "theory", "ratio", "formula", "exact", "why_unknown",
-)  # fmt: skip
-PHASE_COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
+_THEORY = [f"{part}_theory" for part in PARTS]
+COLUMNS = [
+    "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *_THEORY, "theory", "ratio", "formula",
+    "exact", "why_unknown",
+]  # fmt: skip
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
@@ -49,133 +45,107 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     rows = seen.results.whole
     rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
     held = rows.pivot_table("value", ["launch_id", "rank"], "metric", "max").reindex(columns=list(PARTS)).dropna()
-    held = held.assign(measured=held.sum(axis=1)).reset_index("launch_id")
-    case_of = seen.counted.set_index("launch_id")["case"]
-    held["case"] = held["launch_id"].map(case_of).astype(object)  # without a launch it would be float
-    most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case")
-    firsts = seen.counted.drop_duplicates("case").merge(most.drop(columns="launch_id"), on="case")
-    return pd.DataFrame([_state(seen, row) for row in firsts.to_dict("records")], columns=list(COLUMNS)).sort_values(
-        ["world_size", "measured", "label"], kind="stable", ignore_index=True
+    launches = seen.counted.rename(columns={"case": "case_id"})
+    held = (
+        held.assign(measured=held.sum(axis=1)).reset_index().merge(launches[["launch_id", "case_id"]], on="launch_id")
     )
+    most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case_id")
+    firsts = launches.drop_duplicates("case_id").merge(most.drop(columns="launch_id"), on="case_id")
+    theory = pd.DataFrame([_theory(seen, row) for row in firsts.to_dict("records")], firsts.index)
+    table = firsts.join(theory).reindex(columns=COLUMNS).astype({"formula": object, "why_unknown": object})
+    table["theory"] = table[_THEORY].astype(float).sum(axis=1, skipna=False)
+    table["ratio"] = table["measured"] / table["theory"]
+    return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)
 
 
-def _state(seen: SessionData, row: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the row of `case_states` for a configuration's first launch."""
+def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the training state of a launch by the formula of its strategy."""
     facts = seen.facts[row["launch_id"]]
-    why_unknown = (facts.get("model") or {}).get("no_formula")
+    model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
+    why_unknown = model.get("no_formula")
     formula = None if why_unknown else entry_of(row["strategy"]).memory
-    shape = _shape(facts, row)
-    expected = (math.nan,) * len(PARTS)
-    if formula is not None and shape is not None:
+    sizes = [math.nan] * len(PARTS)
+    if formula is not None and "bytes" in model:
+        shape = Shape(
+            whole=float(model["bytes"]),
+            tensor=float(model.get("tensor_parallel_bytes", math.nan)),
+            root=float(units[-1]) if units else math.nan,
+            ranks=ranks,
+            sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
+            node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
+        )
         state = formula.state(shape)
-        expected = (state.parameters, state.gradients, state.optimizer)
-    return row | {
-        "case_id": row["case"],
-        **{f"{part}_theory": size for part, size in zip(PARTS, expected, strict=True)},
-        "theory": sum(expected),
-        "ratio": row["measured"] / sum(expected),
+        sizes = [state.parameters, state.gradients, state.optimizer]
+    return dict(zip(_THEORY, sizes, strict=True)) | {
         "formula": formula.text if formula else None,
         "exact": formula is not None and formula.exact,
         "why_unknown": why_unknown,
     }
 
 
-def _shape(facts: Mapping[str, Any], row: Mapping[Any, Any]) -> Shape | None:
-    """Return the sizes of a launch's model and the arrangement of its ranks; None if it recorded no sizes."""
-    model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
-    if "bytes" not in model:
-        return None
-    return Shape(
-        whole=float(model["bytes"]),
-        tensor=float(model.get("tensor_parallel_bytes", math.nan)),
-        root=float(units[-1]) if units else math.nan,
-        ranks=ranks,
-        sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
-        node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
-    )
-
-
 def sentences(states: pd.DataFrame) -> list[str]:
-    """Return for each model which case holds least, against one device's, and how measured and theory compare."""
-    models: dict[str, list[State]] = {}
-    for state in records(states, COLUMNS):
-        models.setdefault(state["model"], []).append(state)
+    """Return for each model which cases hold least and most, and how measured and theory compare."""
+    models: list[Any] = states["model"].unique().tolist()
+    groups = [states[states["model"] == model] for model in models]
     return [
-        (f"{model}: " if len(models) > 1 else "") + " ".join([*_least(own), *_against_theory(own)])
-        for model, own in models.items()
+        f"{model}: " * (len(models) > 1) + " ".join([*_extremes(own), *_against_theory(own)])
+        for model, own in zip(models, groups, strict=True)
     ]
 
 
 def compared(states: pd.DataFrame) -> list[str]:
-    """The same where there are strategies to compare, and nothing where there is one: for the head of a report, which
-    most sessions fill with their times."""
-    return sentences(states) if len(set(states["strategy"])) > 1 else []
+    """Return `sentences` if there are several strategies to compare."""
+    return sentences(states) if states["strategy"].nunique() > 1 else []
 
 
-def _least(states: list[State]) -> list[str]:
-    """Return the cases that hold least and most. Those that are not ranked, such as `local_only`, do not count."""
-    ranked = [state for state in states if entry_of(state["strategy"]).ranked]
-    if not ranked:
-        return []
-    least, most = (pick(state["measured"] for state in ranked) for pick in (min, max))
-    lowest, highest = (
-        format.listed((state["label"] for state in ranked if state["measured"] == held), most=3)
-        for held in (least, most)
-    )
-    found = [f"Lowest peak training state per rank: {lowest}: {format.mebibytes(least)}."]
-    if most > least:
-        times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
-        found.append(f"Highest: {highest}: {times}.")
-    return found
+def _extremes(states: pd.DataFrame) -> Iterator[str]:
+    """Yield the ranked cases that hold least and most."""
+    ranked = states[[entry_of(strategy).ranked for strategy in states["strategy"]]]
+    if len(ranked):
+        least, most = ranked["measured"].min(), ranked["measured"].max()
+        lowest, highest = (format.listed(ranked["label"][ranked["measured"] == one], most=3) for one in (least, most))
+        yield f"Lowest peak training state per rank: {lowest}: {format.mebibytes(least)}."
+        if most > least:
+            times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
+            yield f"Highest: {highest}: {times}."
 
 
-def _against_theory(states: list[State]) -> list[str]:
-    known = [state for state in states if format.known(state["ratio"])]
-    said = []
-    for exact, formula in ((True, "the formula"), (False, "the formula for an even split")):
-        if own := [state for state in known if state["exact"] is exact]:
-            said.append(f"Measured memory is {_between(own)} {formula} in {format.count(len(own), 'case')}.")
-    off = [state["strategy"] for state in known if state["exact"] and abs(state["ratio"] - 1) > OFF]
-    if off:
-        said.append(f"More than {100 * OFF:g}% off the formula: {format.joined(dict.fromkeys(off))}.")
-    unknown: dict[str | None, list[str]] = {}
-    for state in states:
-        if not format.known(state["ratio"]):
-            unknown.setdefault(state["why_unknown"], []).append(state["strategy"])
-    for why, strategies in unknown.items():
-        names = format.listed(dict.fromkeys(strategies), most=3)
-        because = f", because {why}" if why else ""
-        said.append(f"No formula for {format.count(len(strategies), 'case')}: {names}{because}.")
-    return said
-
-
-def _between(states: list[State]) -> str:
-    """Return '1.01 times' or '1.00 to 1.01 times'."""
-    ratios = [state["ratio"] for state in states]
-    low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
-    return f"{low} times" if low == high else f"{low} to {high} times"
+def _against_theory(states: pd.DataFrame) -> Iterator[str]:
+    known, unknown = states[states["ratio"].notna()], states[states["ratio"].isna()]
+    exact = known["exact"].astype(bool)
+    for own, formula in ((known[exact], "the formula"), (known[~exact], "the formula for an even split")):
+        if len(own):
+            between = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (own["ratio"].min(), own["ratio"].max())))
+            yield f"Measured memory is {between} times {formula} in {format.count(len(own), 'case')}."
+    off = known["strategy"][exact & ((known["ratio"] - 1).abs() > OFF)]
+    if len(off):
+        yield f"More than {100 * OFF:g}% off the formula: {format.joined(off.unique())}."
+    reasons: Any = unknown.fillna({"why_unknown": ""}).groupby("why_unknown", sort=False)
+    for why, own in reasons:
+        names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""
+        yield f"No formula for {format.count(len(own), 'case')}: {names}{because}."
 
 
 def memory_phases(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration and part of the step, with PHASE_COLUMNS, in bytes; unknown is NaN.
+    """Return one row per configuration and part of the step: `case_id, label, device, part`, readings in bytes, and
+    `launches`; unknown is NaN.
 
     A launch's numbers are those of the rank with the most reserved memory in any part (on the CPU, resident memory),
     each the largest over its instrumented steps. A configuration's are the medians over launches.
     """
-    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in MEMORY_READINGS}
+    readings = list(MEMORY_READINGS)
+    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in readings}
     rows = seen.rows("instrumented")
     rows = rows[rows["metric"].isin(names)]
-    told = rows["metric"].map(names)
-    rows = rows.assign(part=told.str[0], reading=told.str[1], value=pd.to_numeric(rows["value"]))
-    most = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
-    most = most.reindex(columns=list(MEMORY_READINGS)).reset_index()
-    held = most["reserved_bytes"].fillna(most["rss_bytes"]).groupby([most["launch_id"], most["rank"]]).max()
-    largest = pd.MultiIndex.from_tuples(held.dropna().groupby("launch_id").idxmax(), names=["launch_id", "rank"])
-    own = most[pd.MultiIndex.from_frame(most[["launch_id", "rank"]]).isin(largest)]
-    own = own.merge(seen.of_launch[["launch_id", "case_id"]], on="launch_id")
+    place = rows["metric"].map(names)
+    rows = rows.assign(part=place.str[0], reading=place.str[1], value=pd.to_numeric(rows["value"]))
+    own = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
+    own = own.reindex(columns=readings)
+    held = own["reserved_bytes"].fillna(own["rss_bytes"]).groupby(["launch_id", "rank"]).max().dropna()
+    largest = held.groupby("launch_id").idxmax()
+    own = own.reset_index()
+    own = own[pd.MultiIndex.from_frame(own[["launch_id", "rank"]]).isin(largest)].merge(seen.of_launch, on="launch_id")
     groups = own.groupby(["case_id", "part"])
-    table = groups[list(MEMORY_READINGS)].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    table = seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")
-    order = {part: at for at, part in enumerate(MEMORY_PARTS)}
-    table = table.sort_values("part", key=lambda parts: parts.map(order), kind="stable")
-    return seen.cases[["case_id"]].merge(table, on="case_id")[PHASE_COLUMNS]
+    table = groups[readings].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    table = table.sort_values("part", key=lambda parts: parts.map(list(MEMORY_PARTS).index), kind="stable")
+    return seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")

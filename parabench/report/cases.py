@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,7 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import levels, same_work
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import Ranking, marks, slower_unranked, spots
+from parabench.analysis.ranking.ranking import marks, slower_unranked, spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
@@ -21,15 +21,16 @@ from parabench.plan.case import Case
 from parabench.report.figures.figures import plain, spread_text
 from parabench.strategies import entry_of
 
-_NUMBERS = (
-    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
-    *STEP_PARTS,
-)  # fmt: skip
-_LAUNCH = ("block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
+_CASE = [
+    "case_id", "label", "status", "error", "statistic", "step_time_s", "low_s", "high_s", "spread", "p90_s",
+    "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches", *STEP_PARTS,
+]  # fmt: skip
+_LAUNCH = ["block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes"]
+_BEHIND = ["plus_minus_s", "slower", "slower_low", "slower_high"]
 
 
 def page_cases(seen: SessionData) -> pd.DataFrame:
-    """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns`, `behind` and
+    """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns`, `_behind` and
     `ranking.marks`.
 
     - `work` is the index of the workload, `heading` its name if there are several, and `unit` that of its throughput.
@@ -38,35 +39,33 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     - `shown` is the name in figures, and `hover` the text when hovering over a point.
     """
     cases, answers = seen.cases, seen.once(spots)
-    works = same_work(cases)
-    of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
-    units = [format.unit_of(work["seq_len"]) for work, _ in works]
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
-    names = [headings.get(tuple(work.values()), "") for work, _ in works]
-    compared = {of_work[one.case_id] for answer in answers for one in answer.candidates if one.slower_low is not None}
+    works = pd.DataFrame(
+        [
+            (case_id, at, format.unit_of(fields["seq_len"]), headings.get(tuple(fields.values()), ""))
+            for at, (fields, group) in enumerate(same_work(cases))
+            for case_id in group["case_id"]
+        ],
+        columns=["case_id", "work", "unit", "heading"],
+    )
+    compared = {one.case_id for answer in answers for one in answer.candidates if one.slower_low is not None}
     front = {point.case_id for answer in answers if len(answer.front) > 1 for point in answer.front}
     peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes")
-    work = [of_work[case] for case in cases["case_id"]]
-    found = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
+    found = cases[_CASE].assign(
         **case_columns(seen),
         # Not rounded, because they identify the case, also in the command that repeats it.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
-        **behind(cases, answers, slower_unranked(seen, answers)),
+        **_behind(seen),
         **marks(cases, answers),
         mean_peak_bytes=cases["case_id"].map(peaks) if front else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
-        work=work,
-        unit=[units[at] for at in work],
-        heading=[names[at] for at in work],
-        compared=[at in compared for at in work],
         front=cases["case_id"].isin(front),
     )
-    hovers = [_hover(row) for row in found.to_dict("records")]
-    shown = [
-        label if ranked else f"{label} ({mark})"
-        for label, ranked, mark in zip(found["label"], found["ranked"], found["mark"], strict=True)
-    ]
-    return found.assign(hover=hovers, shown=shown)
+    found = found.merge(works, on="case_id").set_axis(cases.index)
+    found["compared"] = found["case_id"].isin(compared).groupby(found["work"]).transform("any")
+    found["hover"] = pd.Series([_hover(row) for row in found.to_dict("records")], found.index, dtype=object)
+    found["shown"] = found["label"].where(found["ranked"], found["label"] + " (" + found["mark"] + ")")
+    return found
 
 
 def _hover(case: Mapping[Any, Any]) -> str:
@@ -88,15 +87,13 @@ def page_launches(seen: SessionData) -> pd.DataFrame:
     """Return the launches in the order in which they ran.
 
     `counts` is whether a launch counts, and `from_case` its step time relative to the configuration's, less 1; NaN
-    unless two launches of it count.
+    unless two launches of it count. `buckets` and `bucket_bytes` are the sizes of the buckets that it used.
     """
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
     every = every.sort_values("launch_id")
-    # The sizes of the buckets that each launch used, if they were recorded.
     sizes = [seen.facts[at].get("bucket_bytes") or [] for at in every["launch_id"]]
-    cases = seen.cases
-    seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
+    seconds = seen.cases_by_id["step_time_s"].astype(float).where(seen.cases_by_id["n_ok"] > 1)
     return every[["launch_id", "case_id", "label", *_LAUNCH]].assign(
         counts=every["counted"].astype(int),
         from_case=(every["launch_step_s"] / every["case_id"].map(seconds) - 1).where(every["counted"]),
@@ -123,36 +120,34 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
     - FLOP/s, MFU and joules, and the rank that the others wait for, with the time per step.
     """
     columns = {
-        taken_apart: (
+        taken_apart: [
             "step_s", "data_s", "compute_s", "exposed_s", "overlapped_s", "idle_s", "exposed_share", "unknown_calls",
             "instruments_ratio", *EXPOSED_IN.values(),
-        ),
-        case_states: ("measured", "theory", "formula", "exact", *PARTS),
-        efficiency: ("flops_per_s", "mfu", "mfu_reason", "joules_per_step", "joules_per_token"),
-        straggler_table: ("straggler", "waited_s", "waited_share"),
+        ],
+        case_states: ["measured", "theory", "formula", "exact", *PARTS],
+        efficiency: ["flops_per_s", "mfu", "mfu_reason", "joules_per_step", "joules_per_token"],
+        straggler_table: ["straggler", "waited_s", "waited_share"],
     }  # fmt: skip
-    tables = [seen.once(make).set_index("case_id")[list(names)] for make, names in columns.items()]
+    tables = [seen.once(make).set_index("case_id")[names] for make, names in columns.items()]
     found = pd.concat([seen.cases_by_id[["peak_reserved_bytes", "used_bytes"]], *tables], axis="columns")
     return found.rename(columns=_RENAMED).reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
 
 
-_OF_CANDIDATE = ("plus_minus_s", "slower", "slower_low", "slower_high")
-
-
-def behind(cases: pd.DataFrame, answers: Sequence[Ranking], unranked: Mapping[str, float]) -> pd.DataFrame:
-    """Return columns next to `cases`.
+def _behind(seen: SessionData) -> pd.DataFrame:
+    """Return columns next to `seen.cases`.
 
     `plus_minus_s` is the 95% half-width of a step time. `slower` is the ratio to the best of its workload in common
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
     for a case that is not ranked. An eliminated case has its repetition, counted from 1, and the bound.
     """
-    rows: dict[str, dict[str, Any]] = {case: {} for case in cases["case_id"]}
+    answers = seen.once(spots)
+    rows: dict[str, dict[str, Any]] = {case: {} for case in seen.cases["case_id"]}
     for answer in answers:
         for one in (*answer.candidates, *answer.not_compared):
-            rows[one.case_id] |= {name: getattr(one, name) for name in _OF_CANDIDATE}
+            rows[one.case_id] |= {name: getattr(one, name) for name in _BEHIND}
         for case, (look, each) in exits(answer.race).items():
             rows[case] |= {"left_after_block": look.block + 1, "left_at_least": each.at_least}
-    for case, slower in unranked.items():
+    for case, slower in slower_unranked(seen, answers).items():
         rows[case].setdefault("slower", slower)
-    columns = [*_OF_CANDIDATE, "left_after_block", "left_at_least"]
-    return pd.DataFrame([*rows.values()], cases.index, columns, dtype=float)
+    columns = [*_BEHIND, "left_after_block", "left_at_least"]
+    return pd.DataFrame([*rows.values()], seen.cases.index, columns, dtype=float)

@@ -1,5 +1,4 @@
-"""What NCCL chose, as it told in each case's explaining launch, which counts for nothing else; and what its Inspector
-measured in those that count."""
+"""NCCL's choices from its debug logs, of launches that count for nothing else, and the timings of its Inspector."""
 
 from __future__ import annotations
 
@@ -12,86 +11,64 @@ from parabench.analysis.session import SessionData
 from parabench.plan.case import RecordedCase
 from parabench.store.record import EXPLAIN_BLOCK, Status
 
-COLUMNS = [
-    "case_id", "label", "world_size", "version", "op", "bytes", "algorithm", "protocol", "channels", "calls",
-]  # fmt: skip
-INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
-MEASURED = ["duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
+_CHOICE = ["case_id", "label", "world_size", "version", "op", "bytes", "algorithm", "protocol", "channels"]
+_INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
+_MEASURED = ["calls", "duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
+_WIRING = ("version", "network", "plugin", "nvls", "channels", "rings", "trees")
 
 
-def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Return (launch, what NCCL's logs show) for each explaining launch that succeeded, and for recordings.
-
-    Each log has "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", as
-    `probes.nccl.parse_log` returns them.
-    """
-    launches = seen.numbers
+def _explained(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]]:
+    """Return (launch, logs as `probes.nccl.parse_log` returns them) of successful debug-log launches and recordings."""
+    launches = seen.numbers.rename(columns={"case": "case_id"})
     if seen.session.kind != RecordedCase.kind:
         launches = launches[(launches["repetition"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
-    rows: list[dict[Any, Any]] = launches.to_dict("records")
+    rows = launches[["launch_id", "case_id", "label", "world_size"]].to_dict("records")
     return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 
 
 def choices(seen: SessionData) -> pd.DataFrame:
-    """One row per case, operation, size and choice, smallest first: `case_id, label, world_size, version, op, bytes,
-    algorithm, protocol, channels, calls`. `bytes` are NCCL's: of a reduce-scatter or an all-gather one rank's part.
+    """Return one row per case, operation, size and choice, smallest first; unknown is None or NaN.
 
-    Only the first rank of a communicator logs, so ranks add up: `calls` counts communicators' calls, not ranks'.
-    Unknown is None or NaN. Empty where nothing was explained.
+    The columns are `case_id, label, world_size, version, op, bytes, algorithm, protocol, channels, calls`. `bytes` are
+    NCCL's: for a reduce-scatter or all-gather, one rank's part. Only the first rank of a communicator logs, so `calls`
+    counts the calls of communicators.
     """
-    rows = [
-        {
-            "case_id": launch["case"],
-            **{name: launch[name] for name in ("label", "world_size")},
-            "version": told["version"],
-            **choice,
-        }
-        for launch, ranks in explained(seen)
-        for told in ranks
-        for choice in told["choices"]
-    ]
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    if not rows:
-        return table
-    summed = table.groupby(COLUMNS[:-1], dropna=False, sort=False).agg(calls=("calls", "sum")).reset_index()
-    return summed.sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
+    logs = [(launch | {"version": log["version"]}, log) for launch, own in _explained(seen) for log in own]
+    rows = [launch | choice for launch, log in logs for choice in log["choices"]]
+    table = pd.DataFrame(rows, columns=[*_CHOICE, "calls"])
+    summed = table.groupby(_CHOICE, dropna=False, sort=False)["calls"].sum().reset_index()
+    return summed.sort_values(["case_id", "op", "bytes"], kind="stable", ignore_index=True)
 
 
 def wirings(seen: SessionData) -> list[dict[str, Any]]:
-    """Return how NCCL connected the ranks of each configuration with logs; what they lack is None or empty.
+    """Return how NCCL connected the ranks of each configuration with logs; unknown is None or empty.
 
     `version`, `network`, `plugin`, `nvls`, `channels`, and `rings` and `trees`, {channel: ranks}, are those of the
-    first rank that logs them; `transports` are {name: connections} of all ranks.
+    first rank that logs them. `transports` are {name: connections} of all ranks.
     """
-    found = []
-    for launch, ranks in explained(seen):
-        if ranks:
-            wiring = {
-                name: next((told[name] for told in ranks if told[name] not in (None, {})), ranks[0][name])
-                for name in _FIRST
-            }
-            transports = sum((Counter(told["transports"]) for told in ranks), Counter[str]())
-            found.append(wiring | {"case_id": launch["case"], "label": launch["label"], "transports": transports})
-    return found
-
-
-_FIRST = ("version", "network", "plugin", "nvls", "channels", "rings", "trees")
+    return [
+        {name: next((log[name] for log in logs if log[name] not in (None, {})), logs[0][name]) for name in _WIRING}
+        | {"case_id": launch["case_id"], "label": launch["label"]}
+        | {"transports": sum((Counter(log["transports"]) for log in logs), Counter[str]())}
+        for launch, logs in _explained(seen)
+        if logs
+    ]
 
 
 def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per case, operation, size and number of ranks that NCCL's Inspector told of, in the launches that count
-    or in those that are given: INSPECTED, `calls` on one rank of one launch, and MEASURED, medians over ranks and
-    launches. Empty where it was off or left no file."""
-    chosen = seen.counted if launches is None else launches
+    """Return one row per case, operation, size and number of ranks in the files of NCCL's Inspector.
+
+    The columns are `case_id, label, op, bytes, ranks`, `calls` on one rank of one launch, and the medians over ranks
+    and launches of `duration_s`, `algbw_bytes_per_s` and `busbw_bytes_per_s`. `launches` are by default those that
+    count.
+    """
+    chosen = (seen.counted if launches is None else launches).rename(columns={"case": "case_id"})
     rows = [
-        {"case_id": case_id, "label": label, **op}
-        for at, case_id, label in zip(*(chosen[name] for name in ("launch_id", "case", "label")), strict=True)
-        for told in seen.facts[at].get("nccl_inspector", [])
-        for op in told["ops"]
+        launch | op
+        for launch in chosen[["launch_id", "case_id", "label"]].to_dict("records")
+        for file in seen.facts[launch["launch_id"]].get("nccl_inspector", [])
+        for op in file["ops"]
     ]
-    table = pd.DataFrame(rows, columns=[*INSPECTED, "calls", *MEASURED])
-    if not rows:
-        return table
-    table = table.astype(dict.fromkeys(MEASURED, float))
-    groups = table.groupby(INSPECTED, sort=False)[["calls", *MEASURED]]
-    return groups.median().reset_index().sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
+    table = pd.DataFrame(rows, columns=[*_INSPECTED, *_MEASURED]).astype(dict.fromkeys(_MEASURED, float))
+    medians = table.groupby(_INSPECTED, sort=False)[_MEASURED].median().reset_index()
+    return medians.sort_values(["case_id", "op", "bytes"], kind="stable", ignore_index=True)

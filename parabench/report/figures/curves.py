@@ -1,35 +1,22 @@
-"""Figures of step time and throughput along an axis: bucket size, algorithm, ranks."""
+"""Figures of step time along the axes bucket size and algorithm."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import WORK
-from parabench.analysis.scaling import ALIKE, curves
 from parabench.analysis.session import SessionData
 from parabench.plan.case import DEFAULTS, ranks_in_words
 from parabench.report.cases import page_cases
-from parabench.report.figures.axes import (
-    Size,
-    bucket_axis,
-    by_size,
-    ideal_line,
-    ranks_axis,
-    scaling_title,
-    size_of,
-    size_text,
-)
+from parabench.report.figures.axes import Size, bucket_axis, by_size, size_of, size_text
 from parabench.report.figures.figures import (
     BAND,
-    FROM_ZERO,
     Panel,
-    Trace,
     cut,
     in_rows,
     launch_bars,
@@ -40,57 +27,34 @@ from parabench.report.figures.figures import (
     titled,
     vertical,
 )
-from parabench.report.palette import (
-    PART,
-    SYMBOLS,
-    Style,
-    algorithm_style,
-    in_native_order,
-    native_first,
-    strategy_style,
-)
-from parabench.strategies import entry_of
+from parabench.report.palette import algorithm_style, in_native_order
 
 # Characters of a name in a legend.
-_NAME = 34
+NAME = 34
 # Rows in a figure of algorithms; with more, each world size has its own.
 _MOST_LINES = 24
-# All axes but the two that the figures show.
-_OTHERS = tuple(name for name in DEFAULTS if name not in ("algorithm", "bucket_mib"))
-_IN_TITLE = ("strategy", "world_size", "nodes")
-_SHOWN = ("case_id", "hover", "ranking", "heading", "algorithm", "bucket_mib", "strategy", "world_size", "work")
-_SECONDS = ("step_time_s", "low_s", "high_s", "slower")
+# All axes but the two that the figures show, and those among them that a title does not have.
+_OTHERS = [name for name in DEFAULTS if name not in ("algorithm", "bucket_mib")]
+_OPTIONS = [name for name in _OTHERS if name not in ("strategy", "world_size", "nodes", *WORK)]
 
 
 def _worlds(seen: SessionData) -> list[pd.DataFrame]:
     """Return the measured configurations that differ only in algorithm and bucket size, with the text `world` of the
     ranks and of the other options in which the strategy's configurations of the workload differ."""
     cases = measured(seen.once(page_cases))
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    values: dict[tuple[Any, ...], dict[str, set[Any]]] = {}
-    for at, row in enumerate(cases[["work", *_OTHERS]].to_dict("records")):
-        own = {str(name): None if value != value else value for name, value in row.items()}
-        groups.setdefault(tuple(own.values()), []).append(at)
-        for name in _OTHERS:
-            values.setdefault((own["work"], own["strategy"]), {}).setdefault(name, set()).add(own[name])
-    shown, found = cases[[*_SHOWN, *_SECONDS]], []
-    for key, places in groups.items():
-        named: dict[str, Any] = dict(zip(("work", *_OTHERS), key, strict=True))
-        several = values[named["work"], named["strategy"]]
-        options = [
-            _option(name, named[name])
-            for name in _OTHERS
-            if name not in _IN_TITLE and name not in WORK and len(several[name]) > 1
-        ]
-        world = ", ".join([ranks_in_words(named["world_size"], named["nodes"]), *options])
-        sizes = [size_of(mib) for mib in shown["bucket_mib"].iloc[places]]
-        found.append(shown.iloc[places].assign(world=world, bucket_mib=pd.Series(sizes, dtype=object).to_numpy()))
+    sizes = pd.Series([size_of(mib) for mib in cases["bucket_mib"]], cases.index, dtype=object)
+    found = []
+    for _, alike in cases.assign(bucket_mib=sizes).groupby(["work", "strategy"], sort=False):
+        differ = [name for name in _OPTIONS if alike[name].nunique(dropna=False) > 1]
+        for _, own in alike.groupby(["world_size", "nodes", *differ], dropna=False, sort=False):
+            first = own.iloc[0]
+            options = [f"{name} {_option(first[name])}" for name in differ]
+            found.append(own.assign(world=", ".join([ranks_in_words(first["world_size"], first["nodes"]), *options])))
     return found
 
 
-def _option(name: str, value: Any) -> str:
-    text = "auto" if value is None else ("off", "on")[value] if isinstance(value, bool) else str(value)
-    return f"{name} {text}"
+def _option(value: Any) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else "auto" if pd.isna(value) else str(value)
 
 
 def _sizes(own: pd.DataFrame) -> list[Size]:
@@ -108,7 +72,7 @@ def buckets(seen: SessionData) -> list[Panel]:
 
 
 def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
-    (places, ticks), traces = bucket_axis(sizes), list[Trace]()
+    (places, ticks), traces = bucket_axis(sizes), []
     own = own.assign(place=[places[mib] for mib in own["bucket_mib"]]).sort_values("place", kind="stable")
     single = own["bucket_mib"].map(lambda mib: isinstance(mib, float))
     algorithms = in_native_order(own["algorithm"].unique())
@@ -119,9 +83,9 @@ def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
         parts = [part for part in ((own[of & single], "lines+markers"), (own[of & ~single], "markers")) if len(part[0])]
         for at, (part, mode) in enumerate(parts):
             look = {"mode": mode, "line": style.line, "error_y": launch_bars(part), "showlegend": at == 0}
-            name, x = cut(algorithm, _NAME), part["place"] + aside
             y = listed(part["step_time_s"], 1e3)
-            traces.append(points(part, x, y, style, name, legendgroup=algorithm, **look))
+            name = cut(algorithm, NAME)
+            traces.append(points(part, part["place"] + aside, y, style, name, legendgroup=algorithm, **look))
     fastest = set(own["bucket_mib"][own["ranking"] != ""])
     runs = (list(run) for inside, run in itertools.groupby(sizes, fastest.__contains__) if inside)
     bands = [
@@ -171,35 +135,30 @@ def _heat(own: pd.DataFrame) -> Panel:
 
 def algorithms(seen: SessionData) -> list[Panel]:
     """Return the step time of algorithms relative to native, in common launches and repetitions."""
-    panels: dict[tuple[Any, ...], list[pd.DataFrame]] = {}
+    lines: list[pd.DataFrame] = []
     for world in _worlds(seen):
         # `slower` is unknown if no launch or repetition connects a configuration with the best.
         for _, line in world[world["slower"].notna()].groupby("bucket_mib", dropna=False, sort=False):
             native = line["slower"][line["algorithm"] == "native"]
             if len(native) and len(line) > 1:
-                ratios = (1 + line["slower"]) / (1 + native.iloc[0])
-                key = (line["work"].iloc[0], line["strategy"].iloc[0])
-                panels.setdefault(key, []).append(line.assign(ratio=ratios))
-    found: list[tuple[str, list[pd.DataFrame]]] = []
-    for (_, strategy), lines in panels.items():
-        if len(lines) <= _MOST_LINES:
-            found.append((titled(lines[0], strategy), lines))
-            continue
-        worlds: dict[str, list[pd.DataFrame]] = {}
-        for line in lines:
-            worlds.setdefault(_title(line), []).append(line)
-        found += worlds.items()
-    return [_algorithms(*each) for each in sorted(found, key=lambda each: -len(each[1]))]
+                ratio = (1 + line["slower"]) / (1 + native.iloc[0])
+                lines.append(line.assign(ratio=ratio, line=len(lines), title=_title(line)))
+    if not lines:
+        return []
+    found: list[tuple[Any, pd.DataFrame]] = []
+    works: Any = pd.concat(lines).groupby(["work", "strategy"], sort=False)
+    for (_, strategy), own in works:
+        few = own["line"].nunique() <= _MOST_LINES
+        found += [(titled(own, str(strategy)), own)] if few else list(own.groupby("title", sort=False))
+    return [_algorithms(str(title), own) for title, own in sorted(found, key=lambda each: -each[1]["line"].nunique())]
 
 
-def _algorithms(title: str, lines: list[pd.DataFrame]) -> Panel:
-    def place(line: pd.DataFrame) -> tuple[Any, ...]:
-        return int(line["world_size"].iloc[0]), line["world"].iloc[0], by_size(line["bucket_mib"].iloc[0])
-
-    lines = sorted(lines, key=place)
-    own = pd.concat([line.assign(row=row) for row, line in enumerate(lines)])
-    several, traces = len(_sizes(own)) > 1, []
-    names = in_native_order(own["algorithm"].unique())
+def _algorithms(title: str, own: pd.DataFrame) -> Panel:
+    firsts = own.drop_duplicates("line").to_dict("records")
+    firsts.sort(key=lambda row: (row["world_size"], row["world"], by_size(size_of(row["bucket_mib"]))))
+    place = {row["line"]: at for at, row in enumerate(firsts)}
+    own = own.assign(row=own["line"].map(place)).sort_values("row", kind="stable")
+    several, names, traces = len(_sizes(own)) > 1, in_native_order(own["algorithm"].unique()), []
     for i, name in enumerate(names):
         style = algorithm_style(name)
         # All are filled: the figure is about ratios.
@@ -207,140 +166,14 @@ def _algorithms(title: str, lines: list[pd.DataFrame]) -> Panel:
         also = ["" if name == "native" else f"{format.digits(ratio)} times native's step" for ratio in group["ratio"]]
         y = group["row"] + (i - (len(names) - 1) / 2) * min(0.14, 0.7 / len(names))
         bars = launch_bars(group, group["ratio"] / group["step_time_s"]) | {"color": style.color}
-        text = cut(name, _NAME)
+        text = cut(name, NAME)
         traces.append(points(group, group["ratio"], y, style, text, legendgroup=name, also=also, error_x=bars))
     one = vertical(1, color=algorithm_style("native").color, dash="dot")
-    texts = [_line(line["world"].iloc[0], line["bucket_mib"].iloc[0], several) for line in lines]
+    texts = [row["world"] + (f", {_with_unit(size_of(row['bucket_mib']))}" if several else "") for row in firsts]
     least = max(1, math.ceil((9 * len(names) - 12) / 16))
-    look: dict[str, Any] = {"wide": False, "which": "first", "most": len(lines), "shapes": [one]}
+    look: dict[str, Any] = {"wide": False, "which": "first", "most": len(firsts), "shapes": [one]}
     return in_rows(title, texts, "over native (ratio)", traces, head=120, least=least, **look)
 
 
-def _line(world: str, mib: Size, several: bool) -> str:
-    return f"{world}, {size_text(mib)}{'' if mib is None else ' MiB'}" if several else world
-
-
-# How far above the highest point the ideal line is shown, so that it does not press the curves down.
-_ABOVE = 1.5
-# The values of these need no name before them.
-_SPEAKING = ("model", "data", "precision", "device")
-_COLORS = [color for color, _ in PART.values()]
-Curve = list[dict[Any, Any]]
-
-
-def scaling(seen: SessionData) -> list[Panel]:
-    """Return throughput and efficiency against the world size.
-
-    Each strategy has its curve with the most world sizes, then the fastest. For a strategy with several algorithms, or
-    else bucket sizes, a further pair of figures has such a curve for each.
-    """
-    table, panels = seen.once(curves), []
-    cases = seen.once(page_cases).set_index("case_id", drop=False)
-    cases = cases[["case_id", "hover", "strategy", "world_size", "tokens_per_s"]].assign(ranking="scaling")
-    works = table[list(ALIKE)].drop_duplicates()
-    for _, group in table.groupby("group", sort=False):
-        found: list[Curve] = [own.to_dict("records") for _, own in group.groupby("curve", sort=False)]
-        title, unit = _work(found[0][0], works), format.unit_of(found[0][0]["seq_len"])
-        sizes = sorted({int(point["world_size"]) for own in found for point in own})
-        strategies = _best(found, "strategy")
-        if len(strategies) > 1:
-            look = [strategy_style(name) for name in strategies]
-            panels += _scaling(title, unit, cases, sizes, list(strategies.values()), look)
-        for name in strategies:
-            own = [each for each in found if each[0]["strategy"] == name]
-            column = "algorithm" if len({each[0]["algorithm"] for each in own}) > 1 else "bucket_mib"
-            order = native_first if column == "algorithm" else by_size
-            best = dict(sorted(_best(own, column).items(), key=lambda each: order(each[0])))
-            if len(best) == 1 and len(strategies) > 1:
-                continue
-            look = [algorithm_style(str(each[0]["algorithm"])) for each in best.values()]
-            if column == "bucket_mib" and len(best) > 1:
-                look = [Style(_COLORS[i % len(_COLORS)], "solid", SYMBOLS[i % len(SYMBOLS)]) for i in range(len(best))]
-            text = f"{title}, {name}" if len(strategies) > 1 else title
-            panels += _scaling(text, unit, cases, sizes, list(best.values()), look)
-    return panels
-
-
-def _best(found: list[Curve], column: str) -> dict[Any, Curve]:
-    """Return the curve with the most points, then the fastest at the most ranks, for each value of a column."""
-    best: dict[Any, Curve] = {}
-    for own in found:
-        name = own[0][column]
-        name = None if name != name else name
-        if name not in best or _extent(own) > _extent(best[name]):
-            best[name] = own
-    return best
-
-
-def _extent(own: Curve) -> tuple[int, float]:
-    return len(own), own[-1]["tokens_per_s"]
-
-
-def _scaling(
-    title: str, unit: str, cases: pd.DataFrame, sizes: list[int], found: list[Curve], styles: list[Style]
-) -> list[Panel]:
-    # Without one device as the common base, the best ranked base is the ideal: no curve is flattered.
-    ranked = [own for own in found if own[0]["ranked"]] or found
-    bases = {own[0]["base_case_id"] for own in ranked}
-    rate = max(cases["tokens_per_s"][base] / cases["world_size"][base] for base in bases)
-    own_sizes = {int(point["world_size"]) for own in found for point in own}
-    shown = [size for size in sizes if min(own_sizes) <= size <= max(own_sizes)]
-    xaxis = ranks_axis(shown)
-    wide = xaxis["type"] == "log"  # with both axes logarithmic, the ideal line stays straight
-    highest = max(float(cases["tokens_per_s"][point["case_id"]]) for own in found for point in own)
-    top = 1.05 * max(highest, min(rate * shown[-1], _ABOVE * highest))
-    base = found[0][0]["base_case_id"]
-    single = cases.loc[[base]] if cases["strategy"][base] == "single" else None
-    rates = [[float(cases["tokens_per_s"][point["case_id"]]) for point in own] for own in found]
-    shares = [listed((point["efficiency"] for point in own), 100) for own in found]
-    several = len({own[0]["strategy"] for own in found}) > 1
-    named = not several or any(own[0]["algorithm"] != "native" for own in found)
-    panels = []
-    for what, axis, values, ideal, yaxis in (
-        ("throughput", f"throughput ({unit}/s)", rates, rate, {"type": "log"} if wide else {"range": [0, top]}),
-        ("efficiency", "efficiency (%)", shares, None, FROM_ZERO),
-    ):
-        line = [100 if ideal is None else ideal * size for size in shown]
-        traces: list[Trace] = [
-            ideal_line(shown, line),
-            *(_curve(*each, cases, unit, named) for each in zip(found, values, styles, strict=True)),
-        ]
-        if single is not None:  # over the marks of all curves
-            at = single["world_size"].to_list()
-            y = [100 if ideal is None else ideal * at[0]]
-            traces.append(points(single, at, y, strategy_style("single"), "single"))
-        figure = lay_out(traces, "world size (ranks)", axis, xaxis=xaxis, yaxis=yaxis)
-        # So that a legend of one or two lines leaves room for the curves.
-        panels.append(Panel(f"{title}: {what}", figure, 340 + 16 * len(found)))
-    return panels
-
-
-def _curve(own: Curve, values: list[float], style: Style, cases: pd.DataFrame, unit: str, named: bool) -> Trace:
-    first, at = own[0], cases.loc[[point["case_id"] for point in own]]
-    also = [
-        f"{format.rate(rate)} {unit}/s, efficiency {format.percent(point['efficiency'])}"
-        for point, rate in zip(own, at["tokens_per_s"], strict=True)
-    ]
-    # The strategy, its algorithm if curves differ in it, and its bucket size.
-    size = size_of(first["bucket_mib"])
-    words = [first["strategy"], "" if size is None else f"{size_text(size)} MiB"]
-    if named and "algorithm" in entry_of(first["strategy"]).axes:
-        words.insert(1, first["algorithm"])
-    # A point of the common base is shown with the others of the curve.
-    strategies, ids = at["strategy"].to_list(), at["case_id"].to_list()
-    others = [case for case, strategy in zip(ids, strategies, strict=True) if strategy == first["strategy"]]
-    name = cut(" ".join(filter(None, words)), _NAME)
-    x = at["world_size"]
-    trace = points(at, x, values, style, name, mode="lines+markers", line=style.line, also=also)
-    trace["customdata"] = [case if case in others else "|".join(others) for case in ids]
-    return trace
-
-
-def _work(group: Mapping[Any, Any], works: pd.DataFrame) -> str:
-    """Return the fixed batch, and the other values that distinguish the workload: 'Strong scaling, global batch 8'."""
-    apart = (
-        str(group[name]) if name in _SPEAKING else f"{name.replace('_', ' ')} {group[name] or 'of bytes'}"
-        for name in ALIKE
-        if works[name].nunique() > 1
-    )
-    return scaling_title(group, apart)
+def _with_unit(mib: Size) -> str:
+    return size_text(mib) + " MiB" * (mib is not None)

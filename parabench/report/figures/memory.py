@@ -1,4 +1,4 @@
-"""Figures of memory: peaks against the training state by formula, and what the training state consists of."""
+"""Figures of memory: peaks against the training state by formula, and the parts of the training state."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from parabench.store.record import MIB
 
 # Dark with a light edge, so that it is visible on bars and pages of any color.
 _THEORY = {"symbol": "diamond-tall", "size": 15, "color": "#111111", "line": {"width": 1.5, "color": "#ffffff"}}
+_RING = {"size": 15, "symbol": "circle-open", "color": GREY, "line": {"width": 1.5}}
+_LOOK: dict[str, Any] = {"bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
 
 
 def peak_memory(seen: SessionData) -> list[Panel]:
@@ -41,31 +43,28 @@ def peak_memory(seen: SessionData) -> list[Panel]:
 
 
 def _peaks(own: pd.DataFrame) -> Panel:
-    names = {column: name for column, (_, name) in PEAK.items() if own[column].notna().any()}
-    if own["device"].iloc[0] == "cpu" and "peak_memory_bytes" in names:
-        names["peak_memory_bytes"] = "resident set"
-    traces = [_bars(own, column, name, PEAK[column][0]) for column, name in names.items()]
-    traces += _theory(own, "training state, theory")
-    title = "peak memory (MiB)" if len(names) > 1 else f"peak {next(iter(names.values()))} of a rank (MiB)"
-    look: dict[str, Any] = {"barmode": "group", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
-    look["showlegend"] = len(traces) > 1
-    return in_rows(titled(own), own["shown"], title, traces, head=110, least=1 + len(names), **look)
+    looks = {column: look for column, look in PEAK.items() if own[column].notna().any()}
+    if own["device"].iloc[0] == "cpu" and "peak_memory_bytes" in looks:
+        looks["peak_memory_bytes"] = (PEAK["peak_memory_bytes"][0], "resident set")
+    traces = _bars(own, looks, "training state, theory")
+    title = "peak memory (MiB)" if len(looks) > 1 else f"peak {next(iter(looks.values()))[1]} of a rank (MiB)"
+    look = _LOOK | {"barmode": "group", "showlegend": len(traces) > 1}
+    return in_rows(titled(own), own["shown"], title, traces, head=110, least=1 + len(looks), **look)
 
 
-def _bars(own: pd.DataFrame, column: str, name: str, color: str) -> Trace:
-    texts = [f"{name}: {format.mebibytes(size)}" for size in own[column]]
-    return case_bars(own, own[column].astype(float) / MIB, name, color, texts)
+def _bars(own: pd.DataFrame, looks: dict[str, tuple[str, str]], theory: str) -> list[Trace]:
+    """Return bars of the columns in `looks`, and marks at the training states by formula, if one is known."""
+    traces = []
+    for column, (color, name) in looks.items():
+        texts = [f"{name}: {format.mebibytes(size)}" for size in own[column]]
+        traces.append(case_bars(own, own[column].astype(float) / MIB, name, color, texts))
+    if own["state_theory_bytes"].notna().any():
+        x, ids = listed(own["state_theory_bytes"], 1 / MIB), own["case_id"].to_list()
+        traces.append(marks(x, [*range(len(own))], theory, _texts(own), _THEORY, customdata=ids))
+    return traces
 
 
-def _theory(own: pd.DataFrame, name: str) -> list[Trace]:
-    """Return marks at the training states by formula; none if no formula is known."""
-    if own["state_theory_bytes"].isna().all():
-        return []
-    x, ids = listed(own["state_theory_bytes"], 1 / MIB), own["case_id"].to_list()
-    return [marks(x, [*range(len(own))], name, _state_texts(own), _THEORY, customdata=ids)]
-
-
-def _state_texts(own: pd.DataFrame) -> list[str]:
+def _texts(own: pd.DataFrame) -> list[str]:
     return [
         f"training state by theory: {format.mebibytes(theory)}<br>measured: {format.mebibytes(size)}<br>{hover}"
         for theory, size, hover in zip(own["state_theory_bytes"], own["state_bytes"], own["hover"], strict=True)
@@ -73,17 +72,20 @@ def _state_texts(own: pd.DataFrame) -> list[str]:
 
 
 def states(seen: SessionData) -> list[Panel]:
-    """Return the training state of a rank against the world size, and what it consists of, by world size."""
+    """Return the training state of a rank against the world size, and its parts, by world size."""
     cases = seen.once(page_cases)
     cases = cases[cases["state_bytes"].notna()]
-    several = cases["model"].nunique() > 1
     panels = []
     for model, own in cases.groupby("model", sort=False):
-        once, apart = _together(own), f" · {plain(str(model))}" if several else ""
+        once, apart = _together(own), f" · {plain(str(model))}" if cases["model"].nunique() > 1 else ""
         sizes = [*once.groupby("world_size")]
         if len(sizes) > 1:
             panels.append(_against_world_size(once, f"Against the world size{apart}"))
-        panels += [_made_of(group, f"{format.count(int(size), 'rank')}{apart}") for size, group in sizes]
+        for size, alike in sizes:
+            title, look = f"{format.count(int(size), 'rank')}{apart}", _LOOK | {"barmode": "stack", "wide": False}
+            traces = _bars(alike, STATE, "theory")
+            look |= {"which": "that hold least", "head": 140, "least": 2}
+            panels.append(in_rows(title, alike["shown"], "training state (MiB)", traces, **look))
     return panels
 
 
@@ -100,34 +102,25 @@ def _together(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def _against_world_size(once: pd.DataFrame, title: str) -> Panel:
-    """Return a line for each strategy, through the options that hold least."""
+    """Return a line for each strategy, through the options that hold least, and rings at the states by formula."""
     traces: list[Trace] = []
-    ring = {"size": 15, "symbol": "circle-open", "color": GREY, "line": {"width": 1.5}}
     for strategy, own in once.groupby("strategy", sort=False):
         style, own = strategy_style(str(strategy)), own.sort_values("world_size", kind="stable")
         marker, again = {"size": 8, "symbol": style.symbol, "color": style.color}, own.duplicated("world_size")
-        traces.append(_at_sizes(own[~again], marker, mode="lines+markers", line=style.line, showlegend=True))
-        if again.any():
-            traces.append(_at_sizes(own[again], marker))
-        traces.append(_at_sizes(own, ring | {"color": style.color}, "state_theory_bytes"))
+        look: dict[str, Any] = {"mode": "lines+markers", "line": style.line, "showlegend": True}
+        for rows, column, symbol, more in (
+            (own[~again], "state_bytes", marker, look),
+            (own[again], "state_bytes", marker, {}),
+            (own, "state_theory_bytes", _RING | {"color": style.color}, {}),
+        ):
+            y, name, ids = listed(rows[column], 1 / MIB), cut(str(strategy), LEGEND_NAME), rows["case_id"].to_list()
+            more = {"showlegend": False, "legendgroup": str(strategy), "customdata": ids} | more
+            traces += [marks(rows["world_size"], y, name, _texts(rows), symbol, **more)] * bool(len(rows))
     if once["state_theory_bytes"].notna().any():
-        legend = {"type": "scatter", "mode": "markers", "name": "theory", "x": [None], "y": [None], "marker": ring}
-        traces.append(legend)
+        traces.append(
+            {"type": "scatter", "mode": "markers", "name": "theory", "x": [None], "y": [None], "marker": _RING}
+        )
     sizes = sorted(map(int, once["world_size"].unique()))
     axis = {"type": "log", "tickvals": sizes, "ticktext": [*map(str, sizes)]}
     figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis=FROM_ZERO)
     return Panel(title, figure, 340 + 20 * (once["strategy"].nunique() + 1))
-
-
-def _at_sizes(own: pd.DataFrame, marker: dict[str, Any], column: str = "state_bytes", **more: Any) -> Trace:
-    strategy, y = str(own["strategy"].iloc[0]), listed(own[column], 1 / MIB)
-    more = {"showlegend": False, "legendgroup": strategy, "customdata": own["case_id"].to_list()} | more
-    return marks(own["world_size"], y, cut(strategy, LEGEND_NAME), _state_texts(own), marker, **more)
-
-
-def _made_of(own: pd.DataFrame, title: str) -> Panel:
-    traces = [_bars(own, column, name, color) for column, (color, name) in STATE.items()]
-    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
-    traces += _theory(own, "theory")
-    look |= {"wide": False, "which": "that hold least"}
-    return in_rows(title, own["shown"], "training state (MiB)", traces, head=140, least=2, **look)

@@ -1,7 +1,8 @@
-"""Figures of time and hardware: what a step consists of, FLOP/s, and energy."""
+"""Figures of time and hardware: the parts of a step, FLOP/s, and energy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -27,6 +28,13 @@ from parabench.report.palette import PART, SHARE
 _ABOVE, _BELOW = -0.08, 0.3
 # Texts at the end of the longest bar are in the right margin.
 _MARGIN = {"l": 8, "r": 60, "t": 8, "b": 8}
+_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
+
+
+def _of_works(seen: SessionData, column: str, draw: Callable[[pd.DataFrame], Panel]) -> list[Panel]:
+    """Return a figure of the cases with a value in `column`, for each workload."""
+    cases = measured(seen.once(page_cases))
+    return [draw(own) for own in by_work(cases[cases[column].notna()])]
 
 
 def step_parts(seen: SessionData) -> list[Panel]:
@@ -37,8 +45,7 @@ def step_parts(seen: SessionData) -> list[Panel]:
 
 def _step_parts(own: pd.DataFrame) -> Panel:
     parts = own[[*PART]].astype(float).dropna(axis="columns", how="all")
-    whole = parts.sum(axis="columns")
-    traces = []
+    whole, traces = parts.sum(axis="columns"), []
     for part, seconds in parts.items():
         color, name = PART[str(part)]
         traces.append(case_bars(own, 1e3 * seconds, name, color, _shares(name, seconds, whole, "its parts")))
@@ -54,66 +61,68 @@ def _shares(name: str, seconds: pd.Series, whole: pd.Series, of: str) -> list[st
 
 
 def shares(seen: SessionData) -> list[Panel]:
-    """Return what an instrumented step consists of.
+    """Return the parts of an instrumented step.
 
     Overlapped communication is inside compute, so its bar ends where exposed communication starts.
     """
-    cases = measured(seen.once(page_cases))
-    return [_step_shares(own) for own in by_work(cases[cases["instrumented_s"].notna()])]
+    return _of_works(seen, "instrumented_s", _step_shares)
 
 
 def _step_shares(own: pd.DataFrame) -> Panel:
     steps = own[[*SHARE]].astype(float)
     ends = steps.fillna(0).cumsum(axis="columns")
-    whole, rows = own["instrumented_s"].astype(float), range(len(own))
-    above = [row + _ABOVE for row in rows]
-    traces = [
-        case_bars(
-            own, 1e3 * steps[part], name, color, _shares(name, steps[part], whole, "the step"),
-            base=listed(ends[part] - steps[part].fillna(0), 1e3), y=above, width=0.5,
+    whole, overlapped = own["instrumented_s"].astype(float), own["overlapped_s"].astype(float)
+    above, below = ([row + at for row in range(len(own))] for at in (_ABOVE, _BELOW))
+    traces = []
+    for part, (color, name) in SHARE.items():
+        place = {"base": listed(ends[part] - steps[part].fillna(0), 1e3), "y": above, "width": 0.5}
+        traces.append(
+            case_bars(own, 1e3 * steps[part], name, color, _shares(name, steps[part], whole, "the step"), **place)
         )
-        for part, (color, name) in SHARE.items()
-    ]  # fmt: skip
-    overlapped, color = own["overlapped_s"].astype(float), SHARE["exposed_s"][0]
-    lower_bound, texts = own["unknown_calls"] > 0, _shares("overlapped", overlapped, whole, "the step")
-    texts = [text.replace(": ", ": ≥ ") if below else text for text, below in zip(texts, lower_bound, strict=True)]
-    pattern = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": color, "bgcolor": "rgba(0,0,0,0)"}
-    base = listed((ends["compute_s"] - overlapped.fillna(0)).clip(lower=0), 1e3)
-    place: dict[str, Any] = {"base": base, "y": [row + _BELOW for row in rows], "width": 0.2}
-    place |= {"marker": {"color": color, "line": {"width": 0}, "pattern": pattern}}
-    traces.append(case_bars(own, 1e3 * overlapped, "overlapped (inside compute)", color, texts, **place))
-    exposed = {
+    texts = [
+        text.replace(": ", ": ≥ ") if unknown > 0 else text
+        for text, unknown in zip(
+            _shares("overlapped", overlapped, whole, "the step"), own["unknown_calls"], strict=True
+        )
+    ]
+    color = SHARE["exposed_s"][0]
+    look: dict[str, Any] = {
+        "marker": {"color": color, "line": {"width": 0}, "pattern": _HATCH},
+        "y": below,
+        "width": 0.2,
+    }
+    look["base"] = listed((ends["compute_s"] - overlapped.fillna(0)).clip(lower=0), 1e3)
+    traces.append(case_bars(own, 1e3 * overlapped, "overlapped (inside compute)", color, texts, **look))
+    traces.append({
         "type": "scatter", "mode": "text", "x": listed(ends["idle_s"], 1e3), "y": above, "cliponaxis": False,
         "text": [f" {format.percent(share)}" for share in own["exposed_share"]], "textposition": "middle right",
         "customdata": own["case_id"].to_list(), "showlegend": False, "hoverinfo": "skip",
-    }  # fmt: skip
-    look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
-    traces.append(exposed)
-    return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **look)
+    })  # fmt: skip
+    more: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
+    return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **more)
 
 
 def usage(seen: SessionData) -> list[Panel]:
     """Return the share of the devices' peak FLOP/s, or the FLOP/s if no peak is known."""
-    cases = measured(seen.once(page_cases))
-    return [_usage(own) for own in by_work(cases[cases["flops_per_s"].notna()])]
+    return _of_works(seen, "flops_per_s", _usage)
 
 
 def _usage(own: pd.DataFrame) -> Panel:
+    mfu = 100 * own["mfu"].astype(float)
     texts = [
-        f"{format.flop_rate(flops)}<br>"
-        + (f"MFU {format.digits(mfu * 100, 2)}%" if format.known(mfu) else f"MFU unknown: {plain(reason or '')}")
-        for flops, mfu, reason in zip(own["flops_per_s"], own["mfu"], own["mfu_reason"], strict=True)
+        f"{format.flop_rate(flops)}<br>MFU "
+        + (f"{format.digits(share, 2)}%" if format.known(share) else f"unknown: {plain(reason or '')}")
+        for flops, share, reason in zip(own["flops_per_s"], mfu, own["mfu_reason"], strict=True)
     ]
-    if own["mfu"].notna().any():
-        return _one_bar(own, 100 * own["mfu"].astype(float), "#5F6CAF", texts, "model FLOPs utilization (%)")
+    if mfu.notna().any():
+        return _one_bar(own, mfu, "#5F6CAF", texts, "model FLOPs utilization (%)")
     factor, prefix = format.scaled(own["flops_per_s"].max())
     return _one_bar(own, own["flops_per_s"] / factor, "#5F6CAF", texts, f"{prefix}FLOP/s of all ranks")
 
 
 def energy(seen: SessionData) -> list[Panel]:
     """Return the joules of a step."""
-    cases = measured(seen.once(page_cases))
-    return [_energy(own) for own in by_work(cases[cases["joules_per_step"].notna()])]
+    return _of_works(seen, "joules_per_step", _energy)
 
 
 def _energy(own: pd.DataFrame) -> Panel:

@@ -14,8 +14,9 @@ from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
-from parabench.report.figures.curves import algorithms, buckets, heat, scaling
+from parabench.report.figures.curves import algorithms, buckets, heat
 from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked, vertical
+from parabench.report.figures.scaling import scaling
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 _BLUE = "#0072B2"

@@ -18,7 +18,6 @@ from parabench.analysis.step.device_time import (
     host_table,
     memory_timeline,
     throttled_at,
-    too_short_said,
     unread,
 )
 from parabench.analysis.warnings.health import findings
@@ -89,7 +88,7 @@ def devices_section(seen: SessionData) -> Section | None:
                 at = throttled["t_s"], listed(throttled["value"])
                 panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
             panels.append(panel)
-    missing = "; ".join([*unread(seen), *filter(None, [too_short_said(seen)])])
+    missing = unread(seen)
     table = table_of(
         "The devices during the measured steps",
         (

@@ -13,12 +13,10 @@ from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, tabl
 
 def peaks_section(seen: SessionData) -> Section:
     """Return the section of observed peaks against the model states by formula."""
-    rows, states = measured(seen.cases), seen.once(case_states)
-    theory = (
-        "The diamond is that rank's training state (parameters, gradients, optimizer state) by formula."
-        if states["theory"].notna().any()
-        else "The training state by formula is unknown here."
-    )
+    rows = measured(seen.cases)
+    theory = "The training state by formula is unknown here."
+    if seen.once(case_states)["theory"].notna().any():
+        theory = "The diamond is that rank's training state (parameters, gradients, optimizer state) by formula."
     resident = (
         " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state "
         "of a small model."
@@ -35,31 +33,29 @@ def peaks_section(seen: SessionData) -> Section:
     )
 
 
+_STATES = (
+    MARKED,
+    Column("Formula", lambda row: row["formula"] or ": ".join(filter(None, (format.UNKNOWN, row["why_unknown"])))),
+    *(Column(STATE[part][1].capitalize(), part, "mib", format.UNKNOWN) for part in PARTS),
+    Column("Measured", "measured", "mib", format.UNKNOWN),
+    Column("Theory", "theory", "mib", format.UNKNOWN),
+    Column("Ratio", "ratio", "ratio", format.UNKNOWN),
+)
+
+
 def state_section(seen: SessionData) -> Section:
     """Return the section of the model states of a rank, measured and by formula."""
     states = seen.once(case_states)
     even = (~states["exact"].astype(bool) & states["formula"].notna()).any()
     uneven = " A pipeline rank holds what its stage needs; its formula is an even split." if even else ""
-    table = table_of(
-        "Training state in MiB: measured, and by formula",
-        (
-            MARKED,
-            Column("Formula", "formula"),
-            *(Column(STATE[part][1].capitalize(), part, "mib", format.UNKNOWN) for part in PARTS),
-            Column("Measured", "measured", "mib", format.UNKNOWN),
-            Column("Theory", "theory", "mib", format.UNKNOWN),
-            Column("Ratio", "ratio", "ratio", format.UNKNOWN),
-        ),
-        states.assign(formula=states["formula"].fillna(format.UNKNOWN + (": " + states["why_unknown"]).fillna(""))),
-    )
-    empty = "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
+    unknown = "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
     return Section(
         "state",
         "Memory of the training state",
         "Parameters, gradients and optimizer state of the largest rank, counted from tensors. Activations and "
         "communication buffers are not included.",
-        nothing_to_draw(seen) or empty,
-        (table,),
+        nothing_to_draw(seen) or unknown,
+        (table_of("Training state in MiB: measured, and by formula", _STATES, states),),
         lead=" ".join(sentences(states)),
         panels=figures.states(seen),
         reading="Cases with the same state share a bar; a line connects the cases of a strategy that hold least. "

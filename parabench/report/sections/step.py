@@ -32,7 +32,7 @@ def why_nothing(seen: SessionData) -> str:
         return "" if (seen.counted["world_size"] > 1).any() else alone
     if seen.counted.empty:
         return f"{seen.why_none}, so no step was taken apart."
-    if not (seen.session.plan.get("protocol") or {}).get("instrumented"):
+    if (seen.session.plan.get("protocol") or {}).get("instrumented") == 0:
         return "This session was run without instrumented steps (--instrumented 0)."
     return "No instrumented step was recorded: unknown, not zero."
 

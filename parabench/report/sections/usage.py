@@ -1,8 +1,9 @@
-"""Sections of how much of the hardware was used, and what energy that took."""
+"""Sections of hardware utilization and energy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -26,52 +27,42 @@ def usage_section(seen: SessionData) -> Section:
     table, title = seen.once(efficiency), "Hardware utilization"
     if table.empty:
         return Section("usage", title, "", f"{seen.why_none}, so utilization is unknown.")
-    known = table["flops_per_s"].notna().any()
-    caption = "FLOP/s: floating-point operations of a step's forward and backward, over its step time."
-    reading = " ".join(_sources(table))
-    factor, prefix = format.scaled(table["flops_per_s"].max())
+    known = table[table["flops_per_s"].notna()]
+    factor, prefix = format.scaled(known["flops_per_s"].max())
+    units = " or ".join(table["unit"].unique())
     use = table_of(
         "Throughput and FLOP/s of the cases",
         (
             MARKED,
-            Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", "rate"),
+            Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
             Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
             *((Column("MFU", lambda row: _share(row["mfu"]), WORDED),) if table["mfu"].notna().any() else ()),
         ),
-        table if known else table[:0],
+        table if len(known) else known,
     )
-    # Operations are of a workload, whatever the strategy.
+    # The number of operations depends on the workload alone.
     counts = ["formula_flops", "counted_flops"]
     works = table[["model", "global_batch", "seq_len", *counts]].drop_duplicates().dropna(subset=counts, how="all")
     per_step, unit = format.scaled(works[counts].max().max())
     flops = table_of(
         "Operations per step: by formula, and counted by torch",
         (
-            Column("Work", "work"),
+            Column("Work", _work),
             Column(f"Formula, {unit}FLOP", lambda row: row["formula_flops"] / per_step, "digits"),
             Column(f"Counted, {unit}FLOP", lambda row: row["counted_flops"] / per_step, "digits"),
             Column("Ratio", lambda row: row["counted_flops"] / row["formula_flops"], "digits"),
         ),
-        works.assign(work=[
-            f"{model}, batch {batch}" + f" × {length}" * (length > 1)
-            for model, batch, length in zip(works["model"], works["global_batch"], works["seq_len"], strict=True)
-        ]),
-    )  # fmt: skip
-    lead, ranked = "", _ranked(table[table["flops_per_s"].notna()])
-    if len(ranked):
-        best = ranked.iloc[0]
+        works,
+    )
+    lead = ""
+    for best in _ranked(known).head(1).to_dict("records"):
         share = f", {_share(best['mfu'])} of its devices' peak" if format.known(best["mfu"]) else ""
         lead = f"{best['label']} computes {format.flop_rate(best['flops_per_s'])}{share}."
-    return Section(
-        "usage",
-        title,
-        caption,
-        f"{caption} {reading}".strip(),
-        (use, flops),
-        lead=lead,
-        panels=figures.usage(seen),
-        reading=reading,
-    )
+    caption = "FLOP/s: floating-point operations of a step's forward and backward, over its step time."
+    reading = " ".join(_sources(table))
+    empty = f"{caption} {reading}".strip()
+    panels = figures.usage(seen)
+    return Section("usage", title, caption, empty, (use, flops), lead=lead, panels=panels, reading=reading)
 
 
 def energy_section(seen: SessionData) -> Section | None:
@@ -79,41 +70,36 @@ def energy_section(seen: SessionData) -> Section | None:
     if not on_gpus(seen):
         return None
     table, title = seen.once(efficiency), "Energy of a step"
-    reasons = [*_unknown(table, "Energy", "joules_per_step", "joules_reason")]
+    reading = " ".join(_unknown(table, "Energy", "joules_per_step", "joules_reason"))
     known = table[table["joules_per_step"].notna()]
     if known.empty:
-        return Section("energy", title, "", " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
+        return Section("energy", title, "", reading or f"{seen.why_none}, so there is nothing to draw.")
     if (table["joules_source"] == POWER).any():
-        reasons.insert(0, "Where a device has no energy counter, its power readings are integrated.")
-    unit = "token or sample" if table["unit"].nunique() > 1 else _unit(table).removesuffix("s")
-    lead, ranked = "", _ranked(known)
-    if len(ranked):
-        least = ranked.iloc[int(ranked["joules_per_token"].argmin())]
-        per = f"{format.joules(least['joules_per_token'])} per {least['unit'].removesuffix('s')}"
-        lead = f"Lowest energy: {least['label']}: {format.joules(least['joules_per_step'])} per step, {per}."
+        reading = f"If a device has no energy counter, its power readings are integrated. {reading}".strip()
+    per = " or ".join(table["unit"].str.removesuffix("s").unique())
+    columns = (
+        MARKED,
+        Column("J per step", "joules_per_step", "digits"),
+        Column(f"mJ per {per}", lambda row: row["joules_per_token"] * 1e3, "digits"),
+    )
+    lead = ""
+    for least in _ranked(known).nsmallest(1, "joules_per_token").to_dict("records"):
+        energy = f"{format.joules(least['joules_per_step'])} per step, {format.joules(least['joules_per_token'])}"
+        lead = f"Lowest energy: {least['label']}: {energy} per {least['unit'].removesuffix('s')}."
     return Section(
         "energy",
         title,
         "Energy of all devices of a case per measured step, idle time between steps included; lower is better.",
-        tables=(
-            table_of(
-                "Energy of the cases",
-                (
-                    MARKED,
-                    Column("J per step", "joules_per_step", "digits"),
-                    Column(f"mJ per {unit}", lambda row: row["joules_per_token"] * 1e3, "digits"),
-                ),
-                known,
-            ),
-        ),
+        tables=(table_of("Energy of the cases", columns, known),),
         lead=lead,
         panels=figures.energy(seen),
-        reading=" ".join(reasons),
+        reading=reading,
     )
 
 
-def _unit(table: pd.DataFrame) -> str:
-    return " or ".join(dict.fromkeys(table["unit"]))
+def _work(row: Mapping[str, Any]) -> str:
+    length = f" × {row['seq_len']}" if row["seq_len"] > 1 else ""
+    return f"{row['model']}, batch {row['global_batch']}{length}"
 
 
 def _ranked(table: pd.DataFrame) -> pd.DataFrame:
@@ -121,7 +107,7 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sources(table: pd.DataFrame) -> Iterator[str]:
-    """Yield the formulas and documents that the numbers rest on, and why a number is unknown."""
+    """Yield the formulas and documents that the numbers are based on, and why a number is unknown."""
     sources = set(table["flops_source"].dropna())
     if FORMULA in sources:
         yield (
@@ -131,11 +117,9 @@ def _sources(table: pd.DataFrame) -> Iterator[str]:
     if COUNTED in sources:
         which = "Where that formula does not apply, operations" if FORMULA in sources else "Operations"
         yield f"{which} are counted by torch's FlopCounterMode in the reference launch."
-    if table["mfu"].notna().any():
-        known = table.dropna(subset=["mfu"]).to_dict("records")
-        peaks = [
-            f"{format.flop_rate(row['peak_flops_per_s'] / row['devices'])} ({row['peak_source']})" for row in known
-        ]
+    if len(known := table.dropna(subset=["mfu"])):
+        rates = map(format.flop_rate, known["peak_flops_per_s"] / known["devices"])
+        peaks = [f"{rate} ({source})" for rate, source in zip(rates, known["peak_source"], strict=True)]
         yield (
             "MFU is the share of the peak of all devices of the case; the peak of one device, without sparsity, is "
             f"{' or '.join(dict.fromkeys(peaks))}."
@@ -147,10 +131,10 @@ def _sources(table: pd.DataFrame) -> Iterator[str]:
 def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> Iterator[str]:
     """Yield a sentence for each reason why a number is unknown, with the cases."""
     for why, group in table[table[number].isna()].groupby(reason, sort=False):
-        whose = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
-        yield f"{name}{whose}: unknown: {why}."
+        cases = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
+        yield f"{name}{cases}: unknown: {why}."
 
 
 def _share(mfu: float) -> str:
-    """Return two digits, because small models use a thousandth of a large device, which is not 0."""
+    """Return two digits, because a small model may use a thousandth of a large device."""
     return f"{format.digits(mfu * 100, 2)}%" if format.known(mfu) else DASH
