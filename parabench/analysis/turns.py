@@ -16,7 +16,8 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis import format
-from parabench.analysis.stats.contrasts import judge
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
 from parabench.store.results import Array
@@ -140,8 +141,10 @@ def noise_floor(seen: SessionData) -> list[str]:
             copied = seen.labels[launch.cases[copies[0]]]
     if not differences:
         return []
-    tested = judge({copied: ([0.0] * len(differences), differences)}, paired=True).values()
-    within = "".join(f" (95%: {format.within(math.expm1((test.high - test.low) / 2))})" for test in tested)
+    n, within = len(differences), ""
+    if n > 1:
+        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+        within = f" (95%: {format.within(math.expm1(width))})"
     difference = format.percent(abs(math.expm1(np.mean(differences))))
-    launches = format.count(len(differences), "shared launch")
+    launches = format.count(n, "shared launch")
     return [f"Two copies of {copied} differed by {difference}{within} in {launches}."]
