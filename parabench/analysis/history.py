@@ -23,9 +23,8 @@ from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, launch_noise, levels_of
-from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, moderated
 from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import Results

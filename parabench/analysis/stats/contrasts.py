@@ -44,7 +44,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
-import scipy  # loads scipy.special, which takes a fifth of a second, when it is used
 from numpy.typing import ArrayLike
 
 from parabench.analysis.stats import CONFIDENCE
@@ -82,6 +81,13 @@ MANY_ERRORS = 30.0
 
 
 # -- configurations of one session ----------------------------------------------------------------------------------
+
+
+def _special() -> Any:
+    """Return `scipy.special`, which takes a fifth of a second to import and which most answers do not need."""
+    from scipy import special
+
+    return special
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ class Effects:
             if inside or np.isfinite(stratum.scales[np.ix_(places, places)]).any():
                 sd = noise if inside else stratum.residual
                 if at_least:
-                    sd *= math.sqrt(stratum.df / scipy.special.chdtri(stratum.df, 1 - CONFIDENCE))
+                    sd *= math.sqrt(stratum.df / _special().chdtri(stratum.df, 1 - CONFIDENCE))
                 needed = max(needed, _fewest_blocks(stratum.units, sd, half_width))
         return needed
 
@@ -450,7 +456,7 @@ class TTest:
 
     def bound(self, confidence: float) -> float:
         """Return the one-sided upper bound of the difference; for a lower bound, pass 1 - confidence."""
-        return self.difference + self.error * float(scipy.special.stdtrit(self.df, confidence))
+        return self.difference + self.error * float(_special().stdtrit(self.df, confidence))
 
     # The ends of the two-sided 95% interval, and the one-sided 95% upper bound.
     low = property(lambda self: self.bound((1 - CONFIDENCE) / 2))
@@ -465,7 +471,7 @@ class TTest:
         """
         limit, n = math.log1p(tolerance), np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
         df = np.array(self.counts) - 1.0
-        variances = np.array(self.variances) * df / scipy.special.chdtri(df, SURE_ENOUGH)
+        variances = np.array(self.variances) * df / _special().chdtri(df, SURE_ENOUGH)
         error, error_df = _standard_error(np.outer(variances, n**0), np.array([n] * len(df)), [self.between] * len(n))
         enough = shown(limit / error, error_df) >= 1 - (1 - POWER) / self.among
         needed = int(n[enough.argmax()])
@@ -499,7 +505,7 @@ def judge(
     beside = [None if between is None or paired else between.get(case) for case in logs]
     error, df = _standard_error(np.array(own).T, np.array(counts, dtype=float).T, beside)
     difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
-    p_slower, p_faster = (holm(scipy.special.stdtr(df, sign * difference / error)) for sign in (-1, 1))
+    p_slower, p_faster = (holm(_special().stdtr(df, sign * difference / error)) for sign in (-1, 1))
     numbers = zip(difference.tolist(), error.tolist(), df.tolist(), p_slower, p_faster, strict=True)
     return {
         case: TTest(*numbers_of, own[i], counts[i], beside[i], len(logs))
@@ -538,18 +544,18 @@ def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbe
     It is also the probability that the one-sided bound of two equal sides rules the difference out: that of a
     noncentral t beyond the quantile of t.
     """
-    quantile = scipy.special.stdtrit(df, confidence)
+    quantile = _special().stdtrit(df, confidence)
     # For many errors scipy returns NaN or a wrong number. There, t is only small if the variance is overestimated by so
     # much, which is the upper tail of a chi-square.
-    large = scipy.special.chdtrc(df, df * (errors / quantile) ** 2)
-    small = scipy.special.nctdtr(df, errors, quantile)
+    large = _special().chdtrc(df, df * (errors / quantile) ** 2)
+    small = _special().nctdtr(df, errors, quantile)
     found: Numbers = 1 - np.where(np.asarray(errors) > MANY_ERRORS, large, small)
     return found
 
 
 def errors_shown(df: Numbers, confidence: float, power: float) -> Numbers:
     """Return the difference, in standard errors, that such a test shows with probability `power`."""
-    found: Numbers = scipy.special.nctdtrinc(df, 1 - power, scipy.special.stdtrit(df, confidence))
+    found: Numbers = _special().nctdtrinc(df, 1 - power, _special().stdtrit(df, confidence))
     return found
 
 
@@ -631,7 +637,7 @@ def geometric_mean(
     variances = fewest / (fewest - 1) * [float((_shares(side) ** 2).sum()) for side in sides]
     variances = np.maximum(variances, LEAST_SD**2 / np.array([len(side) for side in sides]))
     error, df = _with_sessions(variances[:, None], fewest[:, None] - 1.0, [between])
-    half = float(scipy.special.stdtrit(df[0], (1 + CONFIDENCE) / 2) * error[0])
+    half = float(_special().stdtrit(df[0], (1 + CONFIDENCE) / 2) * error[0])
     session = (between.sd, between.sessions) if between is not None else (None, 0)
     return Mean(ratio, factor(difference - half), factor(difference + half), len(enough), "", *session)
 
