@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.connection import MOST_BYTES, Connection, Lost, greet
+from parabench.cluster.connection import MOST_BYTES, Connection, PeerLost, greet
 from parabench.cluster.network import addresses_of, route_to
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
@@ -62,7 +62,7 @@ class Agent:
     def serve(self, connection: Connection, address: str) -> int:
         """Take part until node 0, which is at `address`, ends the session. Return its exit code.
 
-        Raises Lost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
+        Raises PeerLost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
         """
         request = {"number": self.number, "host": socket.gethostname(), "address": connection.address}
         self._messages, self._aborted = SimpleQueue(), {}
@@ -75,7 +75,7 @@ class Agent:
             self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
             return self._follow(connection, address, self.number)
         except Interrupted as stop:
-            with suppress(Lost):
+            with suppress(PeerLost):
                 connection.send({"stop": int(stop.signal)})
             raise
         finally:
@@ -95,7 +95,7 @@ class Agent:
             context.abort.set(LOST)
 
     def _next(self, connection: Connection) -> dict[str, Any] | None:
-        """Return the next message; None after a moment without one. Raises Lost."""
+        """Return the next message; None after a moment without one. Raises PeerLost."""
         try:
             return self._messages.get(timeout=LOOK_S)
         except Empty:
@@ -141,7 +141,7 @@ class Agent:
         route = route_to(point.address, point.port, self.topology.interface, self.topology.local_addr)
 
         def tell(reason: str) -> None:
-            with suppress(Lost):
+            with suppress(PeerLost):
                 connection.send({"launch": at, "abort": reason})
 
         self._launch, self._context = at, point.context(self.number, route.environment(), tell)
@@ -156,7 +156,7 @@ class Agent:
     def reach(self, waiting: Waiting) -> tuple[Connection, str]:
         """Return a connection to node 0 and node 0's address, as soon as it answers.
 
-        Raises Lost with the last reason when the time is up, UsageError if it has another session or secret.
+        Raises PeerLost with the last reason when the time is up, UsageError if it has another session or secret.
         """
         topology = self.topology
         while True:
@@ -173,11 +173,11 @@ class Agent:
                         found = greet(connection, self._secret, topology.run_id, topology.endpoint)
                         stack.pop_all()
                         return found, address
-                    except Lost as lost:  # node 0 may be paused, or about to start
+                    except PeerLost as lost:  # node 0 may be paused, or about to start
                         why = f"what listens at {topology.endpoint} ({address}) {lost}"
             waiting.still(f"waiting for node 0 at {topology.endpoint}, {waiting.left_s:.0f} s at most ({why})")
             if not waiting.left_s:
-                raise Lost(why)
+                raise PeerLost(why)
             time.sleep(TRY_EVERY_S)
 
     def follow(self) -> int:
@@ -190,14 +190,14 @@ class Agent:
         while True:
             try:
                 connection, address = self.reach(waiting)
-            except Lost as why:
+            except PeerLost as why:
                 raise UsageError(
                     f"{where} was not reached within {seconds:g} s ({why}); start it there unless its session has "
                     "ended, open the port in its firewall, or give a longer --rdzv-timeout"
                 ) from why
             try:
                 return self.serve(connection, address)
-            except Lost as why:
+            except PeerLost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
                     self.joined, waiting = False, Waiting(self._log, seconds, TRY_S)

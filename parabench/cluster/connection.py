@@ -36,7 +36,7 @@ NODE_0, NODE = b"node 0", b"node"
 Message = Mapping[str, Any]
 
 
-class Lost(NodeGone):
+class PeerLost(NodeGone):
     """The other end is gone: its process, its host, or the network in between."""
 
 
@@ -54,7 +54,7 @@ class Connection:
         self._numbers = [0, 0]
         self._heard_s = time.monotonic()
         self.most_bytes = MOST_FIRST_BYTES
-        self.lost: Lost | None = None
+        self.lost: PeerLost | None = None
 
     @property
     def address(self) -> str:
@@ -67,7 +67,7 @@ class Connection:
         return time.monotonic() - self._heard_s
 
     def send(self, message: Message | None) -> None:
-        """Send a message, or a sign of life. Raises Lost."""
+        """Send a message, or a sign of life. Raises PeerLost."""
         content = b"" if message is None else zlib.compress(json.dumps(message).encode(), 1)
         with self._sending:
             frame = self._tag(0, content) + content
@@ -136,14 +136,14 @@ class Connection:
             when_lost()
 
     def _beat(self) -> None:
-        with suppress(Lost):
+        with suppress(PeerLost):
             while not self._over.wait(KEEP_ALIVE_S):
                 self.send(None)
 
-    def _lose(self, error: Exception) -> Lost:
+    def _lose(self, error: Exception) -> PeerLost:
         if self.lost is None:
             why = str(error) or type(error).__name__
-            self.lost = Lost(f"no sign of life for {DEAD_AFTER_S:g} s" if isinstance(error, TimeoutError) else why)
+            self.lost = PeerLost(f"no sign of life for {DEAD_AFTER_S:g} s" if isinstance(error, TimeoutError) else why)
             self.close()
         return self.lost
 
@@ -160,7 +160,7 @@ def _proof(secret: Secret, end: bytes, *parts: str) -> str:
     return secret.tag(end, *(part.encode() for part in parts)).hex()
 
 
-def welcome(connection: socket.socket, secret: Secret | None, session: str) -> Connection:
+def accept_peer(connection: socket.socket, secret: Secret | None, session: str) -> Connection:
     """Return node 0's end of a new connection. Raises OSError, EOFError or ValueError if the other is no such node."""
     connection.settimeout(HELLO_S)
     plain, own = Connection(connection), secrets.token_hex(16)
@@ -178,7 +178,7 @@ def welcome(connection: socket.socket, secret: Secret | None, session: str) -> C
 def greet(connection: socket.socket, secret: Secret | None, session: str, where: str) -> Connection:
     """Return another node's end of a connection to node 0.
 
-    Raises Lost if `where` does not answer as node 0 does, UsageError if it has another session or secret.
+    Raises PeerLost if `where` does not answer as node 0 does, UsageError if it has another session or secret.
     """
     connection.settimeout(HELLO_S)
     plain, own = Connection(connection), secrets.token_hex(16)
@@ -186,7 +186,7 @@ def greet(connection: socket.socket, secret: Secret | None, session: str, where:
         hello = plain.receive() or {}
         protocol, there, nonce, signed = (hello[name] for name in ("protocol", "session", "nonce", "signed"))
     except (OSError, EOFError, ValueError, LookupError) as error:
-        raise Lost(f"does not answer as a session of parabench does: {error}") from error
+        raise PeerLost(f"does not answer as a session of parabench does: {error}") from error
     if protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if there != session:

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from parabench.cluster import fingerprint
-from parabench.cluster.connection import MOST_BYTES, Connection, Lost, Message, welcome
+from parabench.cluster.connection import MOST_BYTES, Connection, PeerLost, Message, accept_peer
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import Secret
@@ -113,7 +113,7 @@ class Member:
 
     def send(self, message: Message) -> None:
         """Send a message, unless the node is lost."""
-        with suppress(Lost):
+        with suppress(PeerLost):
             self.connection.send(message)
 
 
@@ -157,14 +157,14 @@ class Coordinator(Participants):
             while True:
                 connection, (host, *_) = self._listening.accept()
                 if self._pending.acquire(blocking=False):
-                    threading.Thread(target=self._welcome, args=(connection, host), daemon=True).start()
+                    threading.Thread(target=self._meet, args=(connection, host), daemon=True).start()
                 else:
                     connection.close()
 
-    def _welcome(self, connection: socket.socket, host: str) -> None:
+    def _meet(self, connection: socket.socket, host: str) -> None:
         """Put a node that proves the secret and asks to join on the wait list. A silent stranger blocks only this."""
         try:
-            other = welcome(connection, self._secret, self.topology.run_id)
+            other = accept_peer(connection, self._secret, self.topology.run_id)
             member = Member(other, convert((other.receive() or {})["join"], Join))
         except Exception as why:  # whatever a stranger sends
             self._refused.still(f"refused: {host}: {str(why) or type(why).__name__}")

@@ -29,7 +29,7 @@ STATES = {
     ),
     "no instrumented steps": (
         training(fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)),
-        "No instrumented steps",
+        "No instrumented step was recorded",
     ),
     "collectives, none": (collective(finished=False), "No launch was recorded, so there is no fastest algorithm."),
 }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import Connection, Lost, greet, welcome
+from parabench.cluster.connection import Connection, PeerLost, greet, accept_peer
 from parabench.cluster.secret import Secret
 from parabench.errors import UsageError
 
@@ -30,12 +30,12 @@ def ends() -> Iterator[Ends]:
 
 
 def node_0(end: socket.socket, secret: Secret | None = OURS, session: str = "job42") -> SimpleQueue[Any]:
-    """Return what `welcome` returns or raises, from another thread."""
+    """Return what `accept_peer` returns or raises, from another thread."""
     found: SimpleQueue[Any] = SimpleQueue()
 
     def run() -> None:
         try:
-            found.put(welcome(end, secret, session))
+            found.put(accept_peer(end, secret, session))
         except Exception as error:
             end.close()
             found.put(error)
@@ -86,7 +86,7 @@ def test_other_session_is_refused(ends: Ends) -> None:
 def test_what_is_not_parabench_does_not_answer_as_a_session(ends: Ends, text: bytes) -> None:
     ends[0].sendall(text)
     ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(Lost, match="does not answer as a session of parabench does"):
+    with pytest.raises(PeerLost, match="does not answer as a session of parabench does"):
         greet(ends[1], None, "job42", "host0:29400")
 
 
@@ -133,10 +133,10 @@ def test_end_that_closes_or_is_silent_is_lost(ends: Ends, monkeypatch: pytest.Mo
     zero.start(lambda message: None, lost.set)
     assert lost.wait(GUARD_S)
     assert str(zero.lost) == "no sign of life for 0.2 s"
-    with pytest.raises(Lost):
+    with pytest.raises(PeerLost):
         zero.send({})
     gone = threading.Event()
-    with suppress(Lost):  # it may notice at once
+    with suppress(PeerLost):  # it may notice at once
         node.start(lambda message: None, gone.set)
     assert gone.wait(GUARD_S)
     assert node.lost is not None
