@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from parabench.cluster import fingerprint
-from parabench.cluster.connection import MOST_BYTES, Connection, PeerLost, Message, accept_peer
+from parabench.cluster.connection import MOST_BYTES, Connection, Message, PeerLost, accept_peer
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import Secret

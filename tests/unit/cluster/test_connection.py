@@ -13,7 +13,7 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import Connection, PeerLost, greet, accept_peer
+from parabench.cluster.connection import Connection, PeerLost, accept_peer, greet
 from parabench.cluster.secret import Secret
 from parabench.errors import UsageError
 
