@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -86,7 +86,8 @@ class LoadedSession:
         """Return the fastest configuration and its uncertainty, as `parabench best` does.
 
         Its tables are those of [`best --json`](json.md), such as `candidates`, the best first; `by`, the best for each
-        value of the axes; and `front`, the Pareto-optimal configurations in step time and peak memory.
+        value of the axes; and `front`, the Pareto-optimal configurations in step time and peak memory. Its figures are
+        the ranking by step time, one for each workload.
 
         Args:
             objective: The number to rank by: `step_time_s`, `tokens_per_s`, `memory` or `joules`.
@@ -109,7 +110,8 @@ class LoadedSession:
         self._data.session.require("training", self._data.results.path)
         require(self._data, OBJECTIVES[objective])
         rankings = ranking.spots(self._data, OBJECTIVES[objective], _names(by))
-        return words.answer(self._data, rankings, self._data.once(session_warnings))
+        found = words.answer(self._data, rankings, self._data.once(session_warnings))
+        return replace(found, figures=_titled(self._section("ranking").panels, "Ranking"))
 
     def figure(self, name: str, *, panel: str | None = None) -> Figure:
         """Return a figure of the report as a `plotly.graph_objects.Figure`.
@@ -154,7 +156,7 @@ def compare(
     """Compare the step times of two sessions, as `parabench compare` does.
 
     Its tables are those of [`compare --json`](json.md): `verdict`, with one row; `sides`; `cases`; and `differences`
-    between the environments.
+    between the environments. Its figure shows the change of each configuration.
 
     Args:
         base: A session, or a source for `parabench.load`.
@@ -169,11 +171,14 @@ def compare(
         UsageError: If the sessions have no configuration in common, or differ in a fact that affects step times.
     """
     from parabench.analysis.compare import gate
+    from parabench.report.figures.changes import changes
+    from parabench.report.views.gate import gate_rows
 
     tolerance, alpha = read(Share, tolerance, "tolerance"), read(Rate, alpha, "alpha")
     allowance = read(Share, between_sessions, "between_sessions")
     first, other = _side("base", base), _side("candidate", candidate)
-    return gate.compare(first, other, tolerance, alpha, _names(changed), allowance)
+    found = gate.compare(first, other, tolerance, alpha, _names(changed), allowance)
+    return replace(found, figures=_titled(changes(gate_rows(found), tolerance), "Change of each case"))
 
 
 def _side(role: str, given: LoadedSession | str | Path) -> SessionData:
@@ -184,6 +189,11 @@ def _side(role: str, given: LoadedSession | str | Path) -> SessionData:
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _titled(panels: Sequence[Panel], title: str) -> dict[str, dict[str, Any]]:
+    """Return plotly's JSON of figures by title."""
+    return {panel.title or title: panel.figure for panel in panels}
 
 
 def _figure(panel: Panel, heading: str) -> Figure:

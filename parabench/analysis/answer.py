@@ -35,11 +35,13 @@ class Answer:
     Args:
         sentences: The conclusions, the most important one first.
         tables: Data frames by name, with the columns that the documentation of the command lists.
+        figures: Arguments of `plotly.graph_objects.Figure` by title. Commands leave them out; reports draw their own.
         warnings: Problems that may affect the answer, each with a code and advice.
     """
 
     sentences: tuple[str, ...]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    figures: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     warnings: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ def doctor(**options: Any) -> None:
     files, (found, warnings) = files_in(options), examination()
 
     def answer() -> Answer:
-        return Answer(tuple(_conclusions(found, warnings)), tables(TABLES, found), warnings)
+        return Answer(tuple(_conclusions(found, warnings)), tables(TABLES, found), warnings=warnings)
 
     give(files, answer, lines(found, warnings), "examination")
     raise SystemExit(0 if found["host"][0]["can_launch"] else 1)

@@ -142,7 +142,7 @@ def check(**options: Any) -> None:
     import_from_here()
     files, axes = files_in(options), parse_axes(axes_in(options))
     found, warnings = examination(axes)
-    give(files, lambda: Answer((), tables(TABLES, found), warnings), lines(found, warnings), "check")
+    give(files, lambda: Answer((), tables(TABLES, found), warnings=warnings), lines(found, warnings), "check")
 
 
 # The tables of the answer of `check`.

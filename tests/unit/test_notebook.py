@@ -110,6 +110,7 @@ def test_best_answers_as_the_command_does(session: LoadedSession) -> None:
     assert table["slower"].dropna().is_monotonic_increasing
     assert {("2", "4"), ("2", "25")} <= set(answer.tables["by"]["names"])
     assert session.best(objective="memory", by="world_size").tables["by"]["case_id"].notna().all()
+    assert go.Figure(answer.figures["Ranking"]).data
 
 
 def test_best_has_the_warnings_of_the_session(tmp_path: Path) -> None:
@@ -144,6 +145,7 @@ def test_compare_takes_sessions_and_sources(path: Path, session: LoadedSession) 
     assert answer.sentences[0].startswith("Regression: 3 cases slower")
     assert answer.tables["verdict"]["verdict"].tolist() == ["regression"]
     assert set(answer.tables["cases"]["outcome"]) == {"slower"}
+    assert go.Figure(answer.figures["Change of each case"]).data
     with pytest.raises(UsageError, match="is given twice"):
         parabench.compare(session, f"{path}@before")
 
