@@ -114,7 +114,7 @@ def _parts(seen: SessionData, answers: Sequence[Ranking], brief: bool) -> Iterat
 def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
     """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
 
-    If that would take more than MOST_BLOCKS blocks, it has a budget. Only the newest session of a store can be resumed.
+    If that would take more than MOST_BLOCKS repetitions, it has a budget. Only the newest session of a store can be resumed.
     `where` replaces the store's folder in output for others.
     """
     results, session = seen.results, seen.session
@@ -123,9 +123,10 @@ def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | Non
     if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
     still = [each for each in answers if each.open]
-    if not still or not undecided(seen.numbers, session.raced).cases:
+    left = undecided(seen.numbers, session.raced)
+    if not still or not (left.cases or left.too_noisy):
         return []
-    far = any(each.more_blocks is not None and each.blocks + each.more_blocks > MOST_BLOCKS for each in still)
+    far = left.too_noisy or any(each.more_blocks is not None and each.blocks + each.more_blocks > MOST_BLOCKS for each in still)
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
