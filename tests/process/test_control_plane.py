@@ -242,6 +242,18 @@ def test_stranger_without_the_secret_is_refused_in_one_line(signed: Cluster) -> 
 JOIN = {"join": {"number": 1, "host": "evil", "address": "evil", "facts": FACTS, "about": {}}}
 
 
+@pytest.mark.parametrize("said", [{"host": "\x1b[2J"}, {"number": "1"}, {"more": 1}])
+def test_malformed_request_to_join_is_refused(cluster: Cluster, said: dict[str, Any]) -> None:
+    stranger = cluster.stranger({"nonce": ""}, {"join": JOIN["join"] | said})
+    node = Node(cluster)
+    cluster.node_0.assemble(())
+    while not any(line.startswith("refused: 127.0.0.1: ") for line in cluster.said):
+        pass
+    cluster.node_0.end(0)
+    assert node.end() == 0
+    stranger.close()
+
+
 def test_silent_strangers_block_nobody(signed: Cluster) -> None:
     strangers = [signed.stranger() for _ in range(20)]
     node = Node(signed, SECRET)
