@@ -15,6 +15,7 @@ from parabench.analysis.session import SessionData
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
 from parabench.store.record import REFERENCE_BLOCK
+from parabench.store.results import records
 
 # The source of the FLOPs of a step.
 FORMULA, COUNTED = "formula", "counted"
@@ -45,7 +46,7 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     joules = launches["joules_per_step"].median()
     sources, reasons = (launches[name].first() for name in ("joules_source", "joules_reason"))
     rows = []
-    for row in cases.to_dict("records"):
+    for row in records(cases):
         case, at = seen.case(row["case_id"]), row["case_id"]
         ids = launches.get_group(at)["launch_id"].to_list()
         model: dict[str, Any] = next(filter(None, (seen.facts[launch].get("model") for launch in ids)), {})

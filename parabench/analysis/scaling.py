@@ -19,6 +19,7 @@ from parabench.analysis.numbers import WORK, case_table, same_work
 from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import Effects, fit
+from parabench.store.results import records
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"
@@ -37,7 +38,7 @@ _COLUMNS = (
 def curves(seen: SessionData) -> pd.DataFrame:
     """Return `scaling` of a session, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
-    apart = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
+    apart = [sharing(environment, case) is None for case in records(seen.cases)]
     return scaling(seen.numbers, seen.cases[np.array(apart, dtype=bool)])
 
 

@@ -38,7 +38,7 @@ from parabench.report.sections.trust import drift_section, excluded_section, ord
 from parabench.report.sections.usage import energy_section, usage_section
 from parabench.report.spec import Makers, Section, Tab, shown
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 
 def _links(seen: SessionData) -> Section | None:
@@ -168,7 +168,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         statistics=sorted(seen.cases["statistic"].unique()),
         findings=finding_groups(results, chosen, seen.once(session_warnings), seen.labels),
         launches=len(launches),
-        failed=launches[launches["status"] != Status.OK].to_dict("records"),
+        failed=records(launches[launches["status"] != Status.OK]),
     )
 
 

@@ -19,6 +19,7 @@ from parabench.analysis.step.stragglers import straggler_table
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
 from parabench.report.figures.figures import plain, spread_text
+from parabench.store.results import records
 from parabench.strategies import entry_of
 
 _CASE = [
@@ -63,7 +64,7 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     )
     found = found.merge(works, on="case_id").set_axis(cases.index)
     found["compared"] = found["case_id"].isin(compared).groupby(found["work"]).transform("any")
-    found["hover"] = pd.Series([_hover(row) for row in found.to_dict("records")], found.index, dtype=object)
+    found["hover"] = pd.Series([_hover(row) for row in records(found)], found.index, dtype=object)
     found["shown"] = found["label"].where(found["ranked"], found["label"] + " (" + found["mark"] + ")")
     return found
 

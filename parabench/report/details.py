@@ -17,6 +17,7 @@ from parabench.report.cases import page_cases, page_launches
 from parabench.report.figures.figures import Figure, lay_out, listed
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import FORMATS, Cell, Column
+from parabench.store.results import records
 
 _COLOR = "#0072B2"
 _MARGIN = (
@@ -54,7 +55,7 @@ def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[st
             "warnings": warnings.get(case["case_id"], []),
             "command": command(seen.case(case["case_id"])),
         }
-        for case in seen.once(page_cases).to_dict("records")
+        for case in records(seen.once(page_cases))
     ]
 
 
@@ -111,7 +112,7 @@ def _caption(case: Mapping[Any, Any]) -> str:
 
 def _launches(own: pd.DataFrame, columns: tuple[Column, ...]) -> list[tuple[list[Cell], str]]:
     """Return the cells and the error of each launch."""
-    rows = own.sort_values("block", kind="stable").to_dict("records")
+    rows = records(own.sort_values("block", kind="stable"))
     return [([each.rich(row) for each in columns], row["error"] or "") for row in rows]
 
 

@@ -35,6 +35,7 @@ from parabench.files import shipped_folder
 from parabench.report.figures.figures import Figure
 from parabench.report.sections.environment import machine_section
 from parabench.report.spec import FORMATS, LABELS, TEXT, WORDS, Column, Section, Tab
+from parabench.store.results import records
 
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -175,7 +176,7 @@ def declared(
     It has the columns with their cells, the [head, column] pairs of its file, and the column by which its rows are
     sorted at first. `heads` gives a file's head for the name of a column.
     """
-    rows: list[dict[Any, Any]] = table.to_dict("records")
+    rows: list[dict[Any, Any]] = records(table)
     return {
         "columns": [
             {

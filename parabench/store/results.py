@@ -21,10 +21,10 @@ from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
 _GROWING = ("session", "launch", "finding")
 
 
-def records(table: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries of these columns, with Python's own types. Unknown numbers are NaN."""
-    columns = [table[name].tolist() for name in names]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+def records(table: pd.DataFrame, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries of these or all columns, with Python's own types. Unknown numbers are NaN."""
+    names = names or [*map(str, table)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(table[name].tolist() for name in names), strict=True)]
 
 
 def _table(name: str) -> cached_property[pd.DataFrame]:

@@ -492,7 +492,7 @@ def marks(cases: pd.DataFrame, answers: Iterable[Ranking]) -> pd.DataFrame:
         if answer.best is not None and answer.decided:
             ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
             ranking |= {each.case_id: TIED for each in answer.tied}
-    rows = cases.to_dict("records")
+    rows = records(cases)
     found = [(ranking.get(row["case_id"], ""), mark.get(row["case_id"]) or _mark(row)) for row in rows]
     return pd.DataFrame(found, cases.index, ["ranking", "mark"])
 

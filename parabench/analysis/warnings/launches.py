@@ -22,6 +22,7 @@ from parabench.analysis.warnings.codes import Rule
 from parabench.analysis.warnings.links import check_links
 from parabench.machine import accelerator
 from parabench.store.record import Finding
+from parabench.store.results import records
 from parabench.strategies import STRATEGIES
 from parabench.strategies import Rule as Verified
 
@@ -143,8 +144,7 @@ def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
     environment = session.environment
     names = ["threads_there", "cores", "ranks_there", "devices"]
     there = [
-        (*(_threads(environment, case) or (0, 0)), *(sharing(environment, case) or (0, 0)))
-        for case in cases.to_dict("records")
+        (*(_threads(environment, case) or (0, 0)), *(sharing(environment, case) or (0, 0))) for case in records(cases)
     ]
     cases = cases.join(pd.DataFrame(there, cases.index, names))
     for rule in COMMON:

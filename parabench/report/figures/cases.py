@@ -29,6 +29,7 @@ from parabench.report.figures.figures import (
 )
 from parabench.report.palette import strategy_style
 from parabench.store.record import MIB
+from parabench.store.results import records
 
 
 def ranking(seen: SessionData) -> list[Panel]:
@@ -45,7 +46,7 @@ def _ranking(own: pd.DataFrame) -> Panel:
         f"{row['shown']} (left after block {row['left_after_block']:.0f}: ≥ {format.percent(row['left_at_least'])})"
         if format.known(row["left_after_block"])
         else row["shown"]
-        for row in own.to_dict("records")
+        for row in records(own)
     ]
     traces = []
     for name, group in own.groupby("strategy", sort=False):
@@ -54,7 +55,7 @@ def _ranking(own: pd.DataFrame) -> Panel:
             low, high = (group[end].fillna(group["slower"]) for end in ("slower_low", "slower_high"))
             ends = {"array": high - group["slower"], "arrayminus": group["slower"] - low}
             bars = ERROR_BARS | {end: listed(value, 100) for end, value in ends.items()}
-            x, more = listed(group["slower"], 100), {"also": map(_slower, group.to_dict("records"))}
+            x, more = listed(group["slower"], 100), {"also": map(_slower, records(group))}
         else:
             x, bars, more = listed(group["step_time_s"], 1e3), launch_bars(group), {}
         bars["color"] = style.color
