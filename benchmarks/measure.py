@@ -24,6 +24,10 @@ TESTED = ROOT / "parabench-results" / "tests.txt"
 # The largest supported session.
 LAUNCHES = ("--cases", "200", "--launches", "5")
 PREDICTION = ("parabench/analysis/prediction", "parabench/commands/predict.py")
+# The limit of lines in each part.
+LIMITS = {
+    "parabench": 43_000, "parabench/report": 3_200, "parabench/store": 1_000, "tests": 41_000, "benchmarks": 5_000,
+}  # fmt: skip
 
 Row = tuple[str, str, str]
 
@@ -38,8 +42,12 @@ def lines_of(*places: str) -> int:
 def sizes() -> Iterator[Row]:
     """Yield (what, now, limit) of the code."""
     yield "files in parabench/", f"{len(names())}", "260"
-    for place, limit in (("parabench", 53_000), ("tests", 48_000), ("benchmarks", 5_000), ("parabench/store", 1_000)):
+    for place, limit in LIMITS.items():
         yield f"lines in {place}/", f"{lines_of(place):,}", f"{limit:,}"
+    answering = lines_of("parabench/analysis") - lines_of("parabench/analysis/prediction")
+    yield "lines in analysis/ without prediction", f"{answering:,}", "7,200"
+    page = [path for kind in ("*.html", "script/**/*.js", "style/*.css") for path in (ROOT / "reports").glob(kind)]
+    yield "lines of the page's templates and scripts", f"{sum(p.read_bytes().count(10) for p in page):,}", "2,000"
     yield "lines in cluster/ and ab/", f"{lines_of('parabench/cluster', 'parabench/ab'):,}", "3,200"
     yield "lines of prediction", f"{lines_of(*PREDICTION):,}", "1,500"
 

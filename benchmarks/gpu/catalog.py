@@ -23,7 +23,6 @@ from benchmarks.gpu.check import Check
 
 CHECKS: tuple[Check, ...] = (
     machine.doctor,
-    machine.imports,
     machine.fork_server,
     clocks.step_clock,
     plausible.plausible,

@@ -14,6 +14,7 @@ from parabench.ab.driver import AbRequest, measure
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import sides_of
+from parabench.analysis.format import number_or_none
 from parabench.session.request import TrainingRequest
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import load
@@ -53,7 +54,7 @@ def equal_sides(target: Target) -> Outcome:
         interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())
     whole = [line for line in log.getvalue().splitlines() if "whole launches alternate" in line]
     cases = comparison.tables["cases"]
-    ratios = {label: format.number_or_none(ratio) for label, ratio in zip(cases["label"], cases["ratio"], strict=True)}
+    ratios = {label: number_or_none(ratio) for label, ratio in zip(cases["label"], cases["ratio"], strict=True)}
     apart = max((abs(ratio - 1) for ratio in ratios.values() if ratio is not None), default=float("inf"))
     text = f"{interleaved} interleaved launches, {statuses}; variants {apart:.2%} apart {'; '.join(whole)}".rstrip()
     passed = set(statuses) == {"ok"} and interleaved == 2 * len(caps) * launches and not whole

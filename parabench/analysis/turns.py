@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from parabench import json_text
 from parabench.analysis import format
@@ -20,7 +21,6 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
-from parabench.store.results import Array
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
@@ -44,7 +44,7 @@ def shares_launch(turns: pd.Series[Any], repetition: pd.Series[int]) -> pd.Serie
     return turns.notna() & (repetition != TWIN_BLOCK)
 
 
-def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.DataFrame) -> dict[Any, Array]:
+def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.DataFrame) -> dict[Any, NDArray[Any]]:
     """Return the logarithm of each turn of shared launches, the median of its measured steps, by the index of `turns`
     and `launch_ids`.
 
@@ -52,8 +52,8 @@ def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.Data
     left out.
     """
     ids: dict[Any, Any] = launch_ids.to_dict()
-    seconds: dict[Any, Array] = {at: own.to_numpy() for at, own in steps.groupby("launch_id")["step_s"]}
-    found: dict[Any, Array] = {}
+    seconds: dict[Any, NDArray[Any]] = {at: own.to_numpy() for at, own in steps.groupby("launch_id")["step_s"]}
+    found: dict[Any, NDArray[Any]] = {}
     for at, told in turns.dropna().items():
         protocol = TurnsProtocol.from_dict(told["protocol"])
         own = np.log(seconds.get(ids[at], np.empty(0)))
@@ -62,7 +62,9 @@ def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.Data
     return found
 
 
-def in_rounds(numbers: pd.Series[float], launches: pd.Series[Any], turns: Mapping[Any, Array]) -> pd.Series[float]:
+def in_rounds(
+    numbers: pd.Series[float], launches: pd.Series[Any], turns: Mapping[Any, NDArray[Any]]
+) -> pd.Series[float]:
     """Return numbers with the ratios of their rounds, among rows with the same value in `launches`.
 
     `turns` holds the logarithms of the turns by row. The geometric mean of the rows that are compared stays the same:
@@ -76,7 +78,7 @@ def in_rounds(numbers: pd.Series[float], launches: pd.Series[Any], turns: Mappin
     return found
 
 
-def compared(turns: Array) -> Array:
+def compared(turns: NDArray[Any]) -> NDArray[Any]:
     """Return how each row differs from the mean of all rows; the mean over rows is 0.
 
     `turns` are logarithms with one row per configuration and one column per round. At each end, a share of TRIMMED of
@@ -85,7 +87,7 @@ def compared(turns: Array) -> Array:
     apart = np.sort(turns - turns.mean(axis=0), axis=1)
     cut = int(TRIMMED * apart.shape[1])
     numbers = apart[:, cut : apart.shape[1] - cut].mean(axis=1)
-    centred: Array = numbers - numbers.mean()
+    centred: NDArray[Any] = numbers - numbers.mean()
     return centred
 
 
@@ -100,7 +102,7 @@ class SharedLaunch:
     names: tuple[str, ...]
     protocol: TurnsProtocol
     rows: tuple[int, ...]
-    turns: Array
+    turns: NDArray[Any]
 
     @property
     def cases(self) -> list[str]:

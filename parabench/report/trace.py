@@ -70,7 +70,8 @@ def write_trace(
     if profile := chosen.facts.get("profile"):
         files = ", ".join(str(seen.results.path.parent / TRACES / each["file"]) for each in profile)
         lines.append(f"torch.profiler's own traces of this launch: {files}")
-    text = json.dumps(trace(seen, chosen), allow_nan=False, separators=(",", ":"))
+    # Cells of tables may have NumPy's types.
+    text = json.dumps(trace(seen, chosen), allow_nan=False, separators=(",", ":"), default=lambda cell: cell.item())
     write_whole(out, text, "trace", "give another file with -o")
     return lines
 

@@ -18,7 +18,6 @@ from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _GROWING = ("session", "launch", "finding")
 
 

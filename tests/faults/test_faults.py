@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import contention, disk
-from tests.faults.__main__ import FAMILIES, table, tried
-from tests.faults.trial import CannotTry, Verdict
+from tests.faults.__main__ import tried
+from tests.faults.trial import CannotTry
 
 
 @pytest.mark.slow  # a whole session; tests/process/test_launcher.py and test_turns_launch.py have every kind of fault
@@ -24,24 +24,3 @@ def test_results_survive_faults_of_disk_and_locks(family: str, monkeypatch: pyte
     except CannotTry as why:
         pytest.skip(str(why))
     assert verdict.clean, verdict.words
-
-
-def test_what_goes_wrong_is_counted_and_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def losing(_: object) -> Verdict:
-        verdict = Verdict()
-        verdict.fault("lost", "launch 3")
-        return verdict
-
-    def raising(_: object) -> Verdict:
-        raise RuntimeError("the trial itself")
-
-    monkeypatch.setitem(FAMILIES, "losing", losing)
-    monkeypatch.setitem(FAMILIES, "raising", raising)
-    assert not tried("losing", 1, 0).clean
-    assert "lost: launch 3" in capsys.readouterr().out
-    assert "the trial itself" in tried("raising", 1, 0).words[0]
-    whole = Verdict()
-    whole.add(tried("losing", 1, 1))
-    assert "| losing | 2 | 1 | 0 |" in table({"losing": whole})

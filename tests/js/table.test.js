@@ -27,13 +27,13 @@ test("equal rows stay as they came, down too", () => {
   assert.deepEqual([false, true].map((down) => sortedBy([3, 2, 1, 0], column, down)), [[3, 1, 2, 0], [2, 0, 3, 1]]);
 });
 
-const written = async (columns, rows) => (await csvBlob(columns, rows)).text();
+const written = (columns, rows) => csvBlob(columns, rows).text();
 
 test("a file has the rows that are asked for in that order, quoted where need be", async () => {
   const columns = [["label", ["a", 'b "c", d', "e\nf"]], ["step_s", [0.05, null, -1.5]]];
   // `text` takes the byte order mark away.
   assert.equal(await written(columns, [2, 1, 0]), 'label,step_s\r\n"e\nf",-1.5\r\n"b ""c"", d",\r\na,0.05\r\n');
-  const bytes = new Uint8Array(await (await csvBlob(columns, [])).arrayBuffer());
+  const bytes = new Uint8Array(await csvBlob(columns, []).arrayBuffer());
   assert.deepEqual([...bytes.slice(0, 3)], [0xef, 0xbb, 0xbf]);
 });
 

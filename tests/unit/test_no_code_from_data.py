@@ -32,23 +32,12 @@ CALLS = {
     "JoinableQueue", "Manager", "Pool", "Queue", "SimpleQueue",
     # Who holds a Connection is in CONNECTIONS.
 }  # fmt: skip
-# `name.load(...)` of these.
 # Of these names what is called on, or named of, something else: queues of threads hand objects over as they are.
 HARMLESS = {"SimpleQueue": {"queue"}, "Queue": {"queue"}, "system": {"times", "platform"}}
+# `name.load(...)` of these.
 LOADERS = {
-    "torch",
-    "jit",
-    "hub",
-    "export",
-    "np",
-    "numpy",
-    "cloudpickle",
-    "pickle",
-    "joblib",
-    "marshal",
-    "yaml",
-    "shelve",
-}
+    "torch", "jit", "hub", "export", "np", "numpy", "cloudpickle", "pickle", "joblib", "marshal", "yaml", "shelve",
+}  # fmt: skip
 HOOKS = {"__reduce__", "__reduce_ex__", "__setstate__", "__getstate__"}
 
 # {file: {what was found: why it may be}}.

@@ -163,12 +163,6 @@ def test_best_of_collectives_has_no_objective_and_no_axes(collectives: LoadedSes
             collectives.best(**options)
 
 
-def test_figure_has_room_for_every_row(tmp_path: Path) -> None:
-    cases = [fake.case(bucket_mib=float(size)) for size in range(1, 41)]
-    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda _: 0.04))
-    assert parabench.load(tmp_path).figure("ranking").layout.height > 40 * 25
-
-
 def test_compare_has_the_defaults_of_the_command() -> None:
     defaults = {name: each.default for name, each in inspect.signature(parabench.compare).parameters.items()}
     assert [defaults[name] for name in ("tolerance", "alpha", "between_sessions")] == [TOLERANCE, ALPHA, ALLOWANCE]
@@ -205,14 +199,6 @@ def test_section_without_a_figure_gives_the_reason(tmp_path: Path) -> None:
     fake.write(tmp_path / "results.db", [fake.launch(fake.case(), status=fake.Status.OOM)])
     with pytest.raises(UsageError, match="No launch succeeded, so there is nothing to draw"):
         parabench.load(tmp_path).figure("ranking")
-
-
-def test_sections_have_the_ids_of_their_makers(path: Path, tmp_path: Path) -> None:
-    rich = fake.family(tmp_path / "rich.db")
-    for loaded in (parabench.load(f"{path}@before"), parabench.load(rich.path)):
-        for name, make in section_makers(loaded._data).items():
-            section = make(loaded._data)
-            assert section is None or section.id == name
 
 
 def test_traces_of_other_tools_have_tables_and_figures(tmp_path: Path) -> None:

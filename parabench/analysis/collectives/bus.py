@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE, STATISTIC
@@ -22,7 +23,7 @@ from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store.record import GB, Phase, Status
-from parabench.store.results import Array, Results
+from parabench.store.results import Results
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 # The statistic of a launch whose calls were timed back to back.
@@ -176,7 +177,7 @@ def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
     if shared.empty:
         return table["call_s"]
     seconds = {key: own.to_numpy() for key, own in calls.groupby(_SIZE)["seconds"]}
-    turns: dict[Any, Array] = {}
+    turns: dict[Any, NDArray[Any]] = {}
     for at, row in shared.iterrows():
         own = seconds[row["launch_id"], row["bytes"], row["in_place"]]
         ends = np.cumsum(dealt_out(len(own), row["told"]["rounds"]))[:-1]

@@ -114,8 +114,8 @@ def _parts(seen: SessionData, answers: Sequence[Ranking], brief: bool) -> Iterat
 def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
     """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
 
-    If that would take more than MOST_BLOCKS blocks, it has a budget. Only the newest session of a store can be resumed.
-    `where` replaces the store's folder in output for others.
+    If that would take more than MOST_BLOCKS repetitions, it has a budget. Only the newest session of a database can be
+    resumed. `where` replaces the database's folder in output for others.
     """
     results, session = seen.results, seen.session
     newest = session.id == results.listed["id"].max()
@@ -123,9 +123,11 @@ def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | Non
     if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
     still = [each for each in answers if each.open]
-    if not still or not undecided(seen.numbers, session.raced).cases:
+    left = undecided(seen.numbers, session.raced)
+    if not still or not (left.cases or left.too_noisy):
         return []
-    far = any(each.more_blocks is not None and each.blocks + each.more_blocks > MOST_BLOCKS for each in still)
+    blocks = [each.blocks + each.more_blocks for each in still if each.more_blocks is not None]
+    far = left.too_noisy or max(blocks, default=0) > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)

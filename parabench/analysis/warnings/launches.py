@@ -185,7 +185,7 @@ def _drifting(seen: SessionData) -> pd.DataFrame:
     """Return the launch of each configuration that drifts the most, if it drifts by more than DRIFTS."""
     good = seen.counted.assign(case_id=seen.counted["case"], size=seen.counted["drift"].abs())
     good["n"] = good.groupby("case")["case"].transform("size")
-    far = good[good["size"] > good["device"].map(DRIFTS)]
+    far = good[good["size"] > good["device"].map(DRIFTS).astype(float)]
     far = far.assign(
         n_far=far.groupby("case")["case"].transform("size"), way=np.where(far["drift"] > 0, "slower", "faster")
     )
@@ -241,7 +241,9 @@ def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
     nodes = medians.sort_values("rank_s", kind="stable")
     slowest = nodes.drop_duplicates("launch_id", keep="last").set_index("launch_id")
     others = nodes[nodes.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
-    table = slowest.assign(ratio=slowest["rank_s"] / others, limit=slowest["device"].map(SLOW_NODE)).dropna()
+    table = slowest.assign(
+        ratio=slowest["rank_s"] / others, limit=slowest["device"].map(SLOW_NODE).astype(float)
+    ).dropna()
     table = table.assign(n=table.groupby("device")["node"].transform("size"))
     slow = table[table["ratio"] > table["limit"]].groupby(["device", "node"])
     rows = slow[["n", "limit"]].first().assign(n_slow=slow.size(), slower=slow["ratio"].median() - 1)

@@ -57,7 +57,7 @@ def drift(seen: SessionData) -> list[Panel]:
     own = own[(own["counts"] > 0) & own["drift"].notna()].reset_index(drop=True)
     if own.empty:
         return []
-    limits = own["device"].map(DRIFTS)
+    limits = own["device"].map(DRIFTS).astype(float)
     texts = [f"drift {format.signed(share)}" for share in own["drift"]]
     traces = _marks(own.assign(place=own.index + 1, percent=100 * own["drift"], text=texts), "place", "percent")
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1.2, "dash": "dash"}}

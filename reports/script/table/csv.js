@@ -1,9 +1,6 @@
 // Tables as files for spreadsheets: RFC 4180, with a byte order mark, without which Excel reads UTF-8 as something else.
 // Programs have the store.
-import { pause } from "../charts/plots.js";
 import { element } from "../core/element.js";
-
-const CSV_CHUNK = 4000;  // rows that are written before the page may answer again
 
 // A text that a spreadsheet would take for a formula, in letters of full width too, gets an apostrophe; a number stays
 // one, also below zero.
@@ -16,13 +13,9 @@ const csvCell = (value) => {
 const csvLine = (cells) => `${cells.map(csvCell).join(",")}\r\n`;
 
 // `columns` are [head, values by index].
-export const csvBlob = async (columns, rows) => {
-  const parts = ["\uFEFF", csvLine(columns.map(([head]) => head))];
-  for (let at = 0; at < rows.length; at += CSV_CHUNK) {
-    parts.push(rows.slice(at, at + CSV_CHUNK).map((i) => csvLine(columns.map(([, values]) => values[i]))).join(""));
-    await pause();
-  }
-  return new Blob(parts, { type: "text/csv;charset=utf-8" });
+export const csvBlob = (columns, rows) => {
+  const lines = [columns.map(([head]) => head), ...rows.map((i) => columns.map(([, values]) => values[i]))];
+  return new Blob(["\uFEFF", ...lines.map(csvLine)], { type: "text/csv;charset=utf-8" });
 };
 
 export const download = (blob, name) => {

@@ -99,7 +99,7 @@ const buildTable = (container) => {
     showTable(container, Number(button.dataset.at));
     container.querySelector(".scroll").scrollTop = 0;
   };
-  const save = async () => download(await csvBlob(tables[name].csv(), rowsInOrder(name)), fileName(name));
+  const save = () => download(csvBlob(tables[name].csv(), rowsInOrder(name)), fileName(name));
   const button = (text, more) => element("button", { type: "button", ...more }, text);
   const head = (column) => element(
     "th", { scope: "col", class: column.text ? "t" : "n", data: { column: column.name } },

@@ -12,11 +12,9 @@ import pytest
 
 from fake_nvml import GIB, Device, FakeNvml
 from fake_sides import Lab
-from parabench.ab.memory import device_need, lack_of_memory
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE
 from parabench.report import build
 from parabench.store.record import GB, Failure, Launch, Phase, Sample, Status
@@ -134,17 +132,3 @@ def test_sides_whose_steps_take_unlike_long_agree_on_the_turns(lab: Devices, mon
 
 
 # -- what a launch needs, and what is there ---------------------------------------------------------------------------
-
-
-def case(**fields: Any) -> Case:
-    return Case(**{"strategy": "ddp", "world_size": 2, "device": "cuda", "backend": "gloo", **fields})
-
-
-def test_variants_on_separate_devices_need_no_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeNvml(Device(), Device(uuid="GPU-1")).install(monkeypatch)
-    one, needs = case(world_size=1), []
-    for index in "01":
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", index)
-        needs.append(device_need([one], {one.id: 100.0 * GIB}))
-    assert lack_of_memory(needs) is None
-    assert "of device 0" in str(lack_of_memory([needs[0], needs[0]]))

@@ -19,7 +19,6 @@ from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
-from parabench.store.record import Failure, Status
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
 SCHEMA = schema("noise")
@@ -79,19 +78,6 @@ def test_noise_ends_with_the_pairs_asked_for(lab: Lab) -> None:
     assert few.answer is not None
     assert (few.answer.pairs, few.answer.rounds) == (3, 6)
     assert {label for label, _, _ in lab.launches()} >= {"mine-a", "mine-b"}
-
-
-def test_a_case_that_fails_is_left_out_and_named(lab: Lab) -> None:
-    def breaks(name: str, spec: Any, launch: Any) -> None:
-        if any(case.bucket_mib == 2 for case in spec.cases):
-            launch.status, launch.failure = Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL")
-
-    lab.befalls = breaks
-    asked = Asked(lab)
-    assert asked.answer is not None
-    assert asked.answer.left_out == ("ddp native 2 MiB, 2 ranks",), lab.output
-    assert asked.answer.cases == 2
-    assert "left out: ddp native 2 MiB, 2 ranks" in lab.output
 
 
 def test_after_a_stop_it_goes_on(lab: Lab) -> None:

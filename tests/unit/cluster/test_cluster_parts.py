@@ -6,7 +6,6 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.rendezvous import FAILED, HUNG, Abort, RendezvousPoint
+from parabench.launch.rendezvous import HUNG, RendezvousPoint
 from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -46,19 +45,6 @@ def test_a_spec_travels_as_json(case: Any, protocol: Any) -> None:
     spec = LaunchSpec.of(case, protocol, 12.5)
     assert (spec.kind, spec.nodes, spec.ranks_per_node) == (case.kind, 2, 2)
     assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
-
-
-def test_an_abort_is_heard_once_by_whoever_listens_or_will() -> None:
-    heard: list[str] = []
-    early, late = Abort(), Abort()
-    with early.on_abort(heard.append):
-        early.set(HUNG)
-        early.set(FAILED)
-    assert (heard, early.reason) == ([HUNG], HUNG)
-    late.set(FAILED)
-    with late.on_abort(heard.append):
-        pass
-    assert heard == [HUNG, FAILED]
 
 
 # -- clocks ----------------------------------------------------------------------------------------------------------
@@ -161,12 +147,6 @@ def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
     assert failure.message == "ValueError: no such layer on node 1 (h1)"
 
 
-def test_ranks_that_vanished_first_are_the_cause() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
-    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=FAILED), vanished=[2, 3]))
-    assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
-
-
 def test_a_lost_node_and_a_hang() -> None:
     gone = NodeResult.silent(1, "h1", range(2, 4), layout(), lost="node 1 was lost")
     assert judged(part(0, ProcessOutcome(ok=False, rank=0)), gone) == (Status.CRASHED, Failure("node 1 was lost"))
@@ -265,17 +245,6 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
     with pytest.raises(UsageError, match=said):
         network.check(**{"interface": None, "local_addr": None} | changes)
     network.check(interface="eth0", local_addr="10.1.0.1")
-
-
-@pytest.mark.parametrize(("up", "addresses"), [(None, {}), (False, {"127.0.0.1": "lo"}), (True, {"10.1.0.1": "eth0"})])
-def test_ranks_of_one_machine_need_loopback(
-    monkeypatch: pytest.MonkeyPatch, up: bool | None, addresses: dict[str, str]
-) -> None:
-    states = {} if up is None else {"lo": SimpleNamespace(isup=up)}
-    monkeypatch.setattr(network.psutil, "net_if_stats", lambda: states)
-    monkeypatch.setattr(network, "own_addresses", lambda: addresses)
-    with pytest.raises(UsageError, match="ip link set lo up"):
-        network.check_loopback()
 
 
 @pytest.mark.parametrize(

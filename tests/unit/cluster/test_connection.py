@@ -115,17 +115,6 @@ class Recorder:
         return len(data)
 
 
-def test_message_that_is_too_long_is_refused(ends: Ends) -> None:
-    node, zero = met(ends)
-    node.most_bytes = zero.most_bytes = 100
-    node.send({"zeros": [0] * 1000})
-    with pytest.raises(ValueError, match="too long"):
-        zero.receive()
-    ends[1].sendall((101).to_bytes(4, "big"))
-    with pytest.raises(ValueError, match="a message of 101 bytes"):
-        zero.receive()
-
-
 def test_end_that_closes_or_is_silent_is_lost(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "DEAD_AFTER_S", 0.2)
     node, zero = met(ends)

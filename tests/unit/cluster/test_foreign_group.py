@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -179,18 +178,6 @@ def test_once_per_host_gives_all_processes_the_exit_code(start: Callable[..., su
     said = [each.communicate(timeout=GUARD_S) for each in (first, second)]
     assert said == [("2\ntorch: False\n", ""), ("torch: False\n", "")]
     assert (first.returncode, second.returncode) == (3, 3)
-
-
-def test_once_per_host_ends_when_the_leader_is_killed(
-    start: Callable[..., subprocess.Popen[str]],
-) -> None:
-    code = "print('leads', flush=True); sys.stdin.read()"
-    first, second = start(0, code), start(1, code)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "leads\n"
-    second.send_signal(signal.SIGTERM)  # a launcher asks all of them, and the leader ends in order
-    first.kill()
-    assert (first.wait(GUARD_S), second.wait(GUARD_S)) == (-signal.SIGKILL, 1)
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,6 @@ def endpoint_host(environ: dict[str, str]) -> str | None:
     return group.endpoint_host
 
 
-def test_group_of_takes_the_node_number_from_slurm(known: dict[str, str]) -> None:
-    """As `srun -m arbitrary` starts them: node 0 is the node that all go to."""
-    known["n2"] = "10.0.0.2"
-    group = group_of(TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"})
-    assert group is not None
-    assert (group.endpoint_host, group.node) == ("n2", 0)
-
-
 @pytest.mark.parametrize(
     ("nodelist", "first"),
     [
@@ -96,14 +88,3 @@ def test_the_first_host_of_a_list(nodelist: str, first: str) -> None:
 def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
     scontrol('test "$*" = "--oneliner show node n2" && echo "NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2 Port=6818"')
     assert endpoint_host(TASK) == "10.0.0.2"
-
-
-@pytest.mark.parametrize("script", ["exit 1", "echo NodeName=n2 Port=6818", "echo NodeAddr=n2", None])
-def test_where_srun_runs_is_the_last_resort(
-    known: dict[str, str], scontrol: Callable[[str], None], script: str | None
-) -> None:
-    if script is not None:
-        scontrol(script)
-    assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == "10.0.0.1"
-    # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
-    assert endpoint_host(TASK) is None

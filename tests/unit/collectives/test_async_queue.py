@@ -5,21 +5,15 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed import ProcessGroup
 from torch.futures import Future
 
 from fake_streams import CUDA, Device, Tensor
 from parabench.collectives import async_queue, stream_queue
-from parabench.collectives.algorithm import make
 from parabench.collectives.async_queue import ThreadQueue
-from parabench.collectives.process_group import AlgorithmGroup, groups
 from parabench.collectives.stream_queue import StreamQueue
 
 
@@ -174,25 +168,3 @@ def test_thread_queue_copies_while_the_device_computes(device: Device) -> None:
 
 
 # -- the group -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def group(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A group of one over gloo that believes to be over NCCL."""
-    inner = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
-    made = AlgorithmGroup(inner, ProcessGroup.BackendType.GLOO, 0, 1, make("ring", None))
-    made._queue.stop()
-    made._is_nccl, made._queue = True, StreamQueue()
-    monkeypatch.setattr(StreamQueue, "run", lambda self, job, tensors, what, waits: SimpleNamespace(wait=job))
-    yield made
-    groups.remove(made)
-
-
-def test_an_algorithm_is_no_part_of_what_nccl_makes_together(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProcessGroup, "_start_coalescing", lambda *arguments: None)
-    monkeypatch.setattr(ProcessGroup, "_end_coalescing", lambda *arguments: None)
-    group._start_coalescing(CUDA)
-    with pytest.raises(RuntimeError, match="ring all_reduce cannot be one of the calls that NCCL makes together"):
-        group.allreduce([torch.ones(4)])
-    group._end_coalescing(CUDA)
-    group.allreduce([torch.ones(4)])

@@ -96,18 +96,3 @@ def test_every_algorithm_runs_in_groups(
         assert torch.equal(flats[rank], expected)
         assert torch.equal(gathered[rank], expected)
         assert torch.equal(spread[rank], inputs[-1])
-
-
-def test_a_send_goes_with_the_receive_that_is_waited_for() -> None:
-    """Both ranks send first: alone, each send would wait for a receive that is never reached."""
-
-    def work(under: Wire) -> float:
-        mine = streamed(under)
-        arriving = torch.zeros(3)
-        receive = mine.recv(arriving, 1 - mine.rank)
-        send = mine.send(torch.full((3,), float(mine.rank)), 1 - mine.rank)
-        receive.wait()
-        send.wait()
-        return float(arriving[0])
-
-    assert Simulation(2).run(work).results == [1.0, 0.0]

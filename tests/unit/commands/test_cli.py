@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import pty
 import re
 import shlex
 import subprocess
@@ -13,7 +11,6 @@ from click.testing import CliRunner
 import fake_results as fake
 from command_line import parabench
 from parabench.cli import main
-from parabench.session.progress import PatientConsole, make_progress
 
 
 def test_doctor_names_devices_versions_and_doubts():
@@ -21,28 +18,6 @@ def test_doctor_names_devices_versions_and_doubts():
     assert result.exit_code == 0
     for word in ("cpu ", "gpus ", "versions ", "torch 2.", "backends ", "gloo yes", "shared_cpu"):
         assert word in result.output
-
-
-def test_a_live_bar_outlives_its_terminal():
-    """Writing to it fails at every turn, and raises nothing."""
-    ours, theirs = pty.openpty()
-    with open(theirs, "w") as terminal:
-        console = PatientConsole(file=terminal, force_terminal=True)
-        with make_progress(console, 2, 1) as progress:
-            os.close(ours)
-            progress.starting("some case", 0)
-            progress.ended("some case", 0, "crashed", ok=False)
-        console.print("the answer")
-        assert os.path.samestat(os.fstat(theirs), os.stat(os.devnull))
-
-
-@pytest.mark.slow  # a session; a try of `make faults` closes outputs
-def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
-    words = [sys.executable, "-m", "parabench", "run", "quick", "--set", "strategy=single", "--launches", "1"]
-    words += ["--steps", "1", "--set", "device=cpu", "--out", str(tmp_path)]
-    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "report.html").is_file()
 
 
 def test_best_imports_no_torch_scipy_or_templates(tmp_path):

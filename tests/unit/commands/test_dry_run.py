@@ -18,7 +18,6 @@ from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.machine.versions import Nccl
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
@@ -191,20 +190,6 @@ def planned(command, *arguments):
     done = parabench(command, *arguments, "--dry-run")
     assert done.exit_code == 0, done.output
     return done.output.replace("# ", "")
-
-
-ONE_GPU = Machine(cores=8, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
-
-
-def test_collectives_on_one_gpu_name_what_can_run(monkeypatch):
-    here = replace(ONE_GPU, nccl=Nccl((2, 28, 9)))
-    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: here)
-    done = parabench("collectives", "--dry-run")
-    assert (done.exit_code, done.stderr) == (
-        2,
-        "parabench: world_size 2 is larger than the 1 device(s) here; use 1 or fewer, backend gloo, device cpu, or "
-        "NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL 2.30 or later (here is NCCL 2.28.9)\n",
-    )
 
 
 def test_collectives_know_their_store(tmp_path):

@@ -42,14 +42,6 @@ def broken(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}: {link}"
 
 
-def test_links_and_anchors_are_read_as_github_reads_them() -> None:
-    assert list(links("[a](b.md#c) `[x](y)` ![d](e.svg)\n```\n[f](g)\n```\n")) == ["b.md#c", "e.svg"]
-    assert anchors("# NCCL's own, `pinned`\n```\n# no heading\n```\n## 0, 1 and 3\n") == {
-        "nccls-own-pinned",
-        "0-1-and-3",
-    }
-
-
 def test_every_relative_link_leads_somewhere() -> None:
     assert [each for page in PAGES for each in broken(page)] == []
 

@@ -1,15 +1,13 @@
-"""What the site has beside the pages of docs/, lists from code and files that they link to; and its check of links."""
+"""Content of the site that is not in docs/: lists generated from code, and files that pages link to."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
-import pytest
 
 from command_line import command_of
-from docs.site import from_code, links, repository
+from docs.site import from_code, repository
 from parabench.cli import COMMANDS
 from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
@@ -20,12 +18,6 @@ from paths import DOCS
 def test_every_place_has_its_list_and_every_list_its_place() -> None:
     asked = [name for page in DOCS.rglob("*.md") for name in from_code.PLACE.findall(page.read_text())]
     assert sorted(asked) == sorted([*from_code.PARTS, "run of this site"])
-
-
-def test_a_place_is_filled_and_an_unknown_one_is_an_error() -> None:
-    assert from_code.filled("a\n\n<!-- from code: b -->\n\nc", {"b": lambda: r"\1"}) == "a\n\n\\1\n\nc"
-    with pytest.raises(KeyError, match="d"):
-        from_code.filled("<!-- from code: d -->", {})
 
 
 def test_every_option_of_every_command_is_listed_with_its_help() -> None:
@@ -80,22 +72,3 @@ def test_links_out_of_docs_lead_to_files_of_the_site() -> None:
     )
     back = repository.relinked("[a](docs/how-to/ci.md) [b](docs/pictures/report.png) [c](SECURITY.md)", "README.md")
     assert back == "[a](../how-to/ci.md) [b](../pictures/report.png) [c](SECURITY.md)"
-
-
-def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / "index.html").write_text(
-        '<a href="below/a.html#one">1</a><a href="below/a.html#two">2</a><a href="b.html">3</a><a href="#three">4</a>'
-        '<a href="https://elsewhere.org/">5</a><script src="https://elsewhere.org/x.js"></script><a href="../c">6</a>'
-        '<img src="data:image/png;base64,AA=="><link rel="canonical" href="https://here.org/"><a href="#tab=x">7</a>'
-    )
-    (tmp_path / "below/a.html").write_text(
-        '<h2 id="one">1</h2><a href="../index.html">2</a><a href="/index.html">3</a>'
-    )
-    assert [*links.broken(tmp_path)] == [
-        "index.html: below/a.html#two: no such anchor",
-        "index.html: b.html: no such file",
-        "index.html: #three: no such anchor",
-        "index.html: https://elsewhere.org/x.js: loaded from elsewhere",
-        "index.html: ../c: leads out of the site",
-    ]

@@ -38,14 +38,6 @@ def test_run_checks_goes_on_after_a_crash_and_a_hang() -> None:
     assert last.text != first.text
 
 
-@pytest.mark.usefixtures("_failing")
-def test_run_checks_stops_a_check_when_the_budget_ends() -> None:
-    hanging, last = failing_checks.CHECKS[2], failing_checks.CHECKS[4]
-    ((check, outcome, _),) = run_checks([hanging, last], REHEARSAL, Budget(1.0, time.monotonic()))
-    assert check is hanging
-    assert outcome == Outcome.not_run("stopped after 1 s: budget of 1 s used up")
-
-
 @pytest.mark.parametrize(("verdicts", "code"), [("passed passed", 0), ("passed not_run", 0), ("failed passed", 1)])
 def test_main_reports_each_check_when_it_ends(
     verdicts: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

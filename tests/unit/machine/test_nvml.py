@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -209,25 +208,6 @@ def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp
     assert source.samples == []
     assert "NVML Shared Library Not Found" in facts["unread"]["nvml"]
     assert ticks == pytest.approx([0.0, PERIOD_S, 2 * PERIOD_S])
-
-
-def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path):
-    let_go, stuck = threading.Event(), threading.Event()
-
-    def hang(handle: Any) -> None:
-        stuck.set()
-        let_go.wait(GUARD_S)
-
-    FakeNvml(Device()).install(monkeypatch)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", hang)
-    monkeypatch.setattr("parabench.probes.sampler.PATIENCE_S", 0.01)
-    try:
-        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), using(1))]) as sampler:
-            assert stuck.wait(GUARD_S)
-        assert sampler.facts()["unread"] == {"nvml": "a reading did not come back"}
-    finally:
-        let_go.set()
-        sampler._thread.join(GUARD_S)
 
 
 def test_all_devices_of_one_process_are_read(monkeypatch):

@@ -14,7 +14,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import option_fields, parse_field, typed
 from parabench.plan.protocol import Protocol
-from parabench.records import Field, Record, declared, read
+from parabench.records import Field, Record, declared
 
 EVERY = (Case, Protocol, CollectiveCase, CollectiveProtocol)
 
@@ -73,13 +73,6 @@ def test_reading_json_names_field_and_value(values: dict[str, Any], error: str) 
     with pytest.raises(UsageError) as raised:
         Several.from_dict(written)
     assert str(raised.value) == error
-
-
-def test_reading_json_names_what_is_missing() -> None:
-    with pytest.raises(UsageError, match="Several: object missing required field `samples`"):
-        Several.from_dict({})
-    with pytest.raises(UsageError, match="list is 'x': expected `array`, got `str`"):
-        read(list[Sample], "x", "list")
 
 
 def test_a_field_is_read_from_text() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import fake_results as fake
-from answers_helpers import check
 from fake_launch import FakeLauncher
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
@@ -26,7 +24,7 @@ from parabench.session import session as run_module
 from parabench.session.links import case_of
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.results import load
 
 UNKNOWN = Nccl()
@@ -179,12 +177,6 @@ def test_ranks_share_a_gpu_when_nccl_allows_it(machine: Machine, said: str | Non
     assert case_of((asked,), machine).world_size == (1 if said else 2)
     # One process for all devices has nothing to share.
     assert "drives 2 or more" in str(missing_requirement(asked.replace(strategy="dp"), machine))
-
-
-def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
-    environment = dict(fake.ENVIRONMENT, gpus=[{"name": "NVIDIA H100"}] * gpus)
-    found = check(fake.write(path, launches, environment=environment))
-    return [each for each in found if each.code == "shared_device"]
 
 
 def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:

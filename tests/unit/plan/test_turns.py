@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import pytest
 
-from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
@@ -63,12 +62,3 @@ def test_plan_with_rounds_starts_with_one_launch_per_case():
     assert plan.takes_turns
     assert plan.blocks == 4
     assert Counter(each.block for each in plan.launches()) == {0: 3, 1: 3, 2: 3, 3: 1}
-
-
-def test_a_protocol_refuses_what_no_launch_could_do():
-    with pytest.raises(UsageError, match=r"rounds is -1; it must be a whole number from 0"):
-        Protocol(rounds=-1)
-    with pytest.raises(UsageError, match="timed is 0"):
-        TurnsProtocol(timed=0)
-    with pytest.raises(UsageError, match=r"own is \[3, 0\]"):
-        TurnsProtocol(own=[3, 0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -46,15 +45,3 @@ def test_no_graph_breaks_at_it() -> None:
         whole = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
         assert torch.equal(whole(torch.ones(1, 1)), model(torch.ones(1, 1)).sum())
     assert told == [1]  # by the forward that was not compiled
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_model_can_be_traced_and_exported() -> None:
-    model, told, one = Own(), list[int](), torch.ones(1, 1)
-    with after_forward(model, lambda: told.append(1)):
-        expected = model(one)
-        assert torch.equal(torch.jit.trace(model, one)(one), expected)
-        assert torch.equal(torch.export.export(model, (one,)).module()(one), expected)
-        assert torch.equal(torch.func.functional_call(model, dict(model.named_parameters()), one), expected)
-    assert told
-    assert model._compiled_call_impl is None

@@ -47,26 +47,3 @@ def test_native_calls_are_the_innermost_observers(alone: None, capfd: pytest.Cap
     assert not warned
     assert "previously registered kernel" not in capfd.readouterr().err
     assert not backend_calls._registered
-
-
-def test_native_calls_end_in_any_order(alone: None) -> None:
-    first, second = Seen(), Seen()
-    blocks = [native_calls(each, "cpu") for each in (first, second)]
-    for block in blocks:
-        block.__enter__()
-    blocks[0].__exit__(None, None, None)
-    dist.all_reduce(torch.ones(1))
-    blocks[1].__exit__(None, None, None)
-    assert (first.ops, second.ops) == ([], ["all_reduce"])
-    assert not backend_calls._registered
-
-
-def test_native_calls_run_unobserved_when_another_thread_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread leaves the block after a call began and before its kernel runs."""
-    seen, values = Seen(), torch.ones(1)
-    with native_calls(seen, "cpu"), monkeypatch.context() as patch:
-        patch.setattr(backend_calls, "_following", [])
-        dist.all_reduce(values)
-        dist.barrier()
-    assert seen.ops == []
-    assert values.tolist() == [1.0]

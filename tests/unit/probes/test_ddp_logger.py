@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 import fake_results as fake
 from guard import GUARD_S
@@ -18,9 +15,6 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import CaseReport, ddp
-from parabench.probes.ddp import USUAL_RATE, DdpLoggerProbe
-from parabench.probes.step_clock import Moments
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
 PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
@@ -62,59 +56,6 @@ def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_
         ends = [s.end_s for s in launched.spans if (s.rank, s.step) == (rank, 12) and "backward" in s.name]
         assert communication["ddp_s"] <= ends[0] - each["forward_end_s"]
         assert 0 < each["overlap_s"] <= min(each["backward_s"], each["communication_s"])
-
-
-class FakeDdp(nn.Identity):
-    """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
-
-    def __init__(self, logged: dict[str, Any]) -> None:
-        super().__init__()
-        self.asked: list[Any] = []
-        self._logged = logged
-
-    @property
-    def logger(self) -> FakeDdp:
-        return self
-
-    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
-        self.asked.append(rate)
-
-    def set_runtime_stats_and_log(self) -> None:
-        self.asked.append("logged")
-
-    def _get_ddp_logging_data(self) -> dict[str, Any]:
-        assert self.asked[-1] == "logged"
-        return self._logged
-
-
-def probed(monkeypatch: pytest.MonkeyPatch, module: Any, moments: Moments) -> DdpLoggerProbe:
-    monkeypatch.setattr(ddp, "only_ddp", lambda of: of)
-    clock = SimpleNamespace(moments=moments, begins=lambda: [5.0, 6.0, 7.0])
-    rank: Any = SimpleNamespace(module=module, clock=clock)
-    return DdpLoggerProbe(rank)
-
-
-def reported(probe: DdpLoggerProbe) -> dict[str, Any]:
-    report = CaseReport()
-    probe.report(report)
-    return report.rank_facts
-
-
-def test_ddp_logger_logs_the_last_instrumented_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = FakeDdp({"iteration": 12, "forward_compute_time": 2_000_000, "backward_compute_time": 0})
-    moments = Moments(torch.device("cpu"))
-    moments.now = iter([5.5, 6.5]).__next__
-    probe, clock = probed(monkeypatch, module, moments), SimpleNamespace()
-    with probe.instrumented(clock) as marked:
-        assert marked is clock
-        module(None)
-        module(None)
-    module(None)
-    assert module.asked == [1, "logged", USUAL_RATE]
-    assert reported(probe)["ddp_logger"] == {
-        "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
-        "backward_s": None, "communication_s": None, "overlap_s": None,
-    }  # fmt: skip
 
 
 STEP = 7

@@ -55,15 +55,6 @@ def test_version_of_rccl_is_read(line: str) -> None:
     assert nccl.parse_log(f"host:1:1 [0] NCCL INFO {line}\n")["version"] == "2.18.3+hip6.0"
 
 
-def test_an_own_log_of_each_process_is_asked_for_and_read(tmp_path: Path) -> None:
-    asked = nccl.environment(EXPLAINING, tmp_path)
-    assert asked["NCCL_DEBUG"] == "INFO"
-    assert {"INIT", "GRAPH", "TUNING"} <= set(asked["NCCL_DEBUG_SUBSYS"].split(","))
-    assert nccl.left_behind(EXPLAINING, tmp_path) == {}
-    Path(asked["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))).write_text(NCCL_2_22)
-    assert nccl.left_behind(EXPLAINING, tmp_path) == {"nccl": nccl.parse_log(NCCL_2_22)}
-
-
 # -- the launch that explains ------------------------------------------------------------------------------------------
 
 NCCL = Case(device="cuda", backend="nccl", world_size=2)

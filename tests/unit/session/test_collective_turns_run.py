@@ -10,7 +10,6 @@ from rich.console import Console
 
 import fake_collectives as fake
 from fake_launch import FakeLauncher
-from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.collective_protocol import ROUNDS
 from parabench.session import dry_run as dry_runs
@@ -20,7 +19,6 @@ from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
-CRASHED = Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL")
 WRONG = Status.WRONG, Failure("wrong elements", 1)
 
 
@@ -75,26 +73,6 @@ def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
     results = load(tmp_path / "results.db")
     status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
     assert status == {"native": ["ok"] * 2, "ring": ["wrong"] * 2, "tree": ["ok"] * 2}
-
-
-def test_what_was_interrupted_goes_on_and_remembers_what_failed(tmp_path):
-    first, second = FakeLauncher(failing={"ring": CRASHED}), FakeLauncher()
-    first.interrupt_at = 2
-    assert run(request(tmp_path, launches=3), first)[0] == 130
-    code, said = run(CollectivesRequest.of(argv=[], out=tmp_path, resume=True), second)
-    assert code == 1
-    assert "# resuming: 3 of 9 launches are done" in said
-    assert [sorted(each) for each in shared(second)] == [["native", "tree"], ["ring"]] * 2
-
-
-def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):
-    four = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
-    monkeypatch.setattr(sessions, "this_machine", lambda: four)
-    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
-    launcher = FakeLauncher()
-    run(request(tmp_path, algorithm="native,nccl:ring,ring", launches=1), launcher)
-    assert sorted(sorted(each) for each in shared(launcher)) == [["native", "ring"], ["nccl:ring"]]
-    assert [spec.protocol.rounds for spec in launcher.specs if len(spec.cases) == 1] == [0]
 
 
 def test_shared_launch_is_compared_by_rounds(tmp_path):

@@ -218,26 +218,3 @@ def test_json_has_failed_launches_outside_of_averages(tmp_path):
     assert said.count("# Avg bus bandwidth    : N/A") == 1
     assert told["nccl_version"] is None
     assert (told["config"]["blocking_collectives"], told["config"]["graph"]) == ("false", 0)
-
-
-def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch):
-    """No switch that reduces: only a launch can tell."""
-    why = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)"
-
-    class Refusing(FakeLauncher):
-        def __call__(self, spec):
-            launch = super().__call__(spec)
-            if spec.case.algorithm == "nccl:nvls":
-                launch.status, launch.failure, launch.collectives = Status.FAILED, Failure(why, 0), []
-            return launch
-
-    monkeypatch.setattr(sessions, "this_machine", lambda: GPUS)
-    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
-    asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
-    code, _ = run(asked, Refusing())
-    assert code == 1
-    results = load(tmp_path / "out" / "results.db")
-    launched = results.launch["algorithm"].value_counts().to_dict()
-    assert launched == {"nccl:ring": 3, "nccl:nvls": 1}
-    (finding,) = results.finding[results.finding["code"] == "pin_refused"].to_dict("records")
-    assert why in finding["message"]

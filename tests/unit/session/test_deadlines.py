@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parabench.errors import UsageError
-from parabench.launch import node
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import workload_of
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.plan.case import Case
 from parabench.plan.suite import shipped
 from parabench.session.request import TrainingRequest
 from parabench.session.runner import EXPLAINING, RUNNERS, first_deadline_s
@@ -68,17 +64,3 @@ def test_first_deadline_is_capped_on_an_accelerator_only():
     assert first_deadline_s("cuda", expected_s=1e6, allowance_s=7.0, most_s=180.0) == 247.0
     assert first_deadline_s("cuda", expected_s=7.0) == 130.0
     assert first_deadline_s("cpu", expected_s=0.0) == 60.0
-
-
-def test_group_timeout_follows_the_deadline(monkeypatch):
-    env = {}
-
-    def run_processes(entry, arguments, **options):
-        env["timeout_s"] = arguments[2].timeout_s
-        raise RuntimeError("nothing is launched")
-
-    monkeypatch.setattr(node, "run_processes", run_processes)
-    spec = LaunchSpec.of(Case(), EXPLAINING, deadline_s=240.0)
-    with pytest.raises(RuntimeError, match="nothing is launched"):
-        node.run_on_node(spec, workload_of(spec.kind))
-    assert env == {"timeout_s": 240.0 + node.GROUP_GRACE_S}

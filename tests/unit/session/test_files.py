@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parabench import files
-from parabench.errors import UsageError
 
 HOLDER = """
 import sys
@@ -106,25 +104,3 @@ def test_what_is_not_ours_stays(places: tuple[Path, Path], tmp_path: Path) -> No
     files.remove_abandoned()
     assert names(memory) == ["parabench-run-1-link", "parabench-run-2-file", "somebody-1-else"]
     assert names(tmp_path / "precious") == ["data"]
-
-
-def refused(call: Callable[[], None]) -> str:
-    with pytest.raises(UsageError) as error:
-        call()
-    return str(error.value)
-
-
-def test_where_nothing_can_be_written_it_is_said_before_a_run(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nowhere() -> str:
-        raise FileNotFoundError("No usable temporary directory found")
-
-    monkeypatch.setenv("TMPDIR", "/not/there")
-    files.check_own_folder()
-    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
-    # What torch imports asks for a folder of that sort.
-    files.check_own_folder()
-    assert os.environ["TMPDIR"] == str(places[0])
-    monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
-    assert "set TMPDIR to one that can" in refused(files.check_own_folder)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -229,25 +227,3 @@ def test_verify_compares_the_mean_over_ranks(precision):
     for factor in (1 - 1.1 * norm, 0.5, 2.0):
         launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, precision=precision)
         assert verified(launch) is Status.WRONG
-
-
-# More than a pipe and the buffers before it hold.
-TALK = "for number in range(20_000): console.print(number)"
-
-
-@pytest.mark.parametrize(
-    ("of", "left", "other"), [("", "stdout", "stderr"), ("stderr=True", "stderr", "stdout")], ids=["stdout", "stderr"]
-)
-def test_a_console_outlives_its_reader(of, left, other):
-    """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
-    code = (
-        f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole({of})\n{TALK}\n"
-    )
-    code += f"sys.{other}.write('to the end')"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as talker:
-        assert getattr(talker, left).readline() == "0\n"
-        getattr(talker, left).close()
-        assert getattr(talker, other).read() == "to the end"
-    assert talker.returncode == 0

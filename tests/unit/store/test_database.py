@@ -1,4 +1,4 @@
-"""The file of a results database: what is in it, and what happens if it is damaged, locked or the disk is full."""
+"""The file of a results database: its content, readers during a run, and damaged files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 import fake_results as fake
 from command_line import parabench
 from parabench.errors import UsageError
-from parabench.store.database import StoreError
 from parabench.store.results import load
-from parabench.store.schema import STRICT
 from parabench.store.store import Store
 
 
@@ -64,21 +62,6 @@ def test_a_reader_does_not_block_the_run(store: Store, path: Path) -> None:
     assert os.listdir(path.parent) == ["results.db"]
 
 
-def test_full_disk_leaves_what_was_there(store: Store, path: Path) -> None:
-    db = store._db
-    pages = db.execute("PRAGMA page_count").fetchone()[0]
-    db.execute(f"PRAGMA max_page_count = {pages}")
-    many = fake.launch(fake.case(), findings=[])
-    many.samples *= 1000
-    with pytest.raises(StoreError, match=r"results\.db cannot be written: database or disk is full$"):
-        store.append(1, many)
-    assert launches(path) == 2
-    db.execute("PRAGMA max_page_count = 1000000")
-    store.append(1, many)
-    assert launches(path) == 3
-    store.close()
-
-
 def test_nothing_is_added_to_a_damaged_store(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
@@ -88,22 +71,6 @@ def test_nothing_is_added_to_a_damaged_store(path: Path) -> None:
         Store.open_or_create(path)
     assert path.read_bytes() == there
     assert os.listdir(path.parent) == ["results.db"]
-
-
-def test_store_error_names_the_lock_of_another_process(store: Store, path: Path) -> None:
-    store._db.execute("PRAGMA busy_timeout = 0")
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"results\.db cannot be written: database is locked$"):
-            add(store)
-    add(store)
-    assert launches(path) == 3
-
-
-@pytest.mark.skipif(not STRICT, reason="SQLite checks types from 3.37 on")
-def test_tables_refuse_values_of_another_type(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.IntegrityError, match="cannot store TEXT"):
-        db.execute("UPDATE launch SET wall_s = 'long'")
 
 
 def change(path: Path, statement: str) -> None:

@@ -98,14 +98,6 @@ def test_guard_keeps_the_training_when_an_instrument_fails(
     assert count(tmp_path, "metric = 'step_s' AND value IS NULL") == 0
 
 
-def test_guard_keeps_a_closure_when_an_instrument_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = losses(None, [], closure=True)
-    monkeypatch.setattr(StepClock, "mark", failing(StepClock.mark, 63))
-    said: list[str] = []
-    assert losses(tmp_path, said, closure=True) == expected
-    assert count(tmp_path, "metric = 'step_s'") == 10
-
-
 class Recorder:
     """A recorder of collectives that fails before or after it makes the call."""
 
@@ -135,14 +127,3 @@ def test_guarded_recorder_makes_each_call_once(before: bool) -> None:
     assert guarded.follow_all("works") == "works"
     assert len(made) == 3
     assert len(failures) == 2
-
-
-def test_guarded_recorder_raises_the_error_of_a_call() -> None:
-    def call() -> None:
-        raise ValueError("the group is gone")
-
-    failures: list[Exception] = []
-    guarded = GuardedRecorder(Recorder(before=False), failures.append)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the group is gone"):
-        guarded.follow("all_reduce", None, [], call)
-    assert not failures

@@ -11,7 +11,6 @@ import pytest
 
 from fake_nvml import Device, FakeNvml
 from parabench.machine import machine
-from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
 from parabench.watching import group as hosts
@@ -82,19 +81,3 @@ def test_record_of_a_host_has_the_devices_that_ranks_use(say):
     said = say(*[(ADDRESSES, "3,0,1")] * 2)
     assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0]
-
-
-def test_devices_that_nvml_does_not_read_keep_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    why = "NVML does not read AMD devices"
-
-    def shown(rank: int) -> machine.Machine:
-        gpu = Gpu("AMD Instinct MI300X", 192 << 30, 0, ADDRESSES[rank], "gfx942", 304)
-        monkeypatch.setattr(hosts.gpus, "devices", lambda which: ((gpu,), why))
-        return machine.Machine(cores=2, gpus=(gpu,), gpus_reason=why)
-
-    said = [json.loads(json.dumps(hosts.of_this(group(rank, 2), shown(rank)))) for rank in range(2)]
-    here = hosts.machine_of(said, shown(0), group(0, 2))
-    assert ([gpu.address for gpu in here.gpus], here.gpus_reason) == (list(ADDRESSES[:2]), why)
-    found = hosts.environment_of(said)
-    assert found["nvml"] == {"available": False, "reason": why}
-    assert [gpu["multiprocessors"] for gpu in found["gpus"]] == [304, 304]

@@ -72,29 +72,6 @@ def test_batches_come_as_they_are(trained: Trained) -> None:
     assert trained.first == batches[:1]
 
 
-def test_a_generator_has_no_length_and_is_closed_with_the_loop(trained: Trained) -> None:
-    closed = []
-
-    def endless() -> Iterator[int]:
-        try:
-            while True:
-                yield 1
-        finally:
-            closed.append(True)
-
-    watched = trained.loop.over(endless())
-    with pytest.raises(TypeError, match="has no len"):
-        len(watched)
-    for _ in watched:
-        trained.computes()
-        trained.optimizer.step()
-        break
-    assert trained.loop.steps == 1
-    assert not closed
-    del watched
-    assert closed
-
-
 def test_several_epochs_are_one_row_of_steps(trained: Trained) -> None:
     trained.steps(2)
     trained.steps(2)

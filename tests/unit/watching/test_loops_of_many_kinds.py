@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench import watch
@@ -204,34 +203,3 @@ def test_tuning_leaves_losses_as_they_are(
     assert found[0] == found[1]
     assert any(line.startswith("Tuning of 2 bucket caps over 3 rounds") for line in said)
     assert not [line for line in said if "error" in line]
-
-
-def test_watched_pipeline_trains_the_same(tmp_path: Path, alone: None) -> None:
-    losses = []
-    for watched in (False, True):
-        torch.manual_seed(0)
-        training = Training()
-        stage = PipelineStage(training.model, 0, 1, torch.device("cpu"))
-        schedule = ScheduleGPipe(
-            stage, n_microbatches=2, loss_fn=lambda output, target: (output - target).square().mean()
-        )
-
-        def train(steps: Steps, training: Training = training, schedule: ScheduleGPipe = schedule) -> None:
-            for batch in steps(training.batches):
-                parts: list[Tensor] = []
-                schedule.step(batch, target=batch[:, :4], losses=parts)
-                training.optimizer.step()
-                training.optimizer.zero_grad()
-                training.losses.append(torch.stack(parts).mean().item())
-
-        if watched:
-            with watch(training.model, training.optimizer, out=tmp_path, log=lambda line: None) as steps:
-                train(steps)
-        else:
-            train(iter)
-        losses.append(training.losses)
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == STEPS
-    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
-        assert db.execute("SELECT status FROM launch").fetchall() == [("ok",)]
-        assert db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchall() == [(STEPS,)]

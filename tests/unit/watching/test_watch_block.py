@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
 import signal
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +20,6 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
 from parabench.errors import UsageError
 from parabench.metrics import STEP_PARTS
-from parabench.probes.step_clock import StepClock
 from parabench.session.resume import store_in
 from parabench.store.results import load
 from parabench.watching import record, schedule
@@ -100,42 +96,6 @@ def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, mon
     training = Training(tmp_path)
     training.run(6)
     assert training.said == ["watch: the results of rank 0 are not recorded: KeyError: 'no such thing'"]
-
-
-def test_watch_keeps_measured_steps_when_its_clock_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(clock: StepClock) -> None:
-        raise RuntimeError("CUDA error: invalid handle\nmore lines of advice")
-
-    monkeypatch.setattr(StepClock, "finish", fail)
-    training = Training(tmp_path)
-    training.run(12)
-    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(12,)]
-    assert [line for line in training.said if "clock" in line] == [
-        "watch: rank 0 could not read its device's clock, so some times are missing: CUDA error: invalid handle"
-    ]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_model_that_is_dropped_after_the_block_is_gone(tmp_path: Path, fails: bool) -> None:
-    training = Training(tmp_path)
-
-    def batches() -> Iterator[torch.Tensor]:
-        for _ in range(28):
-            yield torch.ones(2, 4)
-        if fails:
-            raise ValueError
-
-    with (
-        contextlib.suppress(ValueError),
-        watch(training.model, training.optimizer, **training.options) as steps,
-    ):
-        training.take(steps(batches()))
-    model = weakref.ref(training.model)
-    del training.model, training.optimizer
-    gc.collect()
-    assert model() is None
-    assert steps.steps == 28
-    assert list(steps([1, 2])) == [1, 2]  # as they are, where nothing is watched any more
 
 
 def stop_softly() -> None:

@@ -11,8 +11,7 @@ from torch._C._distributed_c10d import FileStore
 from command_line import parabench
 from fake_launch import FakeLauncher
 from guard import GUARD_S
-from parabench.analysis.environment.diff import session_facts
-from parabench.analysis.session import Session, select_session
+from parabench.analysis.session import select_session
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -119,14 +118,6 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
 
     words = asked(warmup_s=0.5, measure_s=1.0).words()
     assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
-
-
-def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
-    protocols = {"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40}
-    sessions = [Session(1, None, "s", "", [], 0, "", None, "", {}, {"protocol": each}) for each in protocols]
-    facts = {fact.name: (fact.values, fact.matters) for fact in session_facts(sessions, {"cpu"})}
-    assert facts["warmup"] == ((5, "2 s"), False)
-    assert facts["steps"] == ((40, 40), False)
 
 
 # -- the session

@@ -49,10 +49,3 @@ def test_hang_is_of_the_case_of_the_slowest_rank():
     hung = replace(FAILED, failure=Failure("", rank=None))
     assert culprit(hung, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 0
     assert culprit(FAILED, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 1
-
-
-def test_no_case_is_blamed_for_a_rank_that_has_no_part_in_it():
-    """Rank 1 waits for the warm-up of the case at place 0, which has one rank."""
-    failed = replace(FAILED, failure=Failure("", rank=1))
-    assert culprit(failed, [marks(1, 3), marks(2)], 5, OWNERS, [1, 2]) is None
-    assert culprit(failed, [marks(1, 3), marks(4)], 5, OWNERS, [1, 2]) == 1
