@@ -18,6 +18,7 @@ COUNTER, POWER = "energy counter", "power readings"
 # Measurements", arXiv 2312.02741). The growth of a counter is off by one move at most, so 10 moves bound the error.
 SENSOR_S = 2.0
 SENSOR_MOVES = 10
+NO_WINDOW = "when the measured steps ran was not recorded"
 
 
 def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -29,9 +30,11 @@ def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def too_short(begin_s: float, end_s: float) -> str:
-    """Return why sensors have no value between two times; empty if the time suffices."""
+    """Return why sensors have no value between two times (NaN: unknown); empty if the time suffices."""
     if end_s - begin_s >= SENSOR_S:
         return ""
+    if np.isnan(end_s - begin_s):
+        return NO_WINDOW
     return f"the measured steps took {end_s - begin_s:.2g} s, and the sensors need {SENSOR_S:g} s: measure longer"
 
 
@@ -58,7 +61,7 @@ def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float,
     facts = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
     window = phases(facts).get(Phase.MEASURE)
     if window is None:
-        return np.nan, None, "when the measured steps ran was not recorded"
+        return np.nan, None, NO_WINDOW
     whys = own["reason"].dropna().to_list()
     for source in (COUNTER, POWER):
         spent = [joules_between(device, *window, source) for _, device in own.groupby(["node", "device"])]

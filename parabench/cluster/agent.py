@@ -133,7 +133,8 @@ class Agent:
                 result = self._run(
                     spec, at, RendezvousPoint(address, message["port"], spec.nodes, spec.ranks_per_node), connection
                 )
-                connection.send({"launch": at, "result": as_json(result)})
+                with suppress(PeerLost):  # the message that ends the session may have arrived before
+                    connection.send({"launch": at, "result": as_json(result)})
 
     def _run(self, spec: LaunchSpec, at: int, point: RendezvousPoint, connection: Connection) -> NodeResult:
         """Run this node's part of launch `at`."""

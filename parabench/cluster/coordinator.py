@@ -153,13 +153,16 @@ class Coordinator(Participants):
     # -- connections, in other threads -----------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        with suppress(OSError):  # it is closed at the end
-            while True:
+        while self._listening.fileno() >= 0:  # it is closed at the end
+            try:
                 connection, (host, *_) = self._listening.accept()
-                if self._pending.acquire(blocking=False):
-                    threading.Thread(target=self._meet, args=(connection, host), daemon=True).start()
-                else:
-                    connection.close()
+            except OSError:  # such as too many open files, for now
+                time.sleep(LOOK_S)
+                continue
+            if self._pending.acquire(blocking=False):
+                threading.Thread(target=self._meet, args=(connection, host), daemon=True).start()
+            else:
+                connection.close()
 
     def _meet(self, connection: socket.socket, host: str) -> None:
         """Put a node that proves the secret and asks to join on the wait list. A silent stranger blocks only this."""
@@ -199,7 +202,7 @@ class Coordinator(Participants):
             self._abort(LOST)
 
     def _number_of(self, member: Member) -> int | None:
-        return next((number for number, each in self._members.items() if each is member), None)
+        return next((number for number, each in [*self._members.items()] if each is member), None)
 
     def _abort(self, reason: str) -> None:
         """End the launch that runs on all nodes. Only the first reason counts."""
@@ -266,6 +269,12 @@ class Coordinator(Participants):
             asked = member.join.number
             free = (number for number in range(1, size) if not self._is_here(number))
             number = next(free, None) if asked is None else asked
+            if asked is not None and not 0 <= asked < size:
+                if self._is_alike(asked, member):  # its --nnodes differs, unless it is a stranger
+                    why = f"--node-rank is {asked}; with --nnodes {size} it is from 0 to {size - 1}"
+                    member.send({"rejected": why})
+                self._wait_list.remove(member)
+                continue
             if number is not None and 0 < number < size and not self._is_here(number):
                 if self._is_alike(number, member):
                     self._members[number] = member
@@ -280,7 +289,9 @@ class Coordinator(Participants):
                 self._wait_list.remove(member)
                 member.send({"rejected": why})
                 self._log(why)
-        self._wait_list[:] = [each for each in self._wait_list if each.lives]
+        # One by one: other threads append to the list.
+        for member in [each for each in self._wait_list if not each.lives]:
+            self._wait_list.remove(member)
 
     def _is_alike(self, number: int, member: Member) -> bool:
         """Return whether a node has the same facts and code as node 0; reject it if not. Raises UsageError likewise."""
@@ -347,10 +358,13 @@ class Coordinator(Participants):
         try:
             if store is not None:
                 self._publish({"launch": self._number, "spec": spec.to_dict(), "port": store.port})
+            if not all(self._is_here(number) for number in range(1, spec.nodes)):  # lost since the wait
+                self._abort(LOST)
             yield context
             self.check_stop()
         except BaseException:
-            self._abort(STOP)
+            context.abort.set(STOP)
+            self._tell(STOP)
             raise
         finally:
             self._context, self._size = None, 0
@@ -396,8 +410,10 @@ class Coordinator(Participants):
 
     def close(self, code: int, why: str) -> None:
         """Let every node end with this exit code, and wait a moment for them."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # ends the `accept` of the other thread
         self._listening.close()
-        for each in self._wait_list:
+        for each in [*self._wait_list]:
             each.send({"rejected": why})
         self._publish({"end": code, "why": why})
         until = time.monotonic() + self.goodbye_s

@@ -9,7 +9,7 @@ import fake_results as fake
 import page_helpers
 from fake_devices import device_samples, gpu_case, gpu_launches, host_samples, read
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.step.device_time import device_table
+from parabench.analysis.step.device_time import device_table, unread
 from parabench.report.cases import case_columns
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
 from parabench.report.sections.usage import energy_section
@@ -118,3 +118,10 @@ def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_pat
     quiet = sections(tmp_path, [read(fake.launch(gpu_case()), device_samples(), host_samples())])["health"]
     assert (quiet.tables, quiet.lead) == ((), "")
     assert quiet.empty.startswith("No problems found")
+
+
+def test_readings_without_step_times_have_a_reason(tmp_path):
+    launch = read(fake.launch(gpu_case()), device_samples(), host_samples())
+    del launch.facts["phases"]
+    reasons = unread(seen(tmp_path, [launch]))
+    assert "power, energy and utilization of a launch: when the measured steps ran was not recorded" in reasons
