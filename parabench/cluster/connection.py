@@ -79,7 +79,7 @@ class Connection:
                 raise self._lose(error) from error
 
     def receive(self) -> dict[str, Any] | None:
-        """Receive a message; None for a sign of life. Raises EOFError, OSError, or ValueError for another content."""
+        """Receive a message; None for a sign of life. Raises EOFError, OSError, or ValueError for invalid content."""
         size = int.from_bytes(self._exactly(_HEAD_BYTES), "big")
         if size > self.most_bytes:
             raise ValueError(f"a message of {size:,} bytes")

@@ -137,7 +137,7 @@ class Coordinator(Participants):
         self._refused, self._pending = Waiting(log, math.inf), threading.BoundedSemaphore(MOST_PENDING)
         self._wait_list: list[Member] = []
         self._members: dict[int, Member] = {}
-        # User code that all nodes must have alike, and whether all nodes were there once.
+        # The user code that must be equal on all nodes, and whether all nodes have joined once.
         self._code: Sequence[str] = ()
         self._begun = False
         self._lines: list[str] = []

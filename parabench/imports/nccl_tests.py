@@ -80,7 +80,7 @@ class Test:
 
     @property
     def calls(self) -> int:
-        """The number of calls that a time is the mean of."""
+        """The number of calls that a time is averaged over."""
         return self.settings.get("iters", 0) * self.settings.get("agg iters", 1) or 1
 
     @property

@@ -29,7 +29,7 @@ class Overall:
     """The sides at one workload, all relative to the first.
 
     `heading` is the difference from other workloads, and `rows` are the places of its configurations in the comparison.
-    `cases` counts those that can be an answer; a baseline without communication does not count.
+    `cases` is the number of ranked configurations, so baselines without communication do not count.
 
     The others have an entry for every side but the first: `means` over the configurations in common, by quantity; the
     number of configurations by outcome (`changes`), with a step time on the first side only (`lost`), and on the other

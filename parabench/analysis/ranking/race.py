@@ -1,11 +1,12 @@
 """Racing and `run --until-decided`: the configurations that may still be the fastest after each repetition.
 
-After each repetition every case is compared with the best so far, by all launches so far. A case is eliminated if it is
-slower at a confidence that rises from look to look, so that the fastest is eliminated in at most 5% of races
-(Bonferroni's bound over looks: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up to ERROR; E. Paulson, "A
-sequential procedure for selecting the population with the largest mean from k normal populations", Annals of
-Mathematical Statistics 35, 1964, is the first of such procedures). An eliminated case is judged at the confidence of
-the look of its last launch, and comes back if later launches of the others leave it within that.
+After each repetition, every case is compared with the best one, by all launches so far. This is a look. A case is
+eliminated if it is slower than the best at a confidence level that rises from look to look. So the fastest is
+eliminated in at most 5% of races, by Bonferroni's bound: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up
+to ERROR. The first such procedure is by E. Paulson, "A sequential procedure for selecting the population with the
+largest mean from k normal populations", Annals of Mathematical Statistics 35, 1964. An eliminated case is judged at the
+confidence level of the look after its last launch. It comes back if later launches of the others bring it within the
+bound.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def confidence_of(look: int) -> float:
 
 
 def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
-    """Return the confidence at which each of these cases is eliminated: that of the look of its last launch."""
+    """Return the confidence level at which each of these cases is eliminated. It belongs to the look after its last
+    launch."""
     look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])
 
@@ -140,14 +142,14 @@ def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Und
 
 
 def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
-    """Return how long another repetition of these cases takes: as long as their launches in the last one. A shared
-    launch takes as long with fewer cases."""
+    """Return the expected seconds of another repetition of these cases, from their launches in the last one. A shared
+    launch takes the same time with fewer cases."""
     last = launches[launches["repetition"] == launches["repetition"].max()]
     return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
 
 
 def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """Return for each repetition how long all launches until its end took."""
+    """Return {repetition: seconds of all launches until its end}."""
     took = launches.groupby("repetition")["wall_s"].sum().cumsum()
     return {int(str(block)): float(seconds) for block, seconds in took.items()}
 

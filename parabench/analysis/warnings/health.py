@@ -133,7 +133,8 @@ def _clocks(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _unread(seen: SessionData) -> Iterator[dict[str, Any]]:
-    """Yield what was unknown during the measured steps, by reason. A null holds until the next reading of the same."""
+    """Yield what was unknown during the measured steps, by reason. A null is valid until the next reading of the same
+    metric."""
     of_several = nodes.several_nodes(seen.session.environment)
     found: dict[str, tuple[set[int], dict[str, None]]] = {}
     for table in ("device_sample", "host_sample"):
@@ -170,7 +171,8 @@ def _without(seen: SessionData) -> Iterator[dict[str, Any]]:
 
 
 def _errors(seen: SessionData) -> pd.DataFrame:
-    """Return the memory errors of each device at any time of a launch, and uncorrected ones from before it."""
+    """Return the memory errors of each device at any time of a launch, and the uncorrected errors from before the
+    launch."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})

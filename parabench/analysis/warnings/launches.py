@@ -49,8 +49,8 @@ SLOW_RANK = 1.25
 # With these strategies, a rank's forward pass communicates nothing, so ranks differ only by their hardware and by
 # chance. Strategies whose ranks do not wait for each other are left out: there, a slow rank costs the others nothing.
 LOCAL_FORWARD = [name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Verified.REFERENCE]
-# A slow node's ranks compute so many times as long. On the CPU, twice the variation of equal launches' medians (9.7%);
-# clocks of dedicated GPUs stay within 1-2%, and a straggler has to cost 5%, too.
+# Ranks of a slow node take this many times as long to compute. On the CPU, twice the variation of equal launches'
+# medians (9.7%); clocks of dedicated GPUs stay within 1-2%, and a straggler has to cost 5%, too.
 SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
 # In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
 # half of them, but not by as much.

@@ -1,1 +1,1 @@
-"""Pages of collectives, gates, comparisons and imported traces. `report.build` makes the report of a training session."""
+"""Pages of collectives, gates, comparisons and imported traces. `report.build` makes the report of a training run."""
