@@ -88,7 +88,7 @@ def devices_section(seen: SessionData) -> Section | None:
                 at = throttled["t_s"], listed(throttled["value"])
                 panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
             panels.append(panel)
-    missing = unread(seen)
+    missing = "; ".join(unread(seen))
     table = table_of(
         "The devices during the measured steps",
         (
