@@ -52,8 +52,8 @@ ALIVE_S = 2.0
 ANSWER_S = 30.0
 
 WARNING = (
-    "warning: c10d has no authentication: whoever reaches these ports can read and change what the ranks compute; keep "
-    "them within a network that you trust"
+    "warning: c10d has no authentication: anyone who reaches these ports can read and change what the ranks compute; "
+    "keep them within a network that you trust"
 )
 
 

@@ -72,7 +72,7 @@ LOOP = Finding(
 UNCOMPARED = Finding(
     UNVERIFIED,
     "The losses were not compared: only models that parabench builds have a reference.",
-    "Nothing is to be done.",
+    "No action is needed.",
 )
 
 
@@ -82,7 +82,7 @@ def thinned(steps: int, recorded: int) -> Finding:
         "steps_sampled",
         f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
         "random sample of the others, the same on every rank.",
-        "Nothing is to be done: step time and parts count all steps; other figures are estimates from the sample.",
+        "No action is needed: step time and parts count all steps; other figures are estimates from the sample.",
     )
 
 

@@ -199,7 +199,7 @@ def steps(of: Comparison, works: Sequence[Overall]) -> list[tuple[str, str]]:
         means = [work.steps[at - 1] for work in works if work.steps[at - 1].ratio]
         if not of.common(at):
             there, here = (first, side) if len(first.cases) else (side, first)
-            why = f"measure on {here.role} what was measured on {there.role}, into a store of its own"
+            why = f"measure on {here.role} the cases of {there.role}, with a separate --out"
             found.append((why, there.session.argv))
         elif not means:
             bad = first if len(side.counted) else side

@@ -31,7 +31,7 @@ OTHER_ARITHMETIC = Rule(
     "other_arithmetic",
     "",
     "{label}: {other}, so this is not the precision that the case names.",
-    "Unset what overrides it in the environment and in the model's code, or name the precision that is meant.",
+    "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
     worst="launch_id",
 )
 ABOVE_PEAK = Rule(

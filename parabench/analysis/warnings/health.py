@@ -32,7 +32,7 @@ DEVICES = (
         "foreign_process",
         "foreign > 0",
         "{place} had up to {foreign:#foreign process} during the measured steps, holding {held}.",
-        "End what else runs on the device (nvidia-smi names it), and measure again.",
+        "End other processes on the device (nvidia-smi lists them), and measure again.",
     ),
     Rule(
         "throttled",
@@ -60,21 +60,21 @@ ECC = Rule(
     "corrected > 0 or uncorrected > 0 or lasting > 0",
     "{place} had {corrected:,.0f} corrected and {uncorrected:,.0f} uncorrected memory errors during the launches; "
     "{since} uncorrected since its driver was loaded.",
-    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with an "
-    "uncorrected error.",
+    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
+    "with an uncorrected error.",
 )
 HOST = Rule(
     "host_busy",
     "n_busy > 0",
     "{label}: in {n_busy:.0f} of {n:#launch} other processes used up to {most:percent} of {where}'s CPU time during "
     "the measured steps.",
-    "End what else runs on the host, and measure again.",
+    "End other processes on the host, and measure again.",
 )
 UNREADABLE = Rule(
     "device_unreadable",
     "",
     "{what} could not be read{during}: {reason}.",
-    "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see.",
+    "Numbers that depend on it are unknown. Check the driver, permissions, and the devices that a container may use.",
 )
 
 

@@ -92,7 +92,7 @@ NOISY_CASES = Rule(
     "noisy",
     "spread > limit",
     "{label}: launches differ by {spread:percent} ({low_s:ms} to {high_s:ms}).",
-    "Stop what else runs on the machine, or run more launches.",
+    "Stop other processes on the machine, or run more launches.",
 )
 DRIFTING = Rule(
     "drift",
@@ -105,13 +105,13 @@ SLOW_RANKS = Rule(
     f"ratio > {SLOW_RANK}",
     "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; all "
     "ranks wait for it.",
-    "Look at that rank's device, its clocks, and what else runs there.",
+    "Look at that rank's device, its clocks, and other processes there.",
 )
 SLOW_NODES = Rule(
     "slow_node",
     f"n_slow >= {ENOUGH_LAUNCHES} and n_slow >= {MOST_LAUNCHES} * n",
     "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass {slower:percent} "
-    "slower than those of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
+    "slower than ranks of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
     "Look at that node's clocks, temperature and power limits, at what else runs there, and at how it differs from the "
     "others (Machine).",
 )
@@ -154,7 +154,8 @@ def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
         yield Finding(
             "nodes_differ",
             f"The nodes are not alike: {nodes_compared(environment)}.",
-            "Ranks wait for the slowest: read answers as those of this mixture, or make the nodes alike.",
+            "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid "
+            "this.",
         )
 
 
@@ -198,7 +199,7 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
         yield Finding(
             "carry_over",
             sentence(tested, seen.labels),
-            "Trust no smaller difference between configurations that shared launches. Measure them in separate "
+            "Do not trust smaller differences between configurations that shared launches. Measure them in separate "
             "launches (--launches 5 --rounds 0).",
             tested.found.case_id,
         )
