@@ -117,7 +117,7 @@ def clock_error_s(facts: Record) -> float | None:
 
 
 def clocks_said(launches: Iterable[Record]) -> str:
-    """Return how exactly timestamps of several nodes are comparable, for launches by their facts; empty for one node.
+    """Return the precision of comparisons of timestamps between nodes, from the facts of launches; empty for one node.
 
     For example 'clocks of nodes agree within 0.020 ms'.
     """

@@ -27,7 +27,7 @@ from parabench.store.record import FIRST_BLOCK
 ERROR = 0.05
 # One launch does not tell how launches differ.
 FIRST_LOOK = 2
-# With fewer blocks no number of blocks is known to be too few, and a failed case may succeed in the next one.
+# With fewer blocks, the number of blocks that are needed is uncertain, and a failed case may succeed in the next one.
 FEWEST_BLOCKS = 5
 
 
@@ -61,7 +61,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Undecided:
-    """The `cases` of the next repetition, none if nothing is left to decide, and their widest half-width, if known.
+    """The `cases` of the next repetition, and their widest half-width, if known. There are no cases if nothing is open.
 
     `too_noisy` is whether some workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
     """
@@ -112,11 +112,11 @@ def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
 
 
 def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
-    """Return the configurations that another repetition is worth launching for, in all workloads of a launch table.
+    """Return the configurations that another repetition should launch, in all workloads of a launch table.
 
     Racing itself is limited by time. Otherwise the limit is MOST_BLOCKS, and unless `patient` also the noise.
     """
-    # Blocks whose launches all failed count too: they must not go on forever.
+    # Blocks whose launches all failed count, too. Otherwise they could go on forever.
     begun = launches.loc[launches["repetition"] >= FIRST_BLOCK, "repetition"].nunique()
     cases: list[str] = []
     widths: list[float | None] = []

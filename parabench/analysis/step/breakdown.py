@@ -167,7 +167,7 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
 
 
 def findings(seen: SessionData) -> Iterator[Finding]:
-    """Yield reasons to doubt the breakdown: slow instruments, and communication that was not recorded."""
+    """Yield warnings about the breakdown: slow instruments, and communication that was not recorded."""
     table = seen.once(taken_apart)
     for case in table[table["instruments_ratio"] > SLOW_INSTRUMENTS].to_dict("records"):
         yield Finding(

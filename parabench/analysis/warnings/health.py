@@ -98,7 +98,7 @@ def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, A
 
 
 def _read(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what the readings of a device show."""
+    """Return the numbers that the rules use, from the readings of a device."""
     masks = rows["clock_event_reasons"].dropna().astype(int)
     held = {name: share for bit, name in THROTTLES.items() if (share := _share(masks, bit))}
     size = rows["foreign_bytes"].max()
