@@ -1,4 +1,4 @@
-"""Errors that end a command and are no bug of parabench, and the texts of error messages."""
+"""Errors that end a command and are not bugs of parabench, and the texts of error messages."""
 
 from __future__ import annotations
 

@@ -60,10 +60,9 @@ def hand_over_file(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, content: str | bytes, what: str, remedy: str) -> None:
-    """Write `content`, which is a `what`, to `path`, and make its folder.
+    """Write `content` to `path`, completely or not at all, and make its folder. `what` names the content in errors.
 
-    Raises UsageError that ends with `remedy` for a database, and if the file cannot be written; then no part of it is
-    left.
+    Raises UsageError, which ends with `remedy`, if `path` is a database or cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
     try:

@@ -1,6 +1,6 @@
 """Texts without the paths of this machine and without secrets, because people send results databases to others.
 
-Of a path, the last name is kept, or the part that follows site-packages. A value that may be secret is replaced.
+Paths are reduced to their last name, or to the part that follows site-packages. Values that may be secret are replaced.
 """
 
 from __future__ import annotations

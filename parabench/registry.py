@@ -1,4 +1,5 @@
-"""Names to code: parabench's own entries, a user's `package.module:name`, or an installed package's entry point.
+"""Find code by its name: parabench's own entries, a user's `package.module:name`, or an installed package's entry
+point.
 
 Nothing is imported before `load` is called, so names can be listed and checked without torch.
 """

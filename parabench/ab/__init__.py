@@ -1,1 +1,1 @@
-"""Two variants measured in turns."""
+"""Measure two variants side by side: their launches are interleaved."""

@@ -135,8 +135,8 @@ def run_series(
 
 
 def _next(series: Series, folder: Path, baseline: str, proposal: str) -> Proposal:
-    """Return the next proposal. The last one continues if it is the same and undecided, or if nothing was measured of
-    it; otherwise it has spent its share."""
+    """Return the next proposal. The last one continues if it is the same and undecided, or if it has no measurement
+    yet. Otherwise, its share of alpha is spent."""
     number = len(series.proposals) + 1
     if series.proposals and (last := series.proposals[-1]).accept is None:
         measured = (_folder(folder, last) / STORE_NAME).is_file()

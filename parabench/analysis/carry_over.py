@@ -113,8 +113,8 @@ def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
 
 
 def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[Numbers, Numbers, int]:
-    """Return the effect of each of `names`, less the mean of those that launches connect it with; its standard error;
-    and the degrees of freedom. NaN is unknown."""
+    """Return the effect of each of `names` relative to the mean of all that launches connect it with, the standard
+    errors, and the degrees of freedom. Unknown values are NaN."""
     k, unknown = len(names), np.full(len(names), np.nan)
     x = [_centered(_design(each, names)) for each in launches]
     flat = np.concatenate([each.reshape(-1, k + 1) for each in x])

@@ -196,8 +196,8 @@ def staleness(mean: float, most: float) -> str:
     return f"{digits(mean, 2)} updates on average, {most:.0f} at most"
 
 
-# ---- half-widths of intervals: as many decimals as the value has, or one digit where that shows 0; '<0.001' if that
-# would take more than two decimals more
+# ---- half-widths of intervals: with the decimals of the value, or one digit if that shows 0; '<0.001' if that would
+# take more than two decimals more
 
 
 def _beside(margin: float, of: float) -> str:

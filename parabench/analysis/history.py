@@ -1,8 +1,8 @@
 """The step times of each configuration over sessions of one or more results databases, and their change points.
 
 `history` reads the sessions (`visits`), and makes a row for each case of each suite, with a table of its sessions
-(`points`) and its change points (`shifts`, found by `stats.change_point`). The rows are those of the answer, `TABLES`;
-docs/site/keys.toml describes every field.
+(`points`) and its change points (`shifts`, found by `stats.change_point`). The rows are the tables of the answer
+(`TABLES`); docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ TABLES = {
 }  # fmt: skip
 
 _OF_LAUNCH = ["case", "case_json", "device", "launch_id", "status", "step_s", "timed"]
-# A row of the table `series` with its `case`, its `points`, those with a step time (`measured`), and its `shifts`.
-# A shift also has the differences that `changed` then.
+# A row of the table `series` with `case`, `points`, `measured` (the points with a step time) and `shifts`. Each shift
+# also has `changed`, the differences of the environment at that time.
 Series = dict[str, Any]
 
 

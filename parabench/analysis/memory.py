@@ -1,7 +1,7 @@
 """The memory of a rank: its training state (parameters, gradients, optimizer state), and its peaks by part of a step.
 
 The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`. Peaks are those of torch's allocator; on a CPU, of the resident set.
+formulas of `parabench.strategies.memory`. Peaks are read from torch's allocator, or on a CPU from the resident set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 
 PARTS = STATE_PARTS
-# A strategy that is farther from its formula holds something else: padding of tensors is less.
+# A strategy that differs more from its formula holds something else, because the padding of tensors is smaller.
 OFF = 0.05
 
 SYMBOLS = (
@@ -130,8 +130,8 @@ def memory_phases(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration and part of the step: `case_id, label, device, part`, readings in bytes, and
     `launches`; unknown is NaN.
 
-    A launch's numbers are those of the rank with the most reserved memory in any part (on the CPU, resident memory),
-    each the largest over its instrumented steps. A configuration's are the medians over launches.
+    The numbers of a launch come from the rank with the most reserved memory in any part (on the CPU, resident memory),
+    each the largest over its instrumented steps. The numbers of a configuration are medians over launches.
     """
     readings = list(MEMORY_READINGS)
     names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in readings}

@@ -88,7 +88,7 @@ class Pilot:
         return max(0.0, float(np.median(np.diff(self.times_s)))) if self.pairs and len(self.times_s) > 1 else None
 
     def minutes(self, launches: Any) -> Any:
-        """Return the duration of an `ab` of so many launches per variant; None if it is unknown."""
+        """Return the duration of an `ab` with this number of launches per variant; None if it is unknown."""
         return None if self.first_s is None or self.pair_s is None else (self.first_s + launches * self.pair_s) / 60
 
 
@@ -288,8 +288,8 @@ def half_width(sd: float, launches: int) -> float:
 
 
 def passes(errors: Numbers, df: Numbers, tolerance: float) -> Any:
-    """Return the least probability that equal variants pass in all cases, the first axis of their standard errors
-    (Bonferroni)."""
+    """Return a lower bound of the probability that equal variants pass in all cases (Bonferroni). The first axis of the
+    standard errors has the cases."""
     return 1 - (1 - shown(math.log1p(tolerance) / errors, df)).sum(axis=0)
 
 

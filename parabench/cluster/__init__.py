@@ -1,1 +1,1 @@
-"""Sessions on several nodes: one driver a node, which agree through the rendezvous store of node 0."""
+"""Sessions on several nodes: node 0 sends launches to the other nodes, over one connection each."""

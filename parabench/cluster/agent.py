@@ -147,7 +147,7 @@ class Agent:
 
         self._launch, self._context = at, point.context(self.number, route.environment(), tell)
         reason = self._aborted.get(at) or (LOST if connection.lost else None)
-        if reason is not None:  # it came before the context was there
+        if reason is not None:  # the abort came before the context existed
             self._context.abort.set(reason)
         try:
             return self.run(spec, self._context)

@@ -79,7 +79,7 @@ class Connection:
                 raise self._lose(error) from error
 
     def receive(self) -> dict[str, Any] | None:
-        """Receive a message; None for a sign of life. Raises EOFError, OSError, or ValueError for another content."""
+        """Receive a message; None for a sign of life. Raises EOFError, OSError, or ValueError for invalid content."""
         size = int.from_bytes(self._exactly(_HEAD_BYTES), "big")
         if size > self.most_bytes:
             raise ValueError(f"a message of {size:,} bytes")
@@ -190,7 +190,9 @@ def greet(connection: socket.socket, secret: Secret | None, session: str, where:
     if protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if there != session:
-        raise UsageError(f"what listens at {where} has --rdzv-id {there!a}, and this node {session}; give all the same")
+        raise UsageError(
+            f"the session at {where} has --rdzv-id {there!a}, and this node {session}; give all nodes the same"
+        )
     remedy = "give all nodes the same --secret-file, or none"
     if signed != (secret is not None):
         has = "has a secret, and this node has none" if signed else "has no secret, and this node has one"

@@ -52,8 +52,8 @@ ALIVE_S = 2.0
 ANSWER_S = 30.0
 
 WARNING = (
-    "warning: c10d has no authentication: whoever reaches these ports can read and change what the ranks compute; keep "
-    "them within a network that you trust"
+    "warning: c10d has no authentication: anyone who reaches these ports can read and change what the ranks compute; "
+    "keep them within a network that you trust"
 )
 
 
@@ -137,7 +137,7 @@ class Coordinator(Participants):
         self._refused, self._pending = Waiting(log, math.inf), threading.BoundedSemaphore(MOST_PENDING)
         self._wait_list: list[Member] = []
         self._members: dict[int, Member] = {}
-        # User code that all nodes must have alike, and whether all nodes were there once.
+        # The user code that must be equal on all nodes, and whether all nodes have joined once.
         self._code: Sequence[str] = ()
         self._begun = False
         self._lines: list[str] = []

@@ -1,2 +1,2 @@
-"""Commands of the command line, one a file. They import what they need when they run, so that `--help`, `list` and
-what reads a store stay quick and free of torch."""
+"""The commands of the command line. They import modules when they run, so that `--help`, `list` and commands that read
+results are quick and do not import torch."""

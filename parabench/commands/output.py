@@ -112,7 +112,8 @@ def give(
     what: str,
     renders: Mapping[str, Callable[[], str]] | None = None,
 ) -> None:
-    """Print the lines, or the file for standard output, and write the others, which hold a `what`.
+    """Print the lines, or the file that standard output was requested for, and write the other files. `what` names
+    their content in errors.
 
     `renders` make the text of files other than JSON, by option. Raises UsageError for the first file that cannot be
     written.

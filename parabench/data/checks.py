@@ -49,7 +49,7 @@ def _check_text(case: Case, model: ModelEntry) -> None:
         if tokens > model.vocabulary:
             raise UsageError(
                 f"vocabulary {case.vocabulary!r} has {tokens} tokens, model {case.model} knows {model.vocabulary}; "
-                "use a model that knows as many, gpt2 say, or a smaller vocabulary"
+                "use a model with as large a vocabulary, such as gpt2, or a smaller vocabulary"
             )
         have, unit = text.token_file(case.data, case.vocabulary).stat().st_size // text.TOKEN_BYTES, "tokens"
     elif not model.reads_bytes:

@@ -281,7 +281,7 @@ def _moved_buffers(model: Model, batch: Batch) -> list[str]:
         if not moved:
             return []
         (outputs, _), (after, _) = forward(batch, start), forward(batch, other)
-    except Exception:  # forward may not take other samples than those of the batch
+    except Exception:  # forward may accept only the samples of this batch
         return []
     return moved if not all(map(same, outputs, after)) else []
 

@@ -50,7 +50,7 @@ class Metric:
 
 
 def metrics_of(seen: SessionData) -> list[Metric]:
-    """Return the metrics of each case, the fastest first; of collectives, of each case at each size.
+    """Return the metrics of each case, the fastest first; for collectives, of each case and size.
 
     Raises UsageError with the reason if there is none.
     """

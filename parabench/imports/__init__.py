@@ -1,4 +1,4 @@
-"""Read the recordings of others: the reader of each kind of file, and a folder of files.
+"""Read profiler traces, flight recorder dumps and logs: one reader for each kind of file, and folders of files.
 
 A reader is a function of a path that returns a `Recording`, or raises UsageError for a damaged file. Nothing
 that is read is executed.

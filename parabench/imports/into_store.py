@@ -258,7 +258,8 @@ def _limits(
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
         missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
-            text = f"There is no {what} of {ranks_text(missing)} of {case.world_size}: of those nothing is known."
+            which = f"{ranks_text(missing)} of {case.world_size}"
+            text = f"There is no {what} of {which}, so nothing is known about these ranks."
             yield Finding("recording_ranks", text, "Have every rank write one into the same folder.", case.id)
     if any(one.steps for one in traces):
         text = "The steps were timed while torch.profiler recorded them, which makes them longer."
@@ -283,7 +284,7 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
 
 
 def _leaving_out(message: str, case_id: str | None) -> Finding:
-    return Finding("recording_left_out", message, "Take what is left out as unknown, not as nothing.", case_id)
+    return Finding("recording_left_out", message, "Values that are left out are unknown, not 0.", case_id)
 
 
 def _environment(found: Sequence[Recording]) -> dict[str, Any]:

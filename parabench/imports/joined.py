@@ -32,8 +32,9 @@ _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls mus
 
 
 class Story(NamedTuple):
-    """What the dumps show together: `hang` is the message of the first call that a rank did not enter; `waits` are
-    sentences about ranks that others wait for, and groups for which that is unknown; `last_calls` are rows of a table.
+    """The conclusions from all dumps: `hang` is the message of the first call that a rank did not enter; `waits` are
+    sentences about ranks that others wait for, and about groups for which this is unknown; `last_calls` are rows of a
+    table.
     """
 
     findings: list[Finding]

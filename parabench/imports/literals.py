@@ -45,7 +45,7 @@ def read(path: Path) -> Any:
         return _Plain(io.BytesIO(raw), errors="replace").load()
     except OSError as error:
         raise stream.unreadable(path, error) from error
-    # A damaged pickle fails in any way: its operations meet values that they are not made for.
+    # A damaged pickle can raise any error, because its operations get unexpected values.
     except Exception as error:
         why = "a flight recorder's dump holds texts, numbers, lists and dicts alone, and nothing else is unpickled"
         reason = " ".join(str(error).split())[:100]

@@ -80,7 +80,7 @@ class Test:
 
     @property
     def calls(self) -> int:
-        """The number of calls that a time is the mean of."""
+        """The number of calls that a time is averaged over."""
         return self.settings.get("iters", 0) * self.settings.get("agg iters", 1) or 1
 
     @property
@@ -103,7 +103,7 @@ class Test:
             return "its list of ranks is not complete"
         ((first, self.world_size), *_) = groups.items()
         self.nodes = len({host for _, group, host, _ in self.ranks if group == first})
-        return "one rank communicates with nobody" if self.world_size == 1 else None
+        return "a single rank does not communicate" if self.world_size == 1 else None
 
     def table(self) -> pd.DataFrame:
         """Return the rows that have a size, a time and a known type."""
@@ -138,7 +138,7 @@ def read(path: Path) -> Recording:
             found.tests, found.log = _of_json(told, op), {"version": _version(told["nccl_version"])}
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             what = error if isinstance(error, ValueError) else "a member is missing, or has another type"
-            raise stream.unreadable(path, f"it is no JSON of nccl-tests, or cut off: {what}") from error
+            raise stream.unreadable(path, f"it is not JSON of nccl-tests, or cut off: {what}") from error
     else:
         found.tests, found.log = list(_of_text(text, op)), parse_log(text)
         if library := _LIBRARY.search(text):
@@ -269,9 +269,9 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
             continue
         n = test.world_size or 0
         if test.op is None:
-            found.unknown.append("neither the log nor its name tells the operation")
+            found.unknown.append("neither the log nor its name has the operation")
         elif _off(rows["busbw"], rate * bus_factor(test.op, n)):
-            found.unknown.append(f"its busbw is not that of {test.op} among {n} ranks, so the operation is unknown")
+            found.unknown.append(f"its busbw does not fit {test.op} among {n} ranks, so the operation is unknown")
             test.op = None
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")

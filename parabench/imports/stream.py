@@ -112,14 +112,14 @@ class _Text:
                     self._text = f"{self._text[: error.pos]}NaN{self._text[found.end() :]}"
                     continue
                 if self._over:
-                    raise ValueError(f"it is no JSON, or cut off: {error}") from error
+                    raise ValueError(f"it is not JSON, or cut off: {error}") from error
             else:
                 # The rest of a number may not be read yet: 1.5 is cut behind the point.
                 if self._over or self._text[end : end + 1] in _ENDS:
                     self._at = end
                     return value
             if len(self._text) - self._at > _LONGEST:
-                raise ValueError(f"it is no JSON, or one value in it is longer than {_LONGEST >> 20} MiB")
+                raise ValueError(f"it is not JSON, or one value in it is longer than {_LONGEST >> 20} MiB")
             self._more()
 
     def _next(self) -> str:
@@ -133,7 +133,7 @@ class _Text:
     def _take(self, mark: str) -> None:
         found = self._next()
         if found != mark:
-            raise ValueError(f"it is no JSON: {found!r} instead of {mark!r}" if found else "it is cut off")
+            raise ValueError(f"it is not JSON: {found!r} instead of {mark!r}" if found else "it is cut off")
         self._at += 1
 
     def _more(self) -> None:

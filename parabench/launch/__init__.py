@@ -1,1 +1,1 @@
-"""One launch: fresh ranks, and the whole truth about how it ended."""
+"""One launch: new processes for its ranks, and the first cause if it fails."""

@@ -1,4 +1,4 @@
-"""launch(spec) -> Launch: one fresh group of processes, and the whole truth about how it ended."""
+"""Run one launch in a new group of processes, and record its measurements and the cause of a failure."""
 
 from __future__ import annotations
 

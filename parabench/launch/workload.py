@@ -1,6 +1,6 @@
-"""What a launch knows of the kind of measurement that its ranks make.
+"""The interface between the launcher and a kind of measurement: training, collectives, links.
 
-As in nccl-tests (`struct testColl`) a kind is one object, and there is one launcher for all.
+As in nccl-tests (`struct testColl`), a kind is one object, and one launcher runs all kinds.
 """
 
 from __future__ import annotations

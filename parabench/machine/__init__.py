@@ -1,1 +1,1 @@
-"""What is here: CPUs, GPUs, versions of libraries, and the peaks that efficiency is held against."""
+"""This machine: CPUs, GPUs, versions of libraries, and the peak rates for computing efficiency."""

@@ -71,7 +71,7 @@ Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
-    """Return all rows of the machine's devices, of which `gpus` are the records; none without devices."""
+    """Return all rows about the machine's devices, whose records are `gpus`; empty without devices."""
     if not machine.gpus:
         return []
     fit: Verdict = ("fit one another", OK, "")
@@ -115,8 +115,8 @@ def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Itera
 def built_for(capability: str, archs: Sequence[str]) -> bool:
     """Return whether code for these architectures (torch.cuda.get_arch_list) runs on a device.
 
-    A cubin runs on its own major version's same or later minor ones, PTX on everything later (CUDA programming guide,
-    "Compute Capabilities").
+    A cubin runs on devices with the same major version and the same or a later minor version. PTX runs on all later
+    devices, too (CUDA programming guide, "Compute Capabilities").
     """
     device = tuple(map(int, capability.split(".")))
     for arch in archs:

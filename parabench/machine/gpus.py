@@ -88,7 +88,7 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
 
 
 def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """Return a record like that of `describe`, of devices that NVML does not read for this reason."""
+    """Return a record as `describe` does, for devices that NVML does not read for this reason."""
     reasons = {"reasons": {"all": reason}}
     return {
         "gpus": [

@@ -57,7 +57,7 @@ SET = "set"
 # Files that NCCL reads (src/misc/param.cc).
 NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
 
-# The memory by the device of a case: of all ranks of a node together, or of each accelerator; None if it is unknown.
+# {device of a case: memory}, of all ranks of a node together on the CPU, or of each accelerator; None if it is unknown.
 Room = Mapping[str, int | None]
 
 

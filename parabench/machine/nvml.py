@@ -118,8 +118,8 @@ def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
     return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
 
 
-# Values with a figure over time, or of which differences are taken, are read every time. Lists of processes, means of
-# the last second and slow values are read once a second: a reading of eight devices has 100 ms.
+# Every reading has the values that are drawn over time, and counters, whose differences are used. Lists of processes,
+# means of the last second and slow values are read once a second: a reading of eight devices has 100 ms.
 SELDOM = 10
 
 # NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
@@ -207,7 +207,7 @@ def keep_nvml() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A device that ranks use: its recorded number, and its PCI address, by which every process finds it. NVML's
+    """A device that ranks use: its recorded number, and its PCI address, which identifies it in every process. NVML's
     numbers differ between processes if a container or a batch system shows them different devices."""
 
     number: int

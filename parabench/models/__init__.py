@@ -19,8 +19,8 @@ MLP_FEATURES, MLP_WIDTH, MLP_HIDDEN, MLP_BLOCKS, MLP_CLASSES = 256, 256, 1024, 8
 # a first layer that can take features split between ranks.
 BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_parallel", "first"
 
-# What every launch of a model is compared with. EXACT: training on one device, which takes each batch as a whole.
-# SAME_SPLIT: one device that takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
+# The reference that every launch of a model is compared with. EXACT: training on one device, which takes each batch as
+# a whole. SAME_SPLIT: one device that takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
 EXACT, SAME_SPLIT, FIRST_LOSS = "exact", "same_split", "first_loss"
 VERIFICATIONS = (EXACT, SAME_SPLIT, FIRST_LOSS)
 # Stands for the level of the model until a case is resolved.

@@ -1,1 +1,1 @@
-"""What will be measured, before anything starts. Free of torch."""
+"""Plan the launches of a session before anything starts, without torch."""

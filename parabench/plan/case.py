@@ -25,7 +25,7 @@ SPLITS = ("batch", "sample", "dimension")
 MOST_THREADS = 1024
 MOST_WORKERS = 256
 
-# An id and a label name each cap of a list of this many.
+# Ids and labels have every cap of a list with at most this many.
 MOST_CAPS = 8
 
 # What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
@@ -60,10 +60,10 @@ class BaseCase(Record, frozen=True):
 class Case(BaseCase, frozen=True, kw_only=True):
     """One configuration to measure. docs/reference/axes.md describes the fields.
 
-    `global_batch` is the number of samples of a step over all ranks, so that every strategy and world size does the
-    same work. `threads` is the number of CPU threads per rank: 1, as torchrun sets it, so that "one device" is the same
-    at every world size. Plans set `verification` to `auto` if nobody chose it, and `resolve` replaces it by the level
-    of the model.
+    `global_batch` is the number of samples of a step over all ranks, so that the work of a step is the same for every
+    strategy and world size. `threads` is the number of CPU threads per rank: 1, as torchrun sets it, so that "one
+    device" is the same at every world size. If the user does not choose `verification`, plans set it to `auto`, and
+    `resolve` replaces it with the level of the model.
 
     Raises UsageError for a value that no machine could run.
     """

@@ -21,8 +21,8 @@ REDOPS = ("sum", "avg", "max", "min")
 # Logs of nccl-tests also have these, and may not name the operation.
 LOGGED_OPS = (*OPS, "reduce", "gather", "scatter", "all_to_all", "sendrecv", UNKNOWN)
 
-# c10d's all_reduce and broadcast have one buffer. The other two have an input and an output, where the smaller may be
-# a part of the larger.
+# c10d's all_reduce and broadcast have one buffer. The other two have an input and an output. The smaller one may be a
+# part of the larger one.
 IN_PLACE_ONLY = ("all_reduce", "broadcast")
 # nccl-tests counts all elements of these, and of others one rank's part.
 _WHOLE_BUFFER = (*IN_PLACE_ONLY, "reduce", "sendrecv")
@@ -94,7 +94,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "collectives"
-    # In a launch's row, where a training run has its values.
+    # The values for columns of a launch that describe a training run.
     strategy: ClassVar[str] = "collectives"
     model: ClassVar[str] = ""
     bucket_cap: ClassVar[float | None] = None
@@ -205,7 +205,8 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
             size *= self.factor
 
     def count(self, size: int) -> int:
-        """Return the elements at about `size` bytes as nccl-tests counts them: of the buffer, or of one rank's part."""
+        """Return the number of elements at about `size` bytes as nccl-tests counts them, in the buffer or in the part
+        of one rank."""
         width = WIDTHS[self.dtype]
         if self.op in _WHOLE_BUFFER:
             return size // width

@@ -42,7 +42,7 @@ FEWEST_CALLS = 20
 MOST_IN_A_BATCH = 10_000
 # The default number of interleaved rounds at a size and form: each round of a case has one batch.
 ROUNDS = 10
-# The discarded calls after a switch between cases take this long, but are no more than those of warm-up.
+# The discarded calls after a switch between cases take this long, but are not more than the warm-up calls.
 SETTLE_S = 0.005
 # On CUDA, the batch before the timed ones takes this long, and longer for the first size of a launch: an idle device
 # needs the time to raise its clocks.
@@ -61,7 +61,7 @@ def calls_in(seconds: float, call_s: float) -> int:
 
 
 def dealt_out(readings: int, rounds: int) -> list[int]:
-    """Return how many of a case's timed readings each of its turns has, of `rounds` turns or fewer.
+    """Return the number of timed readings in each turn of a case, with at most `rounds` turns.
 
     With 0 rounds, as in a separate launch, there is one turn.
     """
@@ -91,9 +91,10 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 
     - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. None: all batches
       take `measure_s` seconds, and have at least FEWEST_CALLS together. `graph` replays them from CUDA graphs.
-    - Latency: `iterations` calls, each after a barrier. None: as many as carry MOST_MOVED_BYTES, from FEWEST to MOST.
-    - With `rounds`, cases share launches (`workloads.collective_turns`), and batches or calls are dealt out to so many
-      turns. With 0, each case has separate launches.
+    - Latency: `iterations` calls, each after a barrier. None: a number that moves MOST_MOVED_BYTES, from FEWEST to
+      MOST.
+    - With `rounds`, cases share launches (`workloads.collective_turns`), and the batches or calls of a case are divided
+      among this number of turns. With 0, each case has separate launches.
     - `deadline_s` as in `protocol.Protocol`.
     """
 

@@ -33,9 +33,9 @@ def typed(cls: type[Record], given: Mapping[str, Any]) -> list[str]:
 
 
 def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
-    """Return the values of a field from text, separated by commas. Raises UsageError with the part that is no value.
+    """Return the values of a field from text, separated by commas. Raises UsageError with the invalid part.
 
-    A comma in a path is written `\\,`, and the comma of two_level(ring,tree) separates nothing.
+    A comma in a path is written `\\,`, and the comma in two_level(ring,tree) does not separate values.
     """
     parts = re.split(r"(?<!\\)," if each.field.path else r",(?![^()]*\))", text)
     # A path, also after a colon, keeps its spaces.

@@ -150,7 +150,7 @@ class NothingToRun(UsageError):
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
 # A case of a sweep; whether its world size comes from `auto` or from the nodes, not from the user; and why the case is
-# skipped, if such a size is not a multiple of one of the DIVISORS, which the case then lacks.
+# skipped, if an automatic size is not a multiple of a field of DIVISORS. The case then lacks this field.
 Found = tuple[Case, bool, str | None]
 
 

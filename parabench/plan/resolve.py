@@ -95,7 +95,7 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
     - If the suite's batch does not divide among all ranks, or among the given world sizes, its smallest multiple that
       does is used in all sweeps, so that every case does the same work.
     - With more than MOST_WITH_TEXT ranks, all sweeps use synthetic data.
-    - On several nodes, `ranks_per_node` is that of the session, not the suite's value for a single machine.
+    - On several nodes, `ranks_per_node` is the value of the session, not the suite's value for a single machine.
     """
     if machine.ranks_per_node is None:
         return suite

@@ -27,7 +27,7 @@ AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
 
-# The machines for which a suite may declare CASES and PROTOCOL: CPUs, one CUDA device, several.
+# A suite may declare CASES and PROTOCOL for each of these machines: CPUs, one CUDA device, several.
 CPU, ONE_GPU, GPUS = "cpu", "one_gpu", "gpus"
 MACHINES = (CPU, ONE_GPU, GPUS)
 

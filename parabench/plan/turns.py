@@ -1,8 +1,9 @@
 """Interleave the cases of a shared launch: its ranks hold a training run of each, which take turns of a few steps.
 
 Most of the error of a launch's step time belongs to the launch (the placement of its processes, its memory, other
-load), so comparisons within a launch are the most precise. A round gives each case one turn: `settle` discarded steps,
-in which effects of the case before fade, then the timed ones. The orders of the rounds are balanced. Free of torch.
+load), so comparisons within a launch are the most precise. In a round, each case has one turn: `settle` discarded
+steps, during which effects of the previous case fade, then measured steps. The orders of the rounds are balanced. Free
+of torch.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from parabench.store.record import Phase
 # The discarded steps after each switch.
 SETTLE = 2
 
-# About how long the timed steps of a turn take together, and their least and greatest number. A turn that is short next
-# to disturbances (a neighbor's burst, a clock that falls) is compared with turns that meet the same ones. On two shared
-# cores, the noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in the same time, 12 cases are
-# compared with a variance 2.4 times smaller in turns of 2 steps of 25 ms than of 6.
+# About how long the timed steps of a turn take together, and their least and greatest number. If turns are shorter than
+# disturbances (a neighbor's burst, a falling clock), all turns of a round have the same ones. On two shared cores, the
+# noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in the same time, the variance of
+# comparisons of 12 cases is 2.4 times smaller with turns of 2 steps of 25 ms than with turns of 6.
 TURN_S = 0.05
 FEWEST_TIMED, MOST_TIMED = 1, 100
 # More rounds than this in a launch are worth less than another launch.
@@ -37,7 +38,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class TurnsProtocol(Record, frozen=True, kw_only=True):
-    """How cases are interleaved: `warmup` steps of each, then `rounds` of a turn each.
+    """How cases are interleaved: `warmup` steps of each, then `rounds` with one turn of each.
 
     A turn has `settle` discarded steps and `timed` measured ones, or the number in `own` for each case. `seed` decides
     the orders.
@@ -77,7 +78,7 @@ def turns_protocol(
 ) -> TurnsProtocol:
     """Return how the cases of a shared launch in repetition `block` are interleaved on `device`.
 
-    Without `protocol.rounds`, as many rounds as fill SHARED_S.
+    Without `protocol.rounds`, the rounds fill SHARED_S.
 
     Args:
         seed: the seed of the session.

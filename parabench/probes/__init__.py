@@ -94,12 +94,12 @@ class CaseReport:
         numbers: {metric: value} of the whole launch.
         readings: (step, metric, value) of single steps.
         losses: The loss of each step, if the rank has it.
-        grad_norm: The norm of the first gradient, if the rank knows it.
+        grad_norm: The norm of the first gradient, if it is known on the rank.
         calls: Calls of collectives in the instrumented steps.
         stalls: (step, start, end) of waits for communication in the instrumented steps.
         checksums: {parameter: checksum}, if ranks must end with equal parameters.
         marked: The steps that the rows of marks belong to, ascending; None for all steps.
-        steps: How many steps a watched loop took.
+        steps: The number of steps of a watched loop.
         later_waits: {step: seconds} of a watched loop's waits for batches after the first one of a step.
         loop: The account of all steps of a watched loop (`watching.loop_time`).
         failures: {instrument: reason} of instruments that failed in a watched loop.

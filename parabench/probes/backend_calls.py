@@ -4,8 +4,8 @@ DDP's reducer, FSDP2, functional collectives and torch.distributed's functions a
 `c10d::allreduce_`, dispatched by device. While this watches, a function is registered one dispatch key above the
 device's; measured steps have none. Calls that NCCL makes together, and FSDP2's waits, are watched separately.
 
-The device's kernel must be called with the interpreter's lock released, as operators called from Python are: gloo's
-threads free tensors, for which they need that lock, while they hold the one that a call needs.
+The device's kernel must be called with the interpreter's lock released, as in operators that are called from Python.
+gloo's threads need that lock to free tensors while they hold a lock that the call needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "barrier": ("barrier", None),
 }
 
-# A key of every call, in every mode, for which c10d has no kernel.
+# A dispatch key that every call has, in every mode. c10d has no kernel for it.
 ABOVE = "BackendSelect"
 
 # The observers whose blocks run, each with the device type of calls without a tensor. The last one follows calls.
@@ -77,7 +77,7 @@ def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
 
 
 def key_of(arguments: Sequence[Any], device_type: str) -> Any:
-    """Return the dispatch key of c10d's kernel: that of the tensors' device, or of `device_type` without a tensor.
+    """Return the dispatch key of c10d's kernel, for the device of the tensors, or for `device_type` without a tensor.
 
     A group may serve several devices; sparse tensors have separate kernels.
     """

@@ -1,8 +1,8 @@
 """Calls of collectives in the instrumented steps: when each was made, started and ended, and who was blocked on it.
 
 parabench's algorithms record start and end where they run. A call of the backend is timed until its future completes.
-gloo's sends and receives have no future: their end is known only if something waited for it. Waits expose
-communication: on the CPU those of the training thread, on CUDA those of the compute stream.
+gloo's sends and receives have no future: their end is known only if something waited for it. Communication is exposed
+by waits: on the CPU by waits of the training thread, on CUDA by waits of the compute stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCKED_S = 1e-4
 # The longest wait for a due callback, after the last step.
 SETTLE_S = 1.0
 
-# Operations in which a rank has one of as many parts of the buffer as there are ranks.
+# Operations that divide the buffer into one part for each rank.
 BY_PARTS = ("reduce_scatter", "gather", "scatter")
 
 
@@ -42,8 +42,8 @@ BY_PARTS = ("reduce_scatter", "gather", "scatter")
 class Call:
     """One call: when it was made, returned to its caller (`handed`), started and ended.
 
-    `awaited` is the start of the wait for it, if only the wait shows its end. `taken`: the caller has the future, and
-    waits for it unseen. `measured_s` is NCCL's own duration.
+    `awaited` is the start of the wait for it, if only the wait shows its end. `taken`: the caller has the future, so
+    its waits are not observed. `measured_s` is NCCL's own duration.
     """
 
     recorder: Recorder

@@ -1,7 +1,7 @@
-"""DDP in the instrumented steps: its buckets, and its logger, with which parabench's instruments are compared.
+"""DDP in the instrumented steps: its buckets, and its logger, to compare parabench's instruments with it.
 
-torch's reducer takes five times in a step (`torch/csrc/distributed/c10d/reducer.cpp`, `logger.cpp`): forward begins;
-the module's forward ends, which it calls the begin of backward; the first bucket is ready; the last gradient is ready;
+torch's reducer takes five times in a step (`torch/csrc/distributed/c10d/reducer.cpp`, `logger.cpp`): forward starts;
+the module's forward ends, which it calls the start of backward; the first bucket is ready; the last gradient is ready;
 all buckets are reduced and copied back. DDP reads the times of a step in the next forward; here, they are read after
 the last step.
 """
@@ -82,7 +82,8 @@ def compiled_in_place(module: nn.Module) -> bool:
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
-    """Return the DDP module in `module`; None without one, and for several, whose calls cannot be told apart."""
+    """Return the DDP module in `module`; None if there is none or if there are several, because their calls cannot be
+    distinguished."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
     return replicas[0] if len(replicas) == 1 else None
 
@@ -126,8 +127,8 @@ class GradientsReady:
 class Buckets:
     """The buckets of one DDP module, the all-reduce of each, and when each gradient was ready, until `stop`.
 
-    `bytes` and `parameters` are those of each bucket, in the order of reduction. `parameters` is empty if the contents
-    are unknown, with the `reason`.
+    `bytes` and `parameters` have a value for each bucket, in the order of reduction. `parameters` is empty if the
+    contents are unknown, with the `reason`.
     """
 
     def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:

@@ -17,7 +17,7 @@ from parabench.strategies.base import ParallelModel, full_tensor
 
 # Elements that are weighted at once: a full device has no room for 64-bit copies of a parameter.
 PIECE = 2**20
-# {bytes of an element: the integer type with as many}
+# {bytes of an element: the integer type of this size}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
 SPREAD = 0x9E3779B97F4A7C15 - 2**64
@@ -60,7 +60,8 @@ def _shard(tensor: DTensor) -> str:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return a 64-bit checksum of a tensor, on its device: the sum of its elements' bits, each times another weight.
+    """Return a 64-bit checksum of a tensor, on its device: the sum of its elements' bits, each times a different
+    weight.
 
     It wraps around. Weights are odd and so have an inverse modulo 2^64: one different element always changes the sum.
     They are scattered, so that several differences cancel only by chance.

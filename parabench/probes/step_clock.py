@@ -1,4 +1,4 @@
-"""The step clock: when each part of each step began, on the clock that all processes of a host share.
+"""The step clock: the start of each part of each step, on the clock that all processes of a host share.
 
 Marks are in a file that outlives the rank: the measurements of a killed rank are kept, and a hang shows which rank
 stopped first.
@@ -49,7 +49,7 @@ class StepClock:
     """A clock with `width` marks a step. On the CPU, a mark is one clock reading; on CUDA, it also records an event.
 
     On CUDA, a mark is the time when the device reached the event. If a launch does not finish, marks that the device
-    did not reach are unknown. `moments` is the clock that events are read by.
+    did not reach are unknown. `moments` converts events to the host's clock.
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device, width: int = MARKS) -> None:

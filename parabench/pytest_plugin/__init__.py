@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The statements of a suite, in this order, each at the start of a line.
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
-# What strings over several lines contain is no statement.
+# The content of strings over several lines is not a statement.
 _TEXT = re.compile(r"('''|\"\"\").*?\1", re.DOTALL)
 
 # The help of --rounds under pytest, where configurations are not raced by default.

@@ -147,7 +147,7 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
         pytest.fail(outcome, pytrace=False)
     item.readings.extend(reading for duration in outcome for reading in (0.0, duration))
     benchmark.extra_info["case"] = item.case.to_dict()
-    # The ranks did the work before.
+    # The ranks have measured the steps before.
     benchmark.pedantic(lambda: None, rounds=len(outcome), iterations=1)
 
 

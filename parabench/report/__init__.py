@@ -1,1 +1,1 @@
-"""What is shown: figures, sections, pages, and the files that a gate writes."""
+"""Figures, sections and pages, and the other files of a gate (Markdown, JUnit XML)."""

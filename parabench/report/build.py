@@ -106,16 +106,16 @@ def section_makers(seen: SessionData) -> Makers:
 
 
 def training_tabs(seen: SessionData) -> list[Tab]:
-    """Return the tabs that have something to show of the session."""
+    """Return the tabs with content about the session."""
     made = {name: (title, [make(seen) for make in makers.values()]) for name, (title, makers) in TABS.items()}
     return shown(Tab(name, title, tuple(filter(None, sections))) for name, (title, sections) in made.items())
 
 
 def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:
-    """Write the report of a session (default: the newest) to the file `out`, whole or not at all. Files of
-    `template_folder` replace those of `reports/`.
+    """Write the report of a session (default: the newest) to the file `out`, completely or not at all. Files in
+    `template_folder` replace files of `reports/`.
 
-    Raises UsageError for no such session, when a template is wrong, or when `out` cannot be written.
+    Raises UsageError if the session does not exist, if a template is wrong, or if `out` cannot be written.
     """
     write_whole(out, render(results, session, template_folder), "page", "give another file for the report")
     return out
@@ -173,8 +173,8 @@ def render(results: Results, session: str | None = None, template_folder: Path |
 
 
 def _trust(seen: SessionData) -> dict[str, int]:
-    """Return the numbers of launches, good ones, those that succeeded without a number (`numberless`), cases, blocks,
-    steps of a launch, and skipped cases."""
+    """Return the numbers of launches, good launches, launches that succeeded without a number (`numberless`), cases,
+    blocks, steps of a launch, and skipped cases."""
     own = seen.numbers[seen.numbers["repetition"] >= FIRST_BLOCK]
     good = own[own["counted"]]
     return {

@@ -34,9 +34,10 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns`, `_behind` and
     `ranking.marks`.
 
-    - `work` is the index of the workload, `heading` its name if there are several, and `unit` that of its throughput.
+    - `work` is the index of the workload, `heading` its name if there are several, and `unit` the unit of its
+      throughput.
     - `compared` is whether intervals of `slower` are known for the workload, `front` whether no other configuration is
-      better in step time and memory, if there is such a trade. `mean_peak_bytes` is then known.
+      better in step time and memory, if there is such a trade-off. `mean_peak_bytes` is then known.
     - `shown` is the name in figures, and `hover` the text when hovering over a point.
     """
     cases, answers = seen.cases, seen.once(spots)

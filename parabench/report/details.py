@@ -30,9 +30,10 @@ def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[st
     """Return what `details.html` shows of each configuration: its row of `page_cases`, and
 
     - `numbers`: (name, number, ±, unit) of its results, and `caption`, how they were computed;
-    - `head` and `launches`: the table of its launches with these columns; `figure` is whether there is one of them;
+    - `head` and `launches`: the table of its launches with these columns; `figure` is whether there is a figure of
+      them;
     - `parts`: (name, share of the step, time) of the parts of a step, and `parts_caption`;
-    - `buckets`, the sizes of its buckets; `warnings`, those about it alone; `command`, which measures it again.
+    - `buckets`, the sizes of its buckets; `warnings` about it alone; `command`, which measures it again.
     """
     launches = dict(iter(seen.once(page_launches).groupby("case_id", sort=False)))
     warnings: dict[str, list[tuple[str, str, str]]] = {}
@@ -81,7 +82,7 @@ def _numbers(case: Mapping[Any, Any]) -> list[tuple[str, str, str, str]]:
     step_s, margin_s, rate = case["step_time_s"], case["plus_minus_s"], case["tokens_per_s"]
     sure = format.known(margin_s)
     margin_ms = format.margin_ms(margin_s, step_s) if sure else ""
-    # The margin of a throughput is as large a share of it as that of the step time.
+    # The relative margin of a throughput equals the relative margin of the step time.
     margin_rate = format.margin_rate(rate * margin_s / step_s, rate) if sure and format.known(rate) else ""
     return [
         (f"step time, {case['statistic']}", *_number("ms", step_s, "ms", margin_ms)),

@@ -173,8 +173,8 @@ def declared(
 ) -> dict[str, Any]:
     """Return a table that the page's script fills from `packed(table)`.
 
-    It has the columns with their cells, the [head, column] pairs of its file, and the column by which its rows are
-    sorted at first. `heads` gives a file's head for the name of a column.
+    It has the columns with their cells, the [head, column] pairs of its file, and the column of the initial order.
+    `heads` gives a file's head for the name of a column.
     """
     rows: list[dict[Any, Any]] = records(table)
     return {

@@ -10,8 +10,8 @@ from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
 from parabench.report.spec import Column
 
-# The filters, in the order of the bar, with their names. Those in which cases do not differ are left out; the fields of
-# a workload come after these.
+# The filters, in the order of the bar, with their names. Fields in which cases do not differ are left out; the fields
+# of a workload come after these.
 FILTERS = {
     "strategy": "Strategy",
     "algorithm": "Algorithm",

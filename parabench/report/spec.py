@@ -19,7 +19,7 @@ from parabench.store.results import records
 DASH = "–"
 # Besides the lightest; more are not distinguishable.
 SHADES = 4
-# More rows of a table are not read, and slow a browser.
+# The most rows of a table. Readers do not need more, and they slow a browser down.
 MOST_ROWS = 300
 
 
@@ -191,7 +191,7 @@ def _times(ratio: Any, low: Any, high: Any) -> Cell:
 
 
 # Formats of tables that the page's script fills, as functions of a value, which is None if unknown, and of the values
-# beside it. The script makes cells of "case" and "error".
+# in the columns `beside`. The script makes cells of "case" and "error".
 RICH: dict[str, Callable[..., Cell]] = {
     "case": lambda _, note="": note or "",
     "error": lambda error: error or "",
@@ -209,7 +209,7 @@ RICH: dict[str, Callable[..., Cell]] = {
     "side_ms": lambda step, status: FORMATS["ms"](step) if step is not None else _marked(status or ABSENT, True),
     "times": _times,
 }
-# The formats of cells that the page's script makes, and those of columns that are sorted as words.
+# The formats of cells that the page's script makes, and the formats of columns that are sorted as words.
 LABELS = ("case", "error")
 WORDS = (TEXT, "status", "outcome")
 ABSENT = "not measured"

@@ -119,7 +119,7 @@ def _case(seen: SessionData, name: str) -> str:
 
 
 def _median(values: pd.Series) -> int:
-    """Return the index of the median; of two in the middle the lower."""
+    """Return the index of the median, the lower one if there are two."""
     return int(values.sort_values(kind="stable").index[(len(values) - 1) // 2])
 
 

@@ -1,1 +1,1 @@
-"""The report of a session while its run goes on: its progress, the newest page, and the server."""
+"""Serve the report of a session during its run: progress and the newest page."""

@@ -1,1 +1,1 @@
-"""One session, from the request to its conclusion."""
+"""One session, from the request to the answer."""

@@ -216,7 +216,8 @@ def run_launches(
 def runner_of(
     store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: Participants | None = None
 ) -> Runner[Any, Any]:
-    """What runs a session that is in the store, with the `nodes` that take part; `launch` stands in for theirs."""
+    """Return the runner of a session in the results database, on the `nodes`. `launch` replaces the function that
+    launches on them."""
     nodes = nodes or Participants()
 
     def keep(launch: Launch) -> None:
@@ -235,7 +236,7 @@ def runner_of(
 
 
 def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
-    """What earlier launches of a session tell of how the next ones are shared."""
+    """Return the results of earlier launches of a session that decide which configurations share the next ones."""
     if not (state.done and state.plan.takes_turns):
         return {}
     results = load(store.path).of([state.session_id])

@@ -1,1 +1,1 @@
-"""The store: what is recorded, as tables of SQLite, and how it is read."""
+"""The results database: records, their SQLite tables, writing (`store`) and reading (`results`)."""

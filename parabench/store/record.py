@@ -206,10 +206,10 @@ class Failure(Record, frozen=True):
 
 @dataclass(slots=True)
 class Launch:
-    """One fresh group of processes that ran one configuration once.
+    """A launch of one configuration: its outcome, and everything that was recorded.
 
-    `facts` holds what ranks report about the run (bucket sizes, the algorithm per operation). In a launch that several
-    configurations share, `arms` are the measurements of each; the launch itself is that of the first.
+    `facts` are reported by ranks (bucket sizes, the algorithm per operation). If configurations were interleaved,
+    `arms` has a Launch for each. Only these are stored, and `case` of this one is the first configuration.
     """
 
     case: AnyCase

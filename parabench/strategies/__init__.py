@@ -1,5 +1,5 @@
-"""The strategies: what must be known of each before anything is launched, and without torch. How one is done stands in
-the module of its `target`."""
+"""The strategies: the facts about each that are needed before a launch, without torch. The module of its `target` has
+the code."""
 
 from __future__ import annotations
 

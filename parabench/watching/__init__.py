@@ -1,1 +1,1 @@
-"""A training loop that is the user's own: its steps are timed and stored as those of parabench's trainer are."""
+"""`parabench.watch`: time and record the steps of the user's own training loop."""

@@ -105,8 +105,8 @@ class Group:
         self.store.set(f"found/{self.rank}", str(len(pieces)))
 
     def collect(self, timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
-        """Return at rank 0 what each other rank sent, in order; `None` for a rank that did not within that time, or
-        within FAILED_S once it is `hurried`."""
+        """Return, at rank 0, the message of each other rank, in order; `None` for a rank that sent none within that
+        time, or within FAILED_S once it is `hurried`."""
         missing = await_keys(self.store, [f"found/{rank}" for rank in range(1, self.size)], timeout_s, hurried)
         return [None if f"found/{rank}" in missing else self._received(rank) for rank in range(1, self.size)]
 
@@ -140,7 +140,7 @@ APART = "the ranks of this host see different devices"
 
 
 def of_this(group: Group, machine: Machine) -> dict[str, Any]:
-    """Return what this rank reports: its cores, the device that it uses, and, for the first rank of a host, the record
+    """Return the report of this rank: its cores, the device that it uses, and, for the first rank of a host, the record
     of the host, with the devices that its ranks use if all of them see the same devices."""
     about: dict[str, Any] = {"cores": sorted(os.sched_getaffinity(0)), "core_limit": host.core_limit()}
     about["devices_reason"] = machine.gpus_reason

@@ -35,14 +35,14 @@ WIDTH = END + 1
 
 
 def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | None]:
-    """Let no error of a callback reach the training: after the first error, the loop marks no further step."""
+    """Keep errors of a callback away from the training: after the first error, the loop marks no further step."""
 
     @functools.wraps(callback)
     def call(loop: Loop, *args: P.args, **named: P.kwargs) -> T | None:
         try:
             return callback(loop, *args, **named)
         except Exception as why:
-            loop._next = OVER  # the step that has begun is none
+            loop._next = OVER  # the started step does not count
             loop.marks_failed(why)
             with contextlib.suppress(Exception):  # of a clock that fails again
                 loop.clock.keep_steps(loop.steps)
@@ -189,7 +189,7 @@ class Loop:
 
     @guarded
     def has_none(self) -> None:
-        """There are no more batches: the last request began no step."""
+        """There are no more batches: the last request did not start a step."""
         self._leave(perf_counter() if self._asked_s is None else self._asked_s)
         if self._next == LOADED:
             self.clock.forget()

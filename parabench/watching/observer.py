@@ -87,7 +87,7 @@ class Instruments:
                 marks_alone()
 
     def off(self, step: int) -> None:
-        """Switch them off; forget their readings of `step` and later ones, which are no steps."""
+        """Switch them off, and remove their readings of `step` and later steps, which are not complete."""
         try:
             self._on.close()
         except Exception as why:

@@ -49,7 +49,7 @@ from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.workloads.training import record_ranks, samples, step_marks
 
-# Another run may lock the results database for so long. A run that records a loop takes less.
+# Another run may lock the results database for this long. A run that records a loop takes less.
 BUSY_S = 10.0
 
 # Warnings that are printed at the end: what to change in the loop, and why something could not be measured.
@@ -72,7 +72,7 @@ LOOP = Finding(
 UNCOMPARED = Finding(
     UNVERIFIED,
     "The losses were not compared: only models that parabench builds have a reference.",
-    "Nothing is to be done.",
+    "No action is needed.",
 )
 
 
@@ -82,7 +82,7 @@ def thinned(steps: int, recorded: int) -> Finding:
         "steps_sampled",
         f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
         "random sample of the others, the same on every rank.",
-        "Nothing is to be done: step time and parts count all steps; other figures are estimates from the sample.",
+        "No action is needed: step time and parts count all steps; other figures are estimates from the sample.",
     )
 
 
@@ -107,8 +107,8 @@ def only_warm_up(steps: int, first: int, tuning: bool) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What one rank hands over. Readings count from `began_s` on the clock of its host. `about` describes the host
-    (`group.of_this`); `stopped` is True if the rank was asked to end."""
+    """The results that one rank hands over. Readings count from `began_s` on the clock of its host. `about` describes
+    the host (`group.of_this`); `stopped` is True if the rank was asked to end."""
 
     report: RankReport
     marks: Marks
@@ -128,7 +128,7 @@ class Found:
         error: BaseException | None,
         log: Callable[[str], None],
     ) -> Found:
-        """Return what this rank hands over, at the end of its block or while `error` ends it."""
+        """Return the results of this rank, at the end of its block or while `error` ends it."""
         group = observer.group
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
         report, marks = observer.read(None if error is None or stopped else error_of(error), log)
@@ -147,7 +147,7 @@ class Found:
 
     @classmethod
     def from_json(cls, values: Any) -> Found | None:
-        """Return what `as_json` was given; `None` for nothing."""
+        """Return the object that `as_json` was called with; `None` for `None`."""
         if not values:
             return None
         return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
@@ -161,7 +161,7 @@ def record(
     label: str | None,
     log: Callable[[str], None],
 ) -> int:
-    """Store what the ranks handed over, in order; None for a rank that did not within `waited_s` seconds. Write the
+    """Store the results of the ranks, in order; None for a rank that sent none within `waited_s` seconds. Write the
     report, and return the session's number.
 
     Raises UsageError if the folder cannot be written.
@@ -224,7 +224,7 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
 
 
 def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each node, from what its ranks handed over within `waited_s` seconds.
+    """Return the result of each node, from the results that its ranks sent within `waited_s` seconds.
 
     If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
     """
@@ -243,7 +243,7 @@ def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -
 
 
 def _node(group: Group, first: int, found: Sequence[Found | None], reports: list[RankReport]) -> NodeResult:
-    """Join what the ranks of a node handed over, from rank `first` on."""
+    """Join the results of the ranks of a node, from rank `first` on."""
     own = found[first : first + len(reports)]
     parts = [each for each in own if each]
     ok = all(report.reported and report.error is None for report in reports)

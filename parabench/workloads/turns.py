@@ -1,7 +1,7 @@
-"""A launch that several training runs share: each is built whole in the same ranks, and they are interleaved
+"""A launch that several training runs share: all are built in the same ranks, and their steps are interleaved
 (`plan.turns`).
 
-There are as many ranks as the largest case has; a smaller one is in the first of them, and the others wait.
+The number of ranks is that of the largest case. A smaller case uses the first ranks, and the others wait.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-// On paper there are no tabs to open: everything is shown and drawn, in the width and the colours of paper, and then as
-// it was. The browser takes its picture right after `beforeprint`, so all of it is done within.
-// Rows of a table, rows and sentences where a figure or a few of them say the same, and details of a section: who needs
-// more has the page.
+// Printing: all tabs are shown and drawn, in the width and colors of paper, and restored afterwards. The browser prints
+// right after the event `beforeprint`, so its listener does all of this.
 import { drawWithin, everyPlot, fresh, hideOthers, paint } from "./charts/plots.js";
 import { element } from "./core/element.js";
 import { count } from "./core/format.js";
 import { fillTables, rowsInOrder } from "./table/table.js";
 
+// The most table rows and opened details on paper, and the most rows and sentences within such details. The page has all.
 const MOST_ON_PAPER = 30;
 const MOST_WITHIN = 12;
 let opened = [];
-// The first of what is long, and below it that there is more. `whole` is all of it, shown or not.
+// Hide all but the first `most` of the elements, and add a sentence about the rest. `whole` is the number of all, shown or
+// not.
 const shorten = (shown, whole, most, thing, below) => {
   if (whole <= most) return;
   for (const one of shown.slice(most)) one.classList.add("beyond");
@@ -44,7 +44,7 @@ const printing = () => {
   fillTables(true);
   everyPlot().forEach((plot) => fresh.delete(plot));
   if (typeof Plotly === "undefined") hideOthers(document);
-  else drawWithin(document, true);  // hides what is not selected before it first waits
+  else drawWithin(document, true);  // hides unselected cases before its first pause
   shortenAll();
 };
 const printed = () => {

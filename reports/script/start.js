@@ -1,4 +1,4 @@
-// Where the page begins: whoever listens to a change is told of it in this order.
+// The entry point. Listeners are called in the order in which these functions register them.
 import { drawWithin, hideOthers, seen, startPlots } from "./charts/plots.js";
 import { startFilters } from "./core/filters.js";
 import { startLive } from "./core/live.js";

@@ -1,4 +1,4 @@
-"""The import rule: the measuring and the reading wing never meet, and reading needs no torch."""
+"""The import rules: imports go down ORDER, measuring and reading packages are separate, and reading needs no torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 
-# The order of rooms: a module imports from its own room and from those above it in this list, and from nowhere else.
-# A line is a layer, whose rooms do not import each other. A name with a dot is a module that stands apart from its
-# room: what probes are written against is the interface of strategies alone.
-# `tables` are the parts of the extension rooms that name what there is, and import no torch.
+# A module imports only from its own room (a package, or a module of the root) and from the rooms above it in this list.
+# The rooms of a line do not import each other. A name with a dot is a module with a separate place: probes, for
+# example, use the interface of strategies, `strategies.base`, but no strategy. `tables` are the modules with the tables
+# of extensions, which import no torch.
 ORDER = (
     "errors",
     "registry machine.accelerator records",
@@ -42,7 +42,7 @@ ORDER = (
     "launch.preload __main__",
 )
 TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
-# What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
+# The definitions of a measurement, which most rooms use. The rest of `plan` makes lists of launches from them.
 CASES = {
     "plan.case",
     "plan.collective_case",
@@ -54,7 +54,7 @@ CASES = {
 }
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
-# Measuring and reading are two wings: neither imports the other, and only the rooms from `session` on see both.
+# Measuring and reading rooms do not import each other. Only `session` and the rooms below it in ORDER import both.
 MEASURING = {
     "strategies",
     "strategies.base",

@@ -1,1 +1,1 @@
-"""Single operations: bandwidth, cost models, which algorithm from where on."""
+"""Collectives: bandwidth, cost models, and the sizes at which another algorithm becomes the fastest."""

@@ -26,7 +26,7 @@ from parabench.store.results import Results
 JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
-# The columns of one form, with their widths: of nccl-tests, and of how calls and launches spread.
+# The columns of a form and their widths, as in nccl-tests, and the columns for the spread of calls and launches.
 _NUMBERS = {"time": ("(us)", 7), "algbw": ("(GB/s)", 6), "busbw": ("(GB/s)", 6), "#wrong": ("", 6)}
 _SPREAD = {"p50": ("(us)", 7), "p95": ("(us)", 7), "p99": ("(us)", 7), "spread": ("(%)", 6)}
 _Row = Mapping[Any, Any]
@@ -92,7 +92,7 @@ def _numbers(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _spread(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield for each size how its calls spread in a launch, and its launches; as comments."""
+    """Yield for each size, as a comment, the spread of its calls within a launch and of its launches."""
     yield f"# {'':>10}          out of place                      in place"
     yield f"# {'size':>10}{_heads(_SPREAD)}"
     yield f"# {'(B)':>10}{_heads(_SPREAD, units=True)}"

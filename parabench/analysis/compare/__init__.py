@@ -1,1 +1,1 @@
-"""Two or more sessions next to each other: slowdowns, ratios, and other differences."""
+"""Compare two or more sessions: slowdowns, ratios, and other differences."""

@@ -1,4 +1,4 @@
-"""Two or more sessions next to each other: their configurations, and all ratios to the first session as one table."""
+"""Compare two or more sessions: their configurations, and one table of all ratios to the first session."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MACHINES_OWN = ("device", "backend")
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 _MACHINES = ("devices", "driver", "cpu", "cores")
 STEP = "step_time"
-# What a configuration gives, and its name in a sentence. Throughput is in tokens, or in samples for models without
-# sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
+# Throughput relative to energy and memory, with names for sentences. Throughput is in tokens, or in samples for models
+# without sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
 GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
 # The columns of `Comparison.ratios`: a row per configuration, side and quantity. `base` and `candidate` are the numbers
 # of the first side and of the side `at`; `both` if both launched it. `note` is the reason if something is unknown, or

@@ -138,7 +138,7 @@ def not_ruled_out(cases: pd.DataFrame, tolerance: float) -> pd.Series[bool]:
 
 
 def needed(cases: pd.DataFrame, tolerance: float) -> int | None:
-    """Return with how many launches per side two equal sides would pass; None if there is no such number."""
+    """Return the number of launches per side with which two equal sides pass; None if no number suffices."""
     known = cases["launches_needed"][not_ruled_out(cases, tolerance)]
     return None if known.isna().any() or known.empty else int(known.max())
 

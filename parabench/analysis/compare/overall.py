@@ -29,7 +29,7 @@ class Overall:
     """The sides at one workload, all relative to the first.
 
     `heading` is the difference from other workloads, and `rows` are the places of its configurations in the comparison.
-    `cases` counts those that can be an answer; a baseline without communication does not count.
+    `cases` is the number of ranked configurations, so baselines without communication do not count.
 
     The others have an entry for every side but the first: `means` over the configurations in common, by quantity; the
     number of configurations by outcome (`changes`), with a step time on the first side only (`lost`), and on the other
@@ -199,7 +199,7 @@ def steps(of: Comparison, works: Sequence[Overall]) -> list[tuple[str, str]]:
         means = [work.steps[at - 1] for work in works if work.steps[at - 1].ratio]
         if not of.common(at):
             there, here = (first, side) if len(first.cases) else (side, first)
-            why = f"measure on {here.role} what was measured on {there.role}, into a store of its own"
+            why = f"measure on {here.role} the cases of {there.role}, with a separate --out"
             found.append((why, there.session.argv))
         elif not means:
             bad = first if len(side.counted) else side

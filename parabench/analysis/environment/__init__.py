@@ -1,1 +1,1 @@
-"""Facts about machines, nodes and libraries, and how those of sessions differ."""
+"""Facts about machines, nodes and libraries, and their differences between sessions."""

@@ -15,7 +15,7 @@ from parabench.machine import accelerator
 
 
 def node_records(environment: Record) -> list[Record]:
-    """Return the record of each node, node 0 first; of one machine, the environment itself."""
+    """Return the record of each node, node 0 first. For one machine, this is the environment itself."""
     return environment.get("nodes") or [environment]
 
 
@@ -25,7 +25,7 @@ def several_nodes(environment: Record) -> bool:
 
 
 def cluster_said(environment: Record) -> str:
-    """Return '2 nodes x 8 ranks'; of one machine '1 node'."""
+    """Return '2 nodes x 8 ranks', or '1 node' for one machine."""
     nodes = format.count(len(node_records(environment)), "node")
     ranks = (environment.get("cluster") or {}).get("ranks_per_node")
     return nodes if ranks is None else f"{nodes} x {format.count(int(ranks), 'rank')}"
@@ -41,7 +41,7 @@ def cluster_options(environment: Record) -> list[str]:
 
 
 def device_said(device: object, node: object, of_several: bool) -> str:
-    """Return 'device 3', of several nodes 'node 1, device 3'."""
+    """Return 'device 3', or 'node 1, device 3' if there are several nodes."""
     return f"node {node}, device {device}" if of_several else f"device {device}"
 
 
@@ -61,7 +61,7 @@ def node_of_rank(facts: Record) -> dict[int, int]:
 
 
 def rank_said(rank: int, facts: Record) -> str:
-    """Return 'rank 9', of a launch on several nodes 'rank 9 (node 1)'."""
+    """Return 'rank 9', or 'rank 9 (node 1)' for a launch on several nodes."""
     node = node_of_rank(facts).get(rank)
     return f"rank {rank}" if node is None else f"rank {rank} (node {node})"
 
@@ -75,7 +75,7 @@ def nodes_of_group(ranks: str, facts: Record) -> int:
 
 
 def samplers(facts: Record) -> dict[int, Record]:
-    """Return {node: the report of its sampler} of a launch; of one node, node 0's."""
+    """Return {node: the report of its sampler} of a launch. On one node, only node 0 has a report."""
     told = {int(node["node"]): node["sampler"] for node in facts.get("nodes") or [] if node.get("sampler")}
     return told or {0: facts.get("sampler") or {}}
 
@@ -117,7 +117,7 @@ def clock_error_s(facts: Record) -> float | None:
 
 
 def clocks_said(launches: Iterable[Record]) -> str:
-    """Return how exactly timestamps of several nodes are comparable, for launches by their facts; empty for one node.
+    """Return the precision of comparisons of timestamps between nodes, from the facts of launches; empty for one node.
 
     For example 'clocks of nodes agree within 0.020 ms'.
     """
@@ -131,7 +131,7 @@ def clocks_said(launches: Iterable[Record]) -> str:
 
 
 def spread_over_nodes(ranks: Sequence[int], node_of: Mapping[int, int], most: int) -> list[int]:
-    """Return at most `most` of the ranks, in order: as many of each node as possible, its first ones."""
+    """Return at most `most` of the ranks, in order: the first ranks of each node, spread evenly over the nodes."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(node_of.get(rank, 0), []).append(rank)

@@ -1,1 +1,1 @@
-"""What a step would take that nobody has measured: from the parts of steps that were."""
+"""Predict step times for more ranks or other links from measured parts of steps."""

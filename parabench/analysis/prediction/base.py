@@ -52,9 +52,10 @@ class Computed:
         return self.case.world_size // self.case.nodes
 
     def slowest(self, ranks: int) -> float:
-        """Return how many times as long the slowest of `ranks` computes as the slowest of those that were measured.
+        """Return the compute time of the slowest of `ranks`, relative to the slowest rank that was measured.
 
-        Steps of independent ranks are all at most x with the probability of one, to the power of their number.
+        For n independent ranks, the probability that all steps take at most x is the n-th power of the probability for
+        one rank.
         """
         if not len(self.jitter):
             return 1.0
@@ -67,8 +68,8 @@ class Computed:
 class Base:
     """All measurements. `measured` has the seconds of a step of each training run.
 
-    A node has room for `room` ranks, as many as it has devices, or cores for; None if unknown. `device_bytes` is the
-    memory of the smallest device; None without devices.
+    A node can run `room` ranks, limited by its devices or cores; None if unknown. `device_bytes` is the memory of the
+    smallest device; None without devices.
     """
 
     computed: tuple[Computed, ...]

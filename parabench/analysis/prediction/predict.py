@@ -263,7 +263,7 @@ def refusals(answers: Iterable[Predicted]) -> list[str]:
 
 
 def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
-    """Return a line for each text, with its cases; of texts that differ only in numbers, the first represents all."""
+    """Return a line for each text, with its cases. If texts differ only in numbers, only the first is used."""
     found: dict[str, tuple[str, list[Case]]] = {}
     for text, case in texts:
         found.setdefault(_NUMBER.sub("", text), (text, []))[1].append(case)

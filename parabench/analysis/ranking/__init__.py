@@ -1,1 +1,1 @@
-"""What is fastest here, and how sure that is."""
+"""The answer to "fastest": `ranking` computes it, and `words` has its sentences."""

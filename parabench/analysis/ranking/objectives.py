@@ -22,10 +22,12 @@ PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
 class Objective:
     """A number to rank by.
 
-    - `column`: each launch's cost in SI units, of which less is better; `inverse`: people read the inverse of the cost.
+    - `column`: the cost of each launch in SI units; less is better. If `inverse`, users read the inverse, as for
+      throughput.
     - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
       `head` is a column's title.
-    - `say` formats a value and the unit that throughput counts, `margin` a half-width and its value.
+    - `say` formats a value, with the unit of throughput as second argument. `margin` formats a half-width, with the
+      value as second argument.
     - `work`: the fields that must agree for two cases to be compared.
     """
 

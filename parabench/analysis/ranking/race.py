@@ -1,11 +1,12 @@
 """Racing and `run --until-decided`: the configurations that may still be the fastest after each repetition.
 
-After each repetition every case is compared with the best so far, by all launches so far. A case is eliminated if it is
-slower at a confidence that rises from look to look, so that the fastest is eliminated in at most 5% of races
-(Bonferroni's bound over looks: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up to ERROR; E. Paulson, "A
-sequential procedure for selecting the population with the largest mean from k normal populations", Annals of
-Mathematical Statistics 35, 1964, is the first of such procedures). An eliminated case is judged at the confidence of
-the look of its last launch, and comes back if later launches of the others leave it within that.
+After each repetition, every case is compared with the best one, by all launches so far. This is a look. A case is
+eliminated if it is slower than the best at a confidence level that rises from look to look. So the fastest is
+eliminated in at most 5% of races, by Bonferroni's bound: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up
+to ERROR. The first such procedure is by E. Paulson, "A sequential procedure for selecting the population with the
+largest mean from k normal populations", Annals of Mathematical Statistics 35, 1964. An eliminated case is judged at the
+confidence level of the look after its last launch. It comes back if later launches of the others bring it within the
+bound.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from parabench.store.record import FIRST_BLOCK
 ERROR = 0.05
 # One launch does not tell how launches differ.
 FIRST_LOOK = 2
-# With fewer blocks no number of blocks is known to be too few, and a failed case may succeed in the next one.
+# With fewer blocks, the number of blocks that are needed is uncertain, and a failed case may succeed in the next one.
 FEWEST_BLOCKS = 5
 
 
@@ -60,7 +61,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Undecided:
-    """The `cases` of the next repetition, none if nothing is left to decide, and their widest half-width, if known.
+    """The `cases` of the next repetition, and their widest half-width, if known. There are no cases if nothing is open.
 
     `too_noisy` is whether some workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
     """
@@ -93,7 +94,8 @@ def confidence_of(look: int) -> float:
 
 
 def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
-    """Return the confidence at which each of these cases is eliminated: that of the look of its last launch."""
+    """Return the confidence level at which each of these cases is eliminated. It belongs to the look after its last
+    launch."""
     look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])
 
@@ -110,11 +112,11 @@ def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
 
 
 def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
-    """Return the configurations that another repetition is worth launching for, in all workloads of a launch table.
+    """Return the configurations that another repetition should launch, in all workloads of a launch table.
 
     Racing itself is limited by time. Otherwise the limit is MOST_BLOCKS, and unless `patient` also the noise.
     """
-    # Blocks whose launches all failed count too: they must not go on forever.
+    # Blocks whose launches all failed count, too. Otherwise they could go on forever.
     begun = launches.loc[launches["repetition"] >= FIRST_BLOCK, "repetition"].nunique()
     cases: list[str] = []
     widths: list[float | None] = []
@@ -140,14 +142,14 @@ def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Und
 
 
 def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
-    """Return how long another repetition of these cases takes: as long as their launches in the last one. A shared
-    launch takes as long with fewer cases."""
+    """Return the expected seconds of another repetition of these cases, from their launches in the last one. A shared
+    launch takes the same time with fewer cases."""
     last = launches[launches["repetition"] == launches["repetition"].max()]
     return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
 
 
 def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """Return for each repetition how long all launches until its end took."""
+    """Return {repetition: seconds of all launches until its end}."""
     took = launches.groupby("repetition")["wall_s"].sum().cumsum()
     return {int(str(block)): float(seconds) for block, seconds in took.items()}
 

@@ -1,7 +1,7 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
-Configurations that do the same work are ranked. `stats.contrasts` compares their launches, and `Ranking` is the result:
-the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
+Configurations with the same workload are ranked. `stats.contrasts` compares their launches, and `Ranking` is the
+result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ class Ranking:
 
 
 def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Ranking, ...]:
-    """Return the answers of a session, one per workload and at least one.
+    """Return the rankings of a session, one per workload and at least one.
 
-    `by` are axes: the answers have the best for each of their values. Raises UsageError for an unknown axis.
+    `by` are axes: the rankings have the best for each of their values. Raises UsageError for an unknown axis.
     """
     for name in by:
         if name not in DEFAULTS:
@@ -180,7 +180,7 @@ def answers(
     cases: pd.DataFrame | None = None,
     raced: bool = False,
 ) -> tuple[Ranking, ...]:
-    """Return the same from `numbers.numbers`; `cases` is its case table, if known."""
+    """Return the rankings of the launches of a table like `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
         why = "No launch was recorded, so there is no fastest configuration."
@@ -292,13 +292,13 @@ def _answer(
     )
     if not decided:
         return found
-    # Launches differ, so little is known about cases that shared none, if the best did.
+    # Launches differ. If the best shared launches, the comparison with a case that shared none is imprecise.
     shared = set(good[good["in_turns"]]["case"])
     apart = [case for case in near if first in shared and case not in shared]
     among = near if len(near) > 1 else order
     half_width = _widest(widths, among)
     unclear = len(near) > 1 and (half_width is None or half_width > SHARP_ENOUGH)
-    if apart:  # if no other is tied, the next one tells how well that is known
+    if apart:  # if no other is tied, use the half-width of the next one
         beside = [case for case in others if case in shared]
         half_width = _widest(widths, [case for case in beside if case in near] or beside[:1])
     return replace(

@@ -68,15 +68,16 @@ def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Fi
 
 
 def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
-    """Return all answers of a session by one objective.
+    """Return the rankings of a session as lines for the terminal.
 
-    For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
+    For step times, they include scaling, the memory that ranks hold, and the command that would settle open
+    comparisons.
     """
     return [line for part in _parts(seen, answers, brief=False) if part for line in (*part, "")][:-1]
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """Return the last lines of a run: the answers in short, and the command that decides what is open."""
+    """Return the last lines of a run: a short form of `lines`."""
     return [line for part in _parts(seen, seen.once(spots), brief=True) for line in part]
 
 

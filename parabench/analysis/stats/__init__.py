@@ -1,4 +1,4 @@
-"""Statistics that know nothing of sessions."""
+"""Statistics on plain numbers and tables, independent of sessions."""
 
 # Of every interval, bound and set, unless a sentence says another.
 CONFIDENCE = 0.95

@@ -57,13 +57,13 @@ Case = TypeVar("Case")
 ROUNDING, DIGITS = 1e-9, 12
 # No plan has more blocks; the answer is then "more than".
 MOST_BLOCKS = 100
-# The weight, in degrees of freedom, of the common variance next to a case's own. In simulations Tukey's test with one
-# variance for all kept all of a flat curve in 80% of sessions if the noise of cases differs tenfold; with this weight
-# in 85% (3 blocks) to 95% (10 blocks), and no less otherwise (docs/explanation/certainty.md).
+# The weight, in degrees of freedom, of the common variance next to a case's own. In simulations of equal cases whose
+# noise differs tenfold, Tukey's test with one common variance found no difference in 80% of sessions. With this weight,
+# it is 85% (3 blocks) to 95% (10 blocks), and not lower for other noise (docs/explanation/certainty.md).
 COMMON_WEIGHT = 4.0
 # Smaller differences are not worth more blocks. It is also the tolerance of `compare`.
 SHARP_ENOUGH = 0.02
-# A set of several that is not narrower than this names no winner.
+# If several may be the best and may differ by this much, no winner is named.
 TOO_WIDE = 0.05
 # The probability with which two equal sides pass in a plan, for all configurations together.
 POWER = 0.9
@@ -96,8 +96,8 @@ class Stratum:
 
     The fit of `units` has a `residual` standard deviation with `df` degrees of freedom. `scales` are the standard
     errors of the differences of all pairs of cases, over the square root of 2; infinite for pairs that are not compared
-    here. Each case is compared with as many `others`, and the estimates of its differences have this mean
-    `correlation`.
+    here. `others` is the number of cases that a case is compared with here, and `correlation` the mean correlation of
+    the estimates of its differences.
     """
 
     units: int
@@ -108,8 +108,8 @@ class Stratum:
     correlation: Numbers
 
     def of_pairs(self, confidence: float) -> float:
-        """Return Tukey's quantile for all pairs of cases. Across cohorts the degrees of freedom are those of the
-        levels, whose variance is the larger."""
+        """Return Tukey's quantile for all pairs of cases. Across cohorts, the levels have the larger variance, so their
+        degrees of freedom are used."""
         cases = len(self.scales)
         return studentized_range(cases, self.df, confidence) if self.df > 0 and cases > 1 else 1.0
 
@@ -174,10 +174,11 @@ class Effects:
         return self._widths(case, [stratum.of_pairs(confidence) for stratum in self.strata])
 
     def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
-        """Return how far (log scale) each case may be behind `case`, which has the lowest mean, and still be the best.
+        """Return the largest differences (log scale) from `case`, which has the lowest mean, at which each case may
+        still be the best.
 
-        In `confidence` of sessions (one number for all, or one per case) the true best is no further behind. Infinite
-        if unknown.
+        In a share `confidence` of sessions (one number for all, or one per case), the true best is within its
+        difference. Infinite if unknown.
         """
         return self._widths(case, [stratum.of_best(confidence) for stratum in self.strata])
 
@@ -202,8 +203,9 @@ class Effects:
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
-        """Return the fewest blocks, all cases in each, for at most `half_width` between the best and `among`; capped at
-        MOST_BLOCKS + 1. Without `among` the common noise decides. Across cohorts the noise of the levels counts too.
+        """Return the fewest blocks, with all cases in each, for a half-width of at most `half_width` between the best
+        and `among`; not more than MOST_BLOCKS + 1. Without `among`, the common noise is used. Across cohorts, the noise
+        of the levels counts, too.
 
         `at_least` uses the lower 95% bound of the noise.
         """
@@ -295,12 +297,12 @@ class _Fit(NamedTuple):
 def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Numbers) -> Stratum:
     """Return the comparisons of `pairs` of cases, from the variance of each case's `own` mean.
 
-    Comparisons of a case share its own mean. So their correlation is a half if all means are equally certain, and less
-    for a case of more launches than others, whose quantile is larger. Those with two cases of one cohort also share its
-    level, whose variance is `common` to the two.
+    All comparisons of a case share its mean. So their correlation is a half if all means are equally certain. It is
+    less if the case has more launches than others, and the quantile is then larger. Comparisons with two cases of one
+    cohort also share the level of that cohort, with the variance `common`.
     """
     others = pairs.sum(axis=1)
-    # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
+    # By Jensen's inequality, this is at most the mean of the correlations, which are convex in both variances.
     mean = pairs @ own / np.maximum(others, 1)
     level = ((pairs @ common) * pairs).sum(axis=1) / np.maximum(others * (others - 1), 1)
     # Without a residual the variances are unknown.
@@ -316,8 +318,8 @@ def _ratio(part: Numbers, whole: Numbers) -> Numbers:
 
 
 def turn_weights(launches: pd.DataFrame) -> Numbers | None:
-    """Return the weight of each launch, its number of `turns`, on average 1 among those that share a launch: with twice
-    as many, it has half the variance. `None` if that is unknown."""
+    """Return the weight of each launch: its number of `turns` relative to the mean over shared launches. With twice the
+    turns, a launch has half the variance. `None` without turns or without shared launches."""
     if "turns" not in launches:
         return None
     turns, shared = np.asarray(launches["turns"], dtype=float), launches["shared_launch"].duplicated(keep=False)

@@ -51,7 +51,8 @@ class Intervals:
         return self._before(key, np.maximum(start, end)) - self._before(key, start)
 
     def _before(self, key: Keys, time: Floats) -> Floats:
-        """Return the length before each `time` in its key, plus that of all smaller keys."""
+        """Return the length of the set before each `time` in its key, plus the length of the sets of all smaller
+        keys."""
         if not len(self.key):
             return 0 * time
         keys, times = np.concatenate([self.key, key]), np.concatenate([self.start, time])
@@ -83,7 +84,7 @@ def _both(a: Intervals, b: Intervals, keep: Callable[[Keys], Flags]) -> Interval
 
 
 def _sweep(key: Keys, start: Floats, end: Floats, weight: Keys, keep: Callable[[Keys], Flags]) -> Intervals:
-    """Return where `keep` holds of the sum of the weights of the intervals around a time."""
+    """Return the intervals in which `keep` is true for the sum of the weights of all intervals there."""
     keys, times = np.concatenate([key, key]), np.concatenate([start, end])
     order = np.lexsort((times, keys))
     keys, times, state = keys[order], times[order], np.cumsum(np.concatenate([weight, -weight])[order])

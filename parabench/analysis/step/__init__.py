@@ -1,1 +1,1 @@
-"""What the instruments tell of a step's time, bytes and memory."""
+"""Analyze instrumented steps: communication, stragglers, device time, timelines."""

@@ -1,7 +1,7 @@
 """Bus bandwidth of collectives inside training, compared with the microbenchmarks in the same database.
 
-Both are those of nccl-tests (`analysis.collectives.bus`). In training, the time of a call starts when its last rank has
-started (`analysis.step.calls`).
+Both are defined as in nccl-tests (`analysis.collectives.bus`). In training, the time of a call starts when its last
+rank has started (`analysis.step.calls`).
 """
 
 from __future__ import annotations

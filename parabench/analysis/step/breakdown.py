@@ -1,4 +1,4 @@
-"""Where the time of an instrumented step goes: data, compute, exposed and overlapped communication, idle.
+"""The parts of an instrumented step: data, compute, exposed and overlapped communication, idle.
 
 All times are unions of intervals on the shared clock, never sums of durations:
 
@@ -129,13 +129,14 @@ def step_table(seen: SessionData) -> pd.DataFrame:
 
 
 def taken_apart(seen: SessionData) -> pd.DataFrame:
-    """Return the rows of the case table that have instrumented steps, with the parts of these instead of timed ones.
+    """Return the rows of the case table that have instrumented steps, with the parts of instrumented instead of
+    measured steps.
 
-    Seconds are those of `step_table`: medians over the steps of the rank with the longest median step, then over
-    launches, so they may not add up to the last digit. `calls` and `unknown_calls` are summed over all steps and ranks.
+    Seconds are medians of `step_table`, over the steps of the rank with the longest median step, then over launches, so
+    they may not add up to the last digit. `calls` and `unknown_calls` are summed over all steps and ranks.
     Communication is unknown if none was recorded although the ranks of the strategy must communicate.
-    `instruments_ratio` is an instrumented over a timed step (the same quantile of equally many steps in each launch,
-    because a low quantile of few steps is larger than that of many), the median over launches.
+    `instruments_ratio` is the ratio of an instrumented to a measured step, the median over launches. In a launch, it
+    compares the same quantile of equal numbers of steps, because a low quantile of few steps is larger.
     """
     steps = seen.once(step_table)
     by_rank = steps.groupby(_RANK)[_SECONDS].median()
@@ -153,7 +154,7 @@ def taken_apart(seen: SessionData) -> pd.DataFrame:
 
 
 def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
-    """Return for each launch its instrumented steps over as many timed ones before them."""
+    """Return for each launch the ratio of its instrumented steps to the same number of measured steps before them."""
     rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]
     groups = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]])
     instrumented = groups.max().rename("step_s").reset_index()
@@ -166,7 +167,7 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
 
 
 def findings(seen: SessionData) -> Iterator[Finding]:
-    """Yield reasons to doubt the breakdown: slow instruments, and communication that was not recorded."""
+    """Yield warnings about the breakdown: slow instruments, and communication that was not recorded."""
     table = seen.once(taken_apart)
     for case in table[table["instruments_ratio"] > SLOW_INSTRUMENTS].to_dict("records"):
         yield Finding(

@@ -1,7 +1,7 @@
 """The collectives of instrumented steps, each as one call of all its ranks, and DDP's buckets.
 
-Bandwidths are those of nccl-tests (doc/PERFORMANCE.md there). The time of a call starts when its last rank has started,
-because the time that a rank waits for a late one says nothing about the links.
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md there). The time of a call starts when its last rank has
+started, because the time that a rank waits for a late one says nothing about the links.
 """
 
 from __future__ import annotations

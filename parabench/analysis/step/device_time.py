@@ -108,7 +108,7 @@ def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
 
 
 def throttled_at(seen: SessionData, launch_id: int) -> pd.DataFrame:
-    """Return `node, device, t_s, why` of the readings at which a device's clocks were limited."""
+    """Return `node, device, t_s, why` of the readings when the clocks of a device were limited."""
     line = device_line(seen, launch_id, "clock_event_reasons").dropna()
     line = line[(line["value"].astype(int) & sum(THROTTLES)) > 0]
     whys = [", ".join(name for bit, name in THROTTLES.items() if int(mask) & bit) for mask in line["value"]]

@@ -1,4 +1,4 @@
-"""NCCL's choices from its debug logs, of launches that count for nothing else, and the timings of its Inspector."""
+"""NCCL's choices, from the debug logs of launches that do not count, and the timings of its Inspector."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def choices(seen: SessionData) -> pd.DataFrame:
 def wirings(seen: SessionData) -> list[dict[str, Any]]:
     """Return how NCCL connected the ranks of each configuration with logs; unknown is None or empty.
 
-    `version`, `network`, `plugin`, `nvls`, `channels`, and `rings` and `trees`, {channel: ranks}, are those of the
-    first rank that logs them. `transports` are {name: connections} of all ranks.
+    `version`, `network`, `plugin`, `nvls`, `channels`, and `rings` and `trees`, {channel: ranks}, come from the first
+    rank that logs them. `transports` are {name: connections} of all ranks.
     """
     return [
         {name: next((log[name] for log in logs if log[name] not in (None, {})), logs[0][name]) for name in _WIRING}

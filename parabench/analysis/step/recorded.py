@@ -158,7 +158,7 @@ def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
 def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
     """Return {(kind, name): seconds in each step}, the longest first in each kind.
 
-    Seconds are the mean over ranks; those of the step are of its slowest rank.
+    Seconds are means over ranks, except for the step, where the slowest rank counts.
     """
     steps, found = seen.once(step_table), {}
     if len(steps) and not is_whole(seen):

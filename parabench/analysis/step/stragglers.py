@@ -1,8 +1,8 @@
 """Stragglers: ranks that enter collectives last, while the other ranks are blocked.
 
-Only blocked ranks lose time, so the cost is the time from a rank's own call to the last rank's call in which its
-training was blocked, as a union over the calls of a step. In a pipeline, the first stage ends backward last on any
-hardware, so its lateness says nothing about the rank.
+Only blocked ranks lose time. So the cost for a rank is the part of the time from its call to the last rank's call
+during which its training was blocked, as a union over the calls of a step. In a pipeline, the first stage ends backward
+last on any hardware, so its lateness says nothing about the rank.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from parabench.analysis.step.calls import CALL, rank_calls
 from parabench.store.record import Finding
 from parabench.strategies import Layout, entry_of
 
-# A straggler is last in nearly every step of every launch. With so many steps, one of two equal ranks would be last by
-# chance in less than 1 of 100 cases (2 x 0.5^8). It must also cost this share of the step.
+# A straggler is last in nearly every step of every launch. With this number of steps, one of two equal ranks would be
+# last by chance in less than 1 of 100 cases (2 x 0.5^8). It must also cost this share of the step.
 NEARLY_ALL = 0.9
 ENOUGH_STEPS = 8
 COSTLY = 0.05
@@ -39,8 +39,8 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     """Return one row per instrumented step in which all ranks of a group made a call: `launch_id, case_id, step,
     straggler, waited_s, step_s`.
 
-    `straggler` is the rank that cost the others most. `waited_s` is its cost to the rank that waited longest: the time
-    in which training was blocked between its own call and the straggler's. They are NaN and 0 if no rank waited.
+    `straggler` is the rank that cost the others most. `waited_s` is its cost for the rank that waited longest: the time
+    during which that rank was blocked between its call and the straggler's. They are NaN and 0 if no rank waited.
     `step_s` is the length of the step on its slowest rank.
     """
     steps, rows = seen.once(instrumented_steps), seen.once(rank_calls)

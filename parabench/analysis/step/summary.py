@@ -1,4 +1,4 @@
-"""Where the time of one configuration's step goes, for sessions without anything to compare."""
+"""Summarize the step of one configuration, for sessions without anything to compare."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> pd.DataFrame:
 
 
 def lanes(begins: Iterable[float], ends: Iterable[float]) -> list[int]:
-    """Return the first free lane of each interval, in order of begin, so that no two in a lane overlap."""
+    """Return the first free lane of each interval, in order of their starts, so that no two in a lane overlap."""
     busy: list[float] = []
     found = []
     for begin, end in zip(begins, ends, strict=True):

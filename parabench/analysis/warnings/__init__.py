@@ -1,1 +1,1 @@
-"""What speaks against trusting numbers, one module for each source."""
+"""Reasons to doubt a number, as rules on tables, with one module for each source."""

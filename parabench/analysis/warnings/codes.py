@@ -18,8 +18,7 @@ class Rule:
     """A warning for each row of a table that meets `when`, a condition on its columns.
 
     The texts are filled with the columns of the row (`format.filled`). If `worst` names a column, there is one warning
-    for all rows: `label` lists their labels, and the other columns are those of the row with the largest value of
-    `worst`.
+    for all rows: `label` lists their labels, and the other columns come from the row with the largest value of `worst`.
     """
 
     code: str
@@ -29,7 +28,7 @@ class Rule:
     worst: str = ""
 
     def findings(self, table: pd.DataFrame) -> Iterator[Finding]:
-        """Yield the warnings about a table; one with the column `case_id` is about configurations."""
+        """Yield the warnings about a table. If it has the column `case_id`, they are about configurations."""
         rows = table.query(self.when) if self.when and len(table) else table
         if self.worst and len(rows):
             labels = format.listed(dict.fromkeys(rows["label"]), most=3)

@@ -20,13 +20,13 @@ OTHER_ALGORITHM = Rule(
     "other_algorithm",
     "ran != algorithm",
     "{label}: {ran} ran, because {algorithm} has no {op} of its own.",
-    "Read its numbers as those of {ran}.",
+    "These are numbers of {ran}.",
 )
 NOISY_SIZES = Rule(
     "noisy",
     "spread > limit",
     "{label}: launches differ, the most at {size}, by {spread:percent}.",
-    "Stop what else runs on the machine, or run more launches.",
+    "Stop other processes on the machine, or run more launches.",
 )
 POOR_FITS = Rule(
     "poor_fit",

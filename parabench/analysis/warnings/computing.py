@@ -24,14 +24,14 @@ from parabench.store.record import Finding
 # The lag as a share of the step. A launch and the last kernels of a step take some 10 to 100 us of steps that last
 # milliseconds; a device that limits lags by half a step or more. A tenth is far from both.
 SMALL_LAG = 0.1
-# The share of a step from which waiting for batches is a warning.
+# Waiting for batches causes a warning from this share of the step on.
 WAITS = 0.1
 
 OTHER_ARITHMETIC = Rule(
     "other_arithmetic",
     "",
     "{label}: {other}, so this is not the precision that the case names.",
-    "Unset what overrides it in the environment and in the model's code, or name the precision that is meant.",
+    "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
     worst="launch_id",
 )
 ABOVE_PEAK = Rule(
@@ -115,7 +115,7 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
 
 
 def _other(precision: str, told: dict[str, Any] | None) -> str | None:
-    """Return how the arithmetic that a rank reported differs from that of `precision`."""
+    """Return how the arithmetic that a rank reported differs from the arithmetic of `precision`."""
     if told is None:
         return None
     wants = PRECISIONS[precision].allows_tf32

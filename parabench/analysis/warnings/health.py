@@ -32,7 +32,7 @@ DEVICES = (
         "foreign_process",
         "foreign > 0",
         "{place} had up to {foreign:#foreign process} during the measured steps, holding {held}.",
-        "End what else runs on the device (nvidia-smi names it), and measure again.",
+        "End other processes on the device (nvidia-smi lists them), and measure again.",
     ),
     Rule(
         "throttled",
@@ -60,21 +60,21 @@ ECC = Rule(
     "corrected > 0 or uncorrected > 0 or lasting > 0",
     "{place} had {corrected:,.0f} corrected and {uncorrected:,.0f} uncorrected memory errors during the launches; "
     "{since} uncorrected since its driver was loaded.",
-    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with an "
-    "uncorrected error.",
+    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
+    "with an uncorrected error.",
 )
 HOST = Rule(
     "host_busy",
     "n_busy > 0",
     "{label}: in {n_busy:.0f} of {n:#launch} other processes used up to {most:percent} of {where}'s CPU time during "
     "the measured steps.",
-    "End what else runs on the host, and measure again.",
+    "End other processes on the host, and measure again.",
 )
 UNREADABLE = Rule(
     "device_unreadable",
     "",
     "{what} could not be read{during}: {reason}.",
-    "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see.",
+    "Numbers that depend on it are unknown. Check the driver, permissions, and the devices that a container may use.",
 )
 
 
@@ -98,7 +98,7 @@ def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, A
 
 
 def _read(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what the readings of a device show."""
+    """Return the numbers that the rules use, from the readings of a device."""
     masks = rows["clock_event_reasons"].dropna().astype(int)
     held = {name: share for bit, name in THROTTLES.items() if (share := _share(masks, bit))}
     size = rows["foreign_bytes"].max()
@@ -133,7 +133,8 @@ def _clocks(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _unread(seen: SessionData) -> Iterator[dict[str, Any]]:
-    """Yield what was unknown during the measured steps, by reason. A null holds until the next reading of the same."""
+    """Yield what was unknown during the measured steps, by reason. A null is valid until the next reading of the same
+    metric."""
     of_several = nodes.several_nodes(seen.session.environment)
     found: dict[str, tuple[set[int], dict[str, None]]] = {}
     for table in ("device_sample", "host_sample"):
@@ -170,7 +171,8 @@ def _without(seen: SessionData) -> Iterator[dict[str, Any]]:
 
 
 def _errors(seen: SessionData) -> pd.DataFrame:
-    """Return the memory errors of each device at any time of a launch, and uncorrected ones from before it."""
+    """Return the memory errors of each device at any time of a launch, and the uncorrected errors from before the
+    launch."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})

@@ -50,8 +50,8 @@ SLOW_RANK = 1.25
 # With these strategies, a rank's forward pass communicates nothing, so ranks differ only by their hardware and by
 # chance. Strategies whose ranks do not wait for each other are left out: there, a slow rank costs the others nothing.
 LOCAL_FORWARD = [name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Verified.REFERENCE]
-# A slow node's ranks compute so many times as long. On the CPU, twice the variation of equal launches' medians (9.7%);
-# clocks of dedicated GPUs stay within 1-2%, and a straggler has to cost 5%, too.
+# Ranks of a slow node take this many times as long to compute. On the CPU, twice the variation of equal launches'
+# medians (9.7%); clocks of dedicated GPUs stay within 1-2%, and a straggler has to cost 5%, too.
 SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
 # In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
 # half of them, but not by as much.
@@ -93,7 +93,7 @@ NOISY_CASES = Rule(
     "noisy",
     "spread > limit",
     "{label}: launches differ by {spread:percent} ({low_s:ms} to {high_s:ms}).",
-    "Stop what else runs on the machine, or run more launches.",
+    "Stop other processes on the machine, or run more launches.",
 )
 DRIFTING = Rule(
     "drift",
@@ -106,13 +106,13 @@ SLOW_RANKS = Rule(
     f"ratio > {SLOW_RANK}",
     "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; all "
     "ranks wait for it.",
-    "Look at that rank's device, its clocks, and what else runs there.",
+    "Look at that rank's device, its clocks, and other processes there.",
 )
 SLOW_NODES = Rule(
     "slow_node",
     f"n_slow >= {ENOUGH_LAUNCHES} and n_slow >= {MOST_LAUNCHES} * n",
     "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass {slower:percent} "
-    "slower than those of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
+    "slower than ranks of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
     "Look at that node's clocks, temperature and power limits, at what else runs there, and at how it differs from the "
     "others (Machine).",
 )
@@ -154,7 +154,8 @@ def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
         yield Finding(
             "nodes_differ",
             f"The nodes are not alike: {nodes_compared(environment)}.",
-            "Ranks wait for the slowest: read answers as those of this mixture, or make the nodes alike.",
+            "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid "
+            "this.",
         )
 
 
@@ -198,7 +199,7 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
         yield Finding(
             "carry_over",
             sentence(tested, seen.labels),
-            "Trust no smaller difference between configurations that shared launches. Measure them in separate "
+            "Do not trust smaller differences between configurations that shared launches. Measure them in separate "
             "launches (--launches 5 --rounds 0).",
             tested.found.case_id,
         )

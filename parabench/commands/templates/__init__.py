@@ -1,1 +1,1 @@
-"""What `parabench init` writes: `$name` and the like are filled in, except in workflows."""
+"""The files that `parabench init` writes. Placeholders such as `$name` are filled in, except in workflows."""

@@ -31,8 +31,8 @@ GREY = "#87909A"
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page.
-    `case` is the id of the one case that it shows, where it is one."""
+    """One figure, its heading within the section, and its height in pixels. If `wide`, it has the width of the page.
+    `case` is the id of its case, if it shows only one."""
 
     title: str
     figure: Figure
@@ -42,13 +42,13 @@ class Panel:
 
 
 def measured(cases: pd.DataFrame) -> pd.DataFrame:
-    """The cases with a step time, fastest first as they come."""
+    """Return the cases with a step time, in their order, fastest first."""
     return cases[cases["step_time_s"].notna()]
 
 
 def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
-    """A figure with its axes' titles; `more` are layout settings of its own. The look that all have is given where they
-    are drawn, by `themed` of `reports/script/charts/layout.js`."""
+    """Return a figure with titles of its axes; `more` are further layout settings. When it is drawn, `themed` of
+    `reports/script/charts/layout.js` adds the style that all figures share."""
     axes = {name: {"title": {"text": title}} | more.pop(name, {}) for name, title in (("xaxis", x), ("yaxis", y))}
     return {"data": traces, "layout": more | axes}
 
@@ -61,12 +61,13 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def marked(label: str, strategy: str) -> str:
-    """`label`, and that it is not ranked where it is not."""
+    """Return `label`, with a note if the strategy is not ranked."""
     return label if entry_of(strategy).ranked else f"{label} ({NOT_RANKED})"
 
 
 def unranked(strategies: Iterable[str], *, dashed: bool = False) -> str:
-    """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
+    """Return the sentence about strategies in a figure that are not ranked, if there are any. They are marked, or
+    `dashed` lines."""
     found = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
     mark = " (dashed)" if dashed else ""
     return f" {', '.join(found)}{mark}: no-communication baseline, not ranked." if found else ""
@@ -174,7 +175,8 @@ def titled(cases: pd.DataFrame, *parts: str) -> str:
 
 
 def name_bars(names: Iterable[str]) -> dict[str, Any]:
-    """A y axis with the names, the first on top; `themed` of `reports/script/charts/layout.js` cuts them into lines."""
+    """Return a y axis with the names, the first on top. `themed` of `reports/script/charts/layout.js` breaks them into
+    lines."""
     shown = [plain(name) for name in names]
     return {
         "tickvals": list(range(len(shown))), "ticktext": shown, "showgrid": False, "range": [len(shown) - 0.5, -0.5],
@@ -182,7 +184,7 @@ def name_bars(names: Iterable[str]) -> dict[str, Any]:
 
 
 def name_case(traces: Iterable[Trace], label: str) -> None:
-    """Hovering over any mark of the traces says which case it is of."""
+    """Show the name of the case when hovering over a mark of the traces."""
     said = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
     for trace in traces:
         if "hovertemplate" in trace:
@@ -190,8 +192,8 @@ def name_case(traces: Iterable[Trace], label: str) -> None:
 
 
 def short(text: str, most: int) -> str:
-    """`text`, cut to `most` characters in its middle: the names of a user's own are often of one module, and differ at
-    their ends."""
+    """Return `text` without its middle, with at most `most` characters. Names of custom extensions often have the same
+    module and differ at their ends."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-((most - 1) // 2) :]}"
 
 
@@ -201,7 +203,7 @@ def cut(name: str, most: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Plotly reads a few HTML tags in text; these must not be any."""
+    """Return a text in which Plotly finds no HTML tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -39,7 +39,7 @@ def _deviating(seen: SessionData) -> pd.DataFrame:
 
 
 def spread(seen: SessionData) -> list[Panel]:
-    """Return the launches around the step time of their configuration, those that differ most on top."""
+    """Return the launches around the step time of their configuration, with the largest differences on top."""
     own = _deviating(seen)
     if own.empty:
         return []

@@ -16,7 +16,7 @@ from parabench.report.figures.figures import FROM_ZERO, Panel, Trace, cut, lay_o
 from parabench.report.palette import PART, SYMBOLS, Style, algorithm_style, native_first, strategy_style
 from parabench.strategies import entry_of
 
-# How far above the highest point the ideal line is shown, so that it does not press the curves down.
+# The ideal line is shown up to this multiple of the highest point, so that it does not compress the curves.
 _ABOVE = 1.5
 # The values of these need no name before them.
 _SPEAKING = ("model", "data", "precision", "device")

@@ -1,1 +1,1 @@
-"""Sections of the report, one module a tab or a part of one."""
+"""Sections of the report, with one module for a tab or a part of it."""

@@ -1,4 +1,4 @@
-"""Sections of where a step's time goes: its parts, exposed and overlapped communication, the timeline."""
+"""Sections about the time of a step: its parts, exposed and overlapped communication, the timeline."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whole pages that are no session's: of collectives, of a gate, of a comparison. A session's is `report/build.py`."""
+"""Pages of collectives, gates, comparisons and imported traces. `report.build` makes the report of a training run."""

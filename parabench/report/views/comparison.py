@@ -31,7 +31,7 @@ from parabench.strategies import entry_of
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
     """Write the comparison of sessions (None: the newest of a database) to the file `out`, completely or not at all.
 
-    Files in `template_folder` replace those of `reports/`. Raises UsageError if a session is missing, given twice or
+    Files in `template_folder` replace files of `reports/`. Raises UsageError if a session is missing, given twice or
     not of training, if there are fewer than two, if a template is wrong, or if `out` cannot be written.
     """
     write_whole(

@@ -277,7 +277,7 @@ def _flight(seen: SessionData) -> Section | None:
         Column("Number", "number", "count"),
     )
     held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-    holding = "Calls that the recorders hold; calls are those of one rank."
+    holding = "Calls in the flight recorders, counted on one rank."
     tables = (
         table_of("Last calls", lasts, last, closed=False, note="The last call of each rank in each group."),
         table_of("Calls", held, table, closed=False, note=holding),
@@ -295,7 +295,7 @@ def _flight(seen: SessionData) -> Section | None:
 
 def _inspector(seen: SessionData) -> Section | None:
     table = table_of("Operations and sizes", INSPECTED, inspected(seen, seen.numbers), closed=False)
-    caption = "Medians over ranks; calls are one rank's."
+    caption = "Medians over ranks. Calls are counted on one rank."
     return Section("inspector", "NCCL's Inspector", caption, tables=(table,)) if table.rows else None
 
 

@@ -1,10 +1,10 @@
-// The look of figures: the page's colours, axes, and names beside bars.
+// The style of figures: the colors of the page, axes, and the names of rows.
 import { shortened } from "../core/format.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
 
-// On a phone, a legend of many names has two columns of small names: one column would be as tall as the figure.
+// On a phone, a long legend has two columns and a small font. One column would be as tall as the figure.
 export const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
 const MOST_NAMES = 6;
 const COLUMNS = { entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } };
@@ -14,8 +14,8 @@ export const legendLines = (traces) => Math.ceil(inLegend(traces) / (hasColumns(
 export const withShortNames = (traces) => (hasColumns(traces)
   ? traces.map((trace) => ({ ...trace, name: shortened(trace.name ?? "", 22) })) : traces);
 
-// The look of every figure: where legend and margins are; text and grid in the page's colours, so
-// that one figure reads in light, dark and print.
+// Return the layout with the style of all figures: legend, margins, and text and grid in the colors of the page, so that a
+// figure is readable in light and dark mode and in print.
 export const themed = (layout, traces = []) => {
   const [ink, line, wash] = [colour("--ink"), colour("--line"), colour("--wash")];
   const font = { family: getComputedStyle(document.body).fontFamily, color: ink };
@@ -27,8 +27,8 @@ export const themed = (layout, traces = []) => {
   };
   for (const key of Object.keys(layout).filter(isAxis)) {
     dressed[key] = {
-      // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other
-      // labels could come of it, and plotly would go to and fro between the two.
+      // An axis changes only the margin on its side. If the last label of the x axis also moved the right edge, other
+      // labels could result, and plotly would alternate between the two layouts.
       automargin: key.startsWith("x") ? "height" : "width", zeroline: false, ...layout[key],
       ...(key.startsWith("y") && layout[key].ticktext ? { ticktext: layout[key].ticktext.map((text) => nameLines(text).join("<br>")) } : {}),
       title: { standoff: 10, font: { size: 13 }, ...layout[key].title, text: titleOf(layout[key].title?.text ?? "") },
@@ -39,10 +39,11 @@ export const themed = (layout, traces = []) => {
   return dressed;
 };
 
-// Characters in a line of a name beside a figure: on a phone the figure needs the room.
+// The characters in a line of a row name. On a phone the figure needs the space.
 const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 44 : 24);
 
-// Words in lines of at most so many characters. Of too many lines those before the last go: names differ at their ends.
+// Return a text in lines of at most `length` characters. If there are too many lines, those before the last are left out,
+// because names differ at their ends.
 const wrapped = (text, length, most) => {
   const lines = [""];
   for (const word of text.split(" ").map((each) => shortened(each, length))) {
@@ -52,7 +53,7 @@ const wrapped = (text, length, most) => {
   return lines.length > most ? [...lines.slice(0, most - 2), `${lines[most - 2]} …`, lines.at(-1)] : lines;
 };
 const titleOf = (text) => (onPhone() ? wrapped(text, 24, 3).join("<br>") : text);
-// A case's name in short lines: on one, or else strategy and options, then ranks and what else there is to say.
+// Return the name of a case in short lines: one line if it fits, or else strategy and options, then ranks and the rest.
 export const nameLines = (label) => {
   const length = lineLength();
   const at = label.indexOf(", ");

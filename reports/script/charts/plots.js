@@ -1,5 +1,5 @@
-// Drawing: the figures that Python made, in the page's colours, with the points of the selected cases; only those of the
-// tab that is seen, one at a time so that the page stays quick to the touch.
+// Draw the figures that Python made, in the colors of the page, with the points of the selected cases. Only figures of the
+// visible tab are drawn, one at a time, so that the page reacts quickly.
 import { figures } from "../core/data.js";
 import { element } from "../core/element.js";
 import { count } from "../core/format.js";
@@ -31,14 +31,14 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
         if (id) openCase(id);
       });
     }
-  } catch (error) {  // one bad figure must not take the others with it
+  } catch (error) {  // an error in one figure must not prevent the others
     plot.textContent = "This figure could not be drawn; the tables hold its numbers.";
     console.error(plot.id, error);
   }
 };
 
-// Figures and rows of tables that have nothing of the selected cases are hidden; a section that has nothing else says so.
-// Of many figures the first few are shown, until a reader wants more.
+// Hide figures and table rows without selected cases. A section without anything left gets a note. If there are many
+// figures, only the first ones are shown, with a button for more.
 const NONE_HERE = "No case that is drawn or listed here is among the selected.";
 const isShown = ({ dataset }) => (dataset.case ? isSelected(dataset.case) : isDrawn(figures[dataset.figure]));
 const limit = (panels) => {
@@ -69,15 +69,15 @@ export const hideOthers = (within) => {
 };
 
 export const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
-export const fresh = new WeakSet();  // what is drawn as the reader's choice is now
+export const fresh = new WeakSet();  // plots that show the current selection
 let turn = 0;
 
-// `atOnce`: without a pause, for paper, which waits for nothing that comes later.
+// `atOnce`: draw without pauses, because printing does not wait.
 export const drawWithin = async (within, atOnce = false) => {
   const mine = (turn += 1);
   document.documentElement.dataset.drawn = "no";
   const drawing = [];
-  // Each piece of work is a task of its own: between them the page answers to the reader.
+  // Each figure is drawn in a separate task. In between, the page reacts to the reader.
   const goesOn = async (done) => {
     await done;
     await pause();
@@ -106,13 +106,13 @@ export const startPlots = () => {
     else if (what === "tab" && typeof Plotly !== "undefined") drawWithin(seen());
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-  // A window of another width: figures of tabs that are closed too, when they are opened.
+  // After a change of the width, draw again; figures in hidden tabs when their tab is opened.
   let drawnWidth = innerWidth;
   let settling = 0;
   addEventListener("resize", () => {
     clearTimeout(settling);
     settling = setTimeout(() => {
-      if (innerWidth === drawnWidth) return;  // a phone's bars come and go with every scroll
+      if (innerWidth === drawnWidth) return;  // only the height changes when a phone shows or hides its bars
       drawnWidth = innerWidth;
       paint();
     }, 100);

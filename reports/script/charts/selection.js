@@ -1,25 +1,25 @@
-// The part of a figure that belongs to the selected cases. Python gives each point (`customdata`) or each trace (`meta`)
-// the id of its case, "a|b" if it belongs to several, or "all" if it is computed from all of them.
+// Filter figures by the selected cases. Python gives each point (`customdata`) or each trace (`meta`) the id of its case,
+// "a|b" if it belongs to several cases, or "all" if it is computed from all of them.
 import { rowOf } from "../core/data.js";
 import { count, fixed } from "../core/format.js";
 import { isSelected, state } from "../core/state.js";
 import { legendLines, nameLines, onPhone } from "./layout.js";
 
 export const shows = (ids) => !ids || !state.filters.size || (ids !== "all" && ids.split("|").some(isSelected));
-// Whether a figure has something of the selected cases, other than lines and marks that belong to no case.
+// Whether a figure has a point or trace of a selected case. Figures without ids are always drawn.
 const ownOf = ({ meta, customdata }) => (meta ? [meta] : (customdata ?? []).filter(Boolean));
 export const isDrawn = ({ data }) => {
   const every = data.filter((trace) => ownOf(trace).length);
   return !every.length || every.some((trace) => shows(trace.meta) && ownOf(trace).some(shows));
 };
 
-// The case that a click on a point opens: of several the first that is selected.
+// The case that a click on a point opens: the first selected one of its cases.
 export const caseAt = ({ customdata, data }) => {
   const ids = `${customdata ?? ""}|${data.meta ?? ""}`.split("|").filter((id) => rowOf.has(id));
   return ids.find(isSelected) || ids[0];
 };
 
-// A trace with the points that `keep` names: each list in it that has a value for every point is shortened.
+// Return a trace with only the points in `keep`: shorten each list that has a value for every point.
 const withPoints = (value, keep) => {
   if (Array.isArray(value)) return value.length === keep.length ? value.filter((_, i) => keep[i]) : value;
   if (!value || typeof value !== "object") return value;
@@ -30,7 +30,7 @@ const filtered = (traces, keep) => traces.map((trace) => {
   return kept.every(Boolean) ? trace : withPoints(trace, kept);
 }).filter(({ x }, i) => x.length || !traces[i].x.length);
 
-// The name of a group of traces stays in the legend if the trace that showed it is gone.
+// Keep the name of a legend group if filters removed the trace that showed it.
 const named = (traces, all) => {
   const groups = new Set(all.filter(({ legendgroup, showlegend }) => legendgroup && showlegend !== false).map(({ legendgroup }) => legendgroup));
   return traces.map((trace, i) => {
@@ -41,9 +41,10 @@ const named = (traces, all) => {
   });
 };
 
-// A figure with a row for each name: the rows of the selected cases move together, and at most `most` are shown, those
-// with the lowest `order`. A row with an order below 0 is no case, and always shown. `head` are the pixels of axis and legend, `least` the lines of text that a row has room for.
-const LEAST_HEIGHT = 60;  // for one row; with less, plotly makes no room for its axis
+// Return a figure that has a row for each name, with only the rows of selected cases. At most `most` are shown: those with
+// the lowest `order`. A row with an order below 0 does not belong to a case and is always shown. `head` is the height of
+// axis and legend in pixels, and `least` the minimum number of text lines in a row.
+const LEAST_HEIGHT = 60;  // of one row; with less, plotly leaves no space for the axis
 const inRows = (traces, layout, { most, which, head, least, order }) => {
   const rowAt = (trace, i) => Math.round(trace.y[i]);
   const there = [...new Set(traces.flatMap((trace) => trace.y.map((_, i) => rowAt(trace, i))))].sort((a, b) => a - b);
@@ -65,7 +66,7 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
   };
 };
 
-// {traces, layout, height, note} of a figure {data, layout}.
+// Return {traces, layout, height, note} of a figure {data, layout}.
 export const ofSelected = ({ data, layout }) => {
   const own = data.filter(({ meta }) => shows(meta));
   const traces = named(filtered(own, ({ customdata }, i) => shows(customdata?.[i])), data);

@@ -1,4 +1,4 @@
-// Elements from words: everything that a store says goes in as text, never as markup.
+// Create an element. Strings from the results database are inserted as text, never as markup.
 export const element = (tag, properties = {}, ...children) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {

@@ -1,4 +1,4 @@
-// The bar that chooses cases for every figure and table.
+// The filters: they select cases for every figure and table.
 import { cases } from "./data.js";
 import { element } from "./element.js";
 import { count, fixed } from "./format.js";
@@ -12,7 +12,7 @@ const choose = (name, value, on) => change("filters", ({ filters }) => {
   else filters.delete(name);
 });
 
-const MOST_UNSOUGHT = 12;  // values that are found without a search
+const MOST_UNSOUGHT = 12;  // with more values, a filter gets a search field
 const filterOf = ([name, title]) => {
   const counts = new Map();
   for (let row = 0; row < cases.n; row += 1) {
@@ -58,7 +58,7 @@ const buildFilters = (bar) => {
   bar.hidden = false;
   showFilters(bar);
   onChange((what) => { if (what === "filters" || what === "address") showFilters(bar); });
-  // One list open at a time; a click elsewhere, Escape, or the keyboard going on closes it.
+  // Only one list is open. A click elsewhere, Escape, or moving the focus closes it.
   const close = (but) => bar.querySelectorAll("details[open]").forEach((d) => { if (d !== but) d.open = false; });
   document.addEventListener("click", (event) => close(event.target.closest("#filters details")));
   bar.addEventListener("focusout", ({ target, relatedTarget }) => {
@@ -72,7 +72,7 @@ const buildFilters = (bar) => {
   });
 };
 
-// Sentences, the verdict's too, are made of all cases. While not all are selected they say so, on the screen and on paper.
+// Sentences, including the verdict, are about all cases. If only some are selected, a note says this on screen and paper.
 const sayOfAll = () => {
   for (const place of document.querySelectorAll("[data-of-all]")) {
     place.hidden = selected().length === cases.n;

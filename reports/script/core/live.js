@@ -1,5 +1,5 @@
-// On a page that `parabench serve` gives: the progress of the run, and whether there is a newer page, which replaces this
-// one if the reader looks at nothing. The address keeps tab, filters, order and open case.
+// On a page from `parabench serve`: show the progress of the run, and load a newer page if the reader is at the top and
+// uses nothing on this one. Otherwise offer a button. The address keeps tab, filters, order and open case.
 import { element } from "./element.js";
 
 const atRest = (openAtFirst) => scrollY < 8
@@ -34,7 +34,7 @@ const follow = (served) => {
   let again = 0;
   const ask = async () => {
     clearTimeout(again);
-    if (document.hidden) return;  // a hidden page costs the run nothing
+    if (document.hidden) return;  // a hidden page must not take time from the run
     let wait = 10;
     try {
       const answer = await fetch("progress", { cache: "no-store" });

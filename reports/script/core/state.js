@@ -1,5 +1,5 @@
-// What the reader chose: tab, filters, open case, orders of tables. The address (after #) holds all of it, so that a
-// link shows what one saw.
+// The state that the reader selects: tab, filters, open case, orders of tables. The address after # contains all of it,
+// so that a link shows the same view.
 import { cases, data, hasDetails, rowOf } from "./data.js";
 
 export const filterable = data.filters || [];
@@ -7,9 +7,9 @@ const filterNames = new Set(filterable.map(([name]) => name));
 const listeners = [];
 export const state = { tab: "", case: "", filters: new Map(), order: new Map() };
 
-// A value as a filter and the address name it.
+// The text of a value in filters and in the address.
 export const named = (value) => (value === null || value === undefined ? "default" : String(value));
-// A case's values of a column: its status may be several, "2 ok, 1 oom".
+// The values of a case in a column. A status can have several: "2 ok, 1 oom".
 export const valuesOf = (column, row) => {
   const value = cases[column][row];
   if (column !== "status") return [named(value)];
@@ -42,7 +42,7 @@ const address = () => {
   return `#${said}`;
 };
 
-let chosen = null;  // rows that the filters leave, fastest first; worked out once a change
+let chosen = null;  // the selected rows, fastest first, computed once per change
 export const selected = () => {
   if (chosen === null) {
     const tests = [...state.filters];
@@ -60,8 +60,8 @@ export const isSelected = (caseId) => {
 let chosenSet = null;
 export const selectedSet = () => (chosenSet ??= new Set(selected()));
 
-// Change what was chosen and tell everybody: `what` names what changed ("tab", "filters", "case", "order"). A step that
-// a reader would want to go back from is one in the browser's history.
+// Change the state and call all listeners with `what`, the changed part: "tab", "filters", "case" or "order". A new tab or
+// case is an entry in the browser's history, so that the reader can go back.
 export const change = (what, apply) => {
   apply(state);
   if (what === "filters") chosen = chosenSet = null;
@@ -71,15 +71,15 @@ export const change = (what, apply) => {
 };
 export const onChange = (listener) => listeners.push(listener);
 
-// A case that was opened from the page is closed by going back, so that going back again does not open it; one that the
-// address named at first, in place.
+// Close the details of a case. If a click opened them, go back in the history, so that the next step back does not open
+// them again. If the address opened them, change only the address.
 export const closeCase = () => {
   if (history.state?.opened) return history.back();
   state.case = "";
   history.replaceState(null, "", address());
 };
 const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
-// An id that no case has, as an old address may, opens nothing; nor does one on a page without details.
+// Open the details of a case. An unknown id, for example from an old address, is ignored, as on pages without details.
 export const openCase = (id) => { if (hasDetails && rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 
 export const startState = () => {

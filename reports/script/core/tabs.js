@@ -1,4 +1,4 @@
-// Tabs by the pattern of the ARIA Authoring Practices: arrows move, the address remembers. Print shows them all.
+// Tabs as in the ARIA Authoring Practices: arrow keys move, and the address keeps the tab. Printing shows all tabs.
 import { change, onChange, state } from "./state.js";
 
 let tabs = [];
@@ -19,7 +19,7 @@ const stuckHeight = () => {
   const list = document.querySelector("[role=tablist]");
   return list.closest(".bar").offsetHeight || list.offsetHeight;
 };
-// A tab begins at its begin, below what sticks to the window's top, however far the one before was read.
+// Scroll to the start of a new tab, below the bar at the top of the window.
 const toItsTop = () => {
   const panel = document.getElementById(tabOf(shownTab()).getAttribute("aria-controls"));
   const over = panel.getBoundingClientRect().top - stuckHeight();
@@ -44,7 +44,7 @@ export const startTabs = () => {
       next.focus();
     });
   }
-  // A link within the page opens the tab that holds what it points to.
+  // A link within the page opens the tab that contains its target.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-goes-to]");
     const target = link && document.getElementById(link.dataset.goesTo);

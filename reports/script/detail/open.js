@@ -1,4 +1,4 @@
-// The details of a case, over the page: opened by a click on it, or by an address that names it.
+// The dialog with the details of a case. A click on the case opens it, or an address that names the case.
 import { drawOne } from "../charts/plots.js";
 import { figures, hasDetails, rowOf } from "../core/data.js";
 import { element } from "../core/element.js";
@@ -10,7 +10,7 @@ const panelOf = (figure) => {
 };
 const titleOf = (each) => each.closest("section")?.querySelector("h2")?.textContent || "";
 
-// The figures that the page has of the case, or keeps for its details: [title, height, figure].
+// The figures of the case, on the page or only for its details: [title, height, figure].
 const figuresOf = (id, own) => [
   ...own.filter((each) => figures[each.dataset.figure]).map((each) => {
     const caption = each.closest("figure")?.querySelector("figcaption")?.textContent;
@@ -18,7 +18,7 @@ const figuresOf = (id, own) => [
   }),
   ...(figures.of_case?.[id] || []).map((figure) => [figure.title, figure.height, figure]),
 ];
-// Copies of the tables' rows that are about the case: [title, table].
+// Copies of the table rows about the case: [title, table].
 const tablesOf = (own) => {
   const rows = own.filter((each) => each.tagName === "TR" && !each.closest("#excluded, [data-table]"));
   return [...Map.groupBy(rows, (row) => row.closest("table"))].map(([table, trs]) => {
@@ -28,7 +28,7 @@ const tablesOf = (own) => {
   });
 };
 
-// A file on disk may not write to the clipboard: then the text is selected, ready for the keyboard.
+// Browsers do not let a file on disk write to the clipboard. Then the text is selected, to copy it by keyboard.
 const copy = async (pre, output) => {
   try {
     await navigator.clipboard.writeText(pre.textContent);
@@ -80,7 +80,7 @@ export const startDetails = () => {
   dialog.addEventListener("close", () => {
     if (rowOf.has(state.case)) closeCase();
   });
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });  // beside it
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });  // outside of its content
   onChange((what) => { if (what === "case" || what === "address") show(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (dialog.open) show(); });
   show();

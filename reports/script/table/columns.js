@@ -1,5 +1,5 @@
-// The tables of the page. Python declares them with their cells (parabench/report/spec.py, Column); a cell is text, or
-// {text, sub: a second line, bad: whether it is marked}.
+// The tables of the page. Python declares their columns and cells (Column in parabench/report/spec.py). A cell is text, or
+// {text, sub: a second line, bad: whether it is highlighted}.
 import { busSizes, cases, data, hasDetails, launches } from "../core/data.js";
 import { element } from "../core/element.js";
 import { openCase, selected, selectedSet, state } from "../core/state.js";
@@ -10,7 +10,7 @@ const errorLine = (text) => {
   return element("div", { class: "error" }, line.length > MOST ? `${line.slice(0, MOST - 1)}…` : line);
 };
 const subLine = (text) => (text ? element("div", { class: "advice" }, text) : null);
-// The name of a case, which opens its details, and how it ranks. Some launches belong to no case of the tables.
+// The name of a case, a button that opens its details, and its rank. Some launches do not belong to a case of the tables.
 const nameOf = (of, i) => {
   const row = of === launches ? launches.case[i] : i;
   if (row === null || !hasDetails) return [element("span", { class: "name" }, of.label[i])];
@@ -36,7 +36,7 @@ const tableOf = (name, of, rows = selected, good = null) => () => ({
 const rowsWhere = (table, keep) => () => Array.from({ length: table.n }, (_, i) => i).filter(keep);
 const launchRows = rowsWhere(launches, (i) => !state.filters.size || selectedSet().has(launches.case[i]));
 
-// By the name that a section gives its table.
+// The tables by the name that a section uses.
 export const declared = {
   cases: tableOf("cases", cases, selected, (row) => cases.ranking[row]),
   launches: tableOf("launches", launches, launchRows),

@@ -1,9 +1,9 @@
-// Tables as files for spreadsheets: RFC 4180, with a byte order mark, without which Excel reads UTF-8 as something else.
-// Programs have the store.
+// Tables as CSV files for spreadsheets (RFC 4180). Excel detects UTF-8 only by the byte order mark. Programs should read
+// the results database instead.
 import { element } from "../core/element.js";
 
-// A text that a spreadsheet would take for a formula, in letters of full width too, gets an apostrophe; a number stays
-// one, also below zero.
+// Text that a spreadsheet would read as a formula, also with full-width characters, gets an apostrophe. Numbers do not,
+// also if they are negative.
 const csvCell = (value) => {
   if (value === null || value === undefined) return "";
   if (typeof value !== "string") return String(value);

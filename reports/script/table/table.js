@@ -1,22 +1,25 @@
-// Tables of many rows: sorted by a click on a head, a hundred rows at a time, in the order that the address keeps.
+// Tables with many rows. A click on a head sorts them, 100 rows are shown at a time, and the address keeps the order.
 //
-// A table is {columns, rows, initial, csv, good}: `columns` [{name, head, text, values, cell}], where `values` sort and
-// `cell(i)` is shown; `rows()` the selected indices in their natural order; `initial` the order that these have ("" if
-// no column says it); `csv()` the columns of its file.
+// A table is {columns, rows, initial, csv, good}:
+// - columns: [{name, head, text, values, cell}]. Rows are sorted by `values`, and `cell(i)` is shown.
+// - rows(): the indices of the selected rows in their initial order.
+// - initial: the column of the initial order, with "-" in front if it is descending; "" if no column gives this order.
+// - csv(): the columns of its file.
+// - good(i): whether a row is highlighted.
 import { element } from "../core/element.js";
 import { count, fixed } from "../core/format.js";
 import { change, onChange, state } from "../core/state.js";
 import { csvBlob, download, fileName } from "./csv.js";
 
 const ROWS_SHOWN = 100;
-// A text by which plain comparison sorts numbers within by their size: "4 MiB" before "25 MiB", "0.25" before "0.5".
-// Intl.Collator does the first, and takes ten times as long.
+// A key that sorts numbers in text by size: "4 MiB" before "25 MiB", "0.25" before "0.5". Intl.Collator only does the
+// first, and takes ten times as long.
 const naturally = (text) => text.toLowerCase().replace(
   /\d+(\.\d+)?/g, (number) => number.padStart(number.length + 12 - number.split(".")[0].length, "0"),
 );
 const sortKeys = new WeakMap();
 
-// What a column sorts by, as numbers: NaN where unknown. Each text is compared once, not each row's.
+// The sort keys of a column as numbers, NaN if unknown. Distinct texts are compared, not the text of each row.
 const keysOf = (column) => {
   if (!sortKeys.has(column)) {
     const there = (value) => value !== null && value !== undefined && value !== "";
@@ -32,7 +35,7 @@ const keysOf = (column) => {
   return sortKeys.get(column);
 };
 
-// Rows by a column, equal ones as they came, unknown last whichever way.
+// The rows sorted by a column. Equal rows keep their order, and unknown values are last in both directions.
 export const sortedBy = (rows, column, down) => {
   const keys = keysOf(column);
   const sorted = rows.filter((i) => !Number.isNaN(keys[i]));
@@ -44,7 +47,7 @@ const tables = {};
 const orderOf = (name) => {
   const said = state.order.get(name) ?? tables[name].initial;
   const column = tables[name].columns.find((each) => each.name === said.replace(/^-/, ""));
-  return column ? [column, said.startsWith("-")] : [null, false];  // an address may name anything
+  return column ? [column, said.startsWith("-")] : [null, false];  // an address can contain any text
 };
 export const rowsInOrder = (name) => {
   const [column, down] = orderOf(name);
@@ -52,7 +55,7 @@ export const rowsInOrder = (name) => {
   return column && state.order.has(name) ? sortedBy(rows, column, down) : rows;
 };
 
-// Up, down, and back to how they came.
+// Ascending, then descending, then the initial order.
 const sortBy = (name, column) => change("order", ({ order }) => {
   const [now, down] = orderOf(name);
   const next = now?.name !== column ? column : down ? tables[name].initial : `-${column}`;
@@ -82,7 +85,7 @@ const showTable = (container, first = 0) => {
   for (const button of container.querySelectorAll("[data-to]")) {
     const at = to[button.dataset.to];
     button.hidden = last === 0;
-    // Not `disabled`, which would take the focus from whoever is at the last page.
+    // `disabled` would remove the focus from the button at the last page.
     button.setAttribute("aria-disabled", String(at < 0 || at > last || at === first));
     button.dataset.at = String(at);
   }
@@ -120,7 +123,7 @@ const buildTable = (container) => {
   );
 };
 
-// A table is filled when it is seen: fifty thousand rows take time to choose from and to sort.
+// A table is filled when its tab is shown, because filtering and sorting of 50,000 rows take time.
 const stale = new Set();
 export const fillTables = (all = false) => {
   for (const container of stale) {

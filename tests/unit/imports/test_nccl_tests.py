@@ -65,14 +65,14 @@ ROWS = [
         "another operation in the name",
         {"all_gather__txt": log(named=False)},
         [("unknown", 4, 2, 6)],
-        ("all_gather.txt: its busbw is not that of all_gather among 4 ranks, so the operation is unknown",),
+        ("all_gather.txt: its busbw does not fit all_gather among 4 ranks, so the operation is unknown",),
     ),
     Row("rates that are not size by time", {"a__log": FULL, "b__log": re.sub(r"\d\d\.\d\d    1", "7.00    1", FULL)},
         ONE, ("b.log: left out: its algbw is not size by time",)),
     Row("no ranks", {"a__log": FULL, "b__log": NO_RANKS}, ONE, ("b.log: left out: it does not list its ranks",)),
     Row("without MPI", {"a__log": FULL, "b__log": log(order=lambda ranks: [0, 0])}, ONE, ("b.log: left out: several",)),
-    Row("one rank", {"a__log": FULL, "b__log": log(ranks=1, hosts=1)}, ONE, ("b.log: left out: one rank",)),
-    Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is no JSON of",)),
+    Row("one rank", {"a__log": FULL, "b__log": log(ranks=1, hosts=1)}, ONE, ("b.log: left out: a single rank",)),
+    Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is not JSON of",)),
     Row("no rows", {"a__log": FULL, "b__log": NO_ROWS}, ONE, ("b.log: left out: it has no row",)),
     Row("JSON of no results", {"a__log": FULL, "b__json": document(results=[])}, ONE, ("b.json: left out: it has no",)),
     Row("other timing", {"a__log": FULL, "b__log": FULL, "c__log": log(graph=1)}, ONE * 2,
@@ -154,7 +154,7 @@ PAGES = [
     Shown(
         "unknown operation",
         {"log__txt": log(named=False)},
-        ("unknown, 4 ranks", "nor its name tells the operation"),
+        ("unknown, 4 ranks", "nor its name has the operation"),
         ("The highest bus bandwidth",),
     ),
     Shown(
@@ -185,7 +185,7 @@ def test_page_of_logs_shows_what_is_known(tmp_path: Path, row: Shown) -> None:
     ("files", "why"),
     [
         ({"a__log": NO_RANKS}, "a.log cannot be used: left out: it does not list its ranks"),
-        ({"a__json": as_text(document())[:-40]}, "it is no JSON of nccl-tests, or cut off"),
+        ({"a__json": as_text(document())[:-40]}, "it is not JSON of nccl-tests, or cut off"),
         ({"a__txt": "size 1 2 float sum -1 1 2 3 0"}, "logs and JSON of nccl-tests"),
     ],
 )

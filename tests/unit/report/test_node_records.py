@@ -154,7 +154,7 @@ def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
         "Node 1: in 6 of 6 launches that span nodes its ranks computed their forward pass "
     )
     # Rank 0 is 1% slower than the other rank of its node: of both the median.
-    assert "49% slower than those of the other nodes (the median; more than 20% in each)" in finding.message
+    assert "49% slower than ranks of the other nodes (the median; more than 20% in each)" in finding.message
     assert finding.case_id is None
 
 

@@ -196,7 +196,7 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
             else "Tokens/s per GB of memory: unknown."
         )
         assert steps(of, works) == [
-            (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")
+            (f"measure on {role} the cases of old, with a separate --out", "parabench run quick")
         ]
         assert "unpaired" not in [group.code for group in several_findings(of)]
     of = read(stores["old"], dead)
