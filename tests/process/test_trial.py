@@ -175,27 +175,6 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "message"),
-    [
-        ("zoo:unused", "mistakes:uneven_items", "gives no first batch: RuntimeError: stack expects each tensor to be"),
-        ("zoo:unused", "mistakes:no_length", "gives Endless; give it a __len__, or make it an IterableDataset"),
-        ("mistakes:drops_an_item", "zoo:augmented", "collate gives 7 samples for 8 items; give one for each item"),
-        (
-            "zoo:unused",
-            "mistakes:failing_worker",
-            "gives no first batch: ValueError: cannot collate (Caught ValueError in DataLoader worker process 0); "
-            "fix its items, or Model.collate",
-        ),
-    ],
-)
-def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        check(case(model, data=data))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("name", "remedy"),
     [
         ("mistakes.py:model", "write mistakes:model"),
