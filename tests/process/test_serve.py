@@ -92,22 +92,6 @@ def test_finished_and_stopped_sessions_are_told_apart(tmp_path):
     assert [read_progress(path, None, now_after(after))["going"] for after in (4990, 5010)] == [True, False]
 
 
-def test_missing_store_is_waited_for_and_other_files_are_refused(tmp_path):
-    (tmp_path / "empty.db").touch()
-    (tmp_path / "text.db").write_text("no database" * 100)
-    for name in ("none.db", "empty.db", "no/folder.db"):
-        seen = read_progress(tmp_path / name)
-        assert (seen["stamp"], seen["going"]) == ("", True)
-        assert "There is no store" in seen["said"]
-    planned(tmp_path / "r.db", [])
-    assert "session 'nightly' is not in" in read_progress(tmp_path / "r.db", "nightly")["said"]
-    Store.open_or_create(tmp_path / "s.db").close()
-    assert "holds no session" in read_progress(tmp_path / "s.db")["said"]
-    for path in (tmp_path / "text.db", tmp_path):
-        with pytest.raises(UsageError, match=r"give the results\.db of a run"):
-            read_progress(path)
-
-
 # When a page is made
 
 

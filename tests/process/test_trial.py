@@ -154,16 +154,6 @@ def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lac
     assert needs_of_ddp(tried, "fsdp", find_unused=False, static=False) is None
 
 
-def test_plan_tells_what_the_trial_showed(here: Path) -> None:
-    axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu", "--dry-run"]
-    told = parabench("run", "strategies", "--model", "zoo:unused", *axes).stdout
-    notes = [line for line in told.splitlines() if line.startswith("note: ")]
-    assert notes == [
-        "note: model zoo:unused: the loss does not depend on unused.weight, unused.bias; "
-        "DDP needs --set find_unused_parameters=on"
-    ]
-
-
 def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "OPERATIONS_PER_CORE", 1.0)
     trial._tried.cache_clear()
