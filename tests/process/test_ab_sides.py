@@ -233,16 +233,3 @@ def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
         held = Held(tmp_path, stack)
         held.process.kill()
         held.output()
-
-
-def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", symlinks=True)
-    process = start(tmp_path, "--a", "", "--b", "bare")
-    output, _ = process.communicate(timeout=GUARD_S)
-    assert process.returncode == 2
-    assert output == (
-        f"parabench: side b ({tmp_path}/bare) ended with exit code 1: ModuleNotFoundError: No module named "
-        f"'parabench'; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: install "
-        "this one there, or give another\n"
-    )
-    assert not (tmp_path / "results").exists()

@@ -9,7 +9,6 @@ import pytest
 
 from fake_collectives import case
 from guard import GUARD_S
-from hang_helpers import partly_stuck, pass_when
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.collective_case import CollectiveCase
@@ -63,27 +62,3 @@ def test_failure_of_shared_calls_is_the_case_whose_turn_it_was(algorithm, status
     assert message in arm.failure.message
     # What it measured before is kept.
     assert {call.bytes for call in arm.collectives} == ({1024} if algorithm == "KILLED" else set())
-
-
-def test_a_hang_names_the_case_and_how_far_it_came(monkeypatch):
-    pass_when(monkeypatch)
-    seen = among("STOPPED", ranks=3)
-    assert seen.status is Status.HUNG
-    (arm,) = seen.arms
-    assert arm.case.algorithm == "test_collective_launcher:STOPPED"
-    assert arm.failure is not None
-    assert arm.failure.rank == 1
-    assert "to 4 KiB in place, warmup batch of calls 0 of all_reduce test_collective_launcher:STOPPED, 3 ranks" in (
-        arm.failure.message
-    )
-
-
-def test_hang_of_two_ranks_is_not_blamed_on_the_third(monkeypatch):
-    pass_when(monkeypatch, partly_stuck)
-    cases = (case(world_size=3, **SMALL), case(algorithm="test_collective_launcher:STOPPED", **SMALL))
-    seen = share(cases, THROUGHPUT)
-    assert seen.status is Status.HUNG
-    (arm,) = seen.arms
-    assert arm.case == cases[1]
-    assert arm.failure is not None
-    assert arm.failure.rank == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
-from hang_helpers import begun_and_gone, pass_when
+from hang_helpers import pass_when
 from parabench import files
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
@@ -90,36 +89,6 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
     assert "\n" not in seen.failure.message
 
 
-def test_a_rank_that_exits_by_itself_is_failed() -> None:
-    seen = launch(LaunchSpec.of(case("exiting"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.FAILED
-    assert str(seen.failure) == "rank 1: SystemExit: enough"
-
-
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        ("raising_in_build", "RuntimeError: no such layer"),
-        ("does_not_exist", "UsageError: strategy 'faulty_helpers:does_not_exist' cannot be loaded: "),
-    ],
-)
-def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
-    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.FAILED
-    assert seen.failure is not None
-    assert seen.failure.message.startswith(message)
-    assert seen.samples == []
-
-
-def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
-    seen = launch(
-        LaunchSpec.of(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=GUARD_S)
-    )
-    assert seen.status is Status.FAILED
-    assert str(seen.failure).startswith("rank 1: ")
-    assert str(seen.failure).endswith("RuntimeError: no such link")
-
-
 @pytest.mark.parametrize(
     ("strategy", "algorithm", "signal"),
     [("killed", "tree", "SIGKILL"), ("killed_in_backward", "ring", "SIGKILL"), ("segfaulting", "native", "SIGSEGV")],
@@ -137,19 +106,6 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
 
 
-@pytest.mark.parametrize(
-    "each",
-    [case("killed_in_build"), case("ddp", algorithm="faulty_helpers:killed_before_the_group")],
-    ids=lambda each: f"{each.strategy} {each.algorithm}",
-)
-def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
-    seen = launch(LaunchSpec.of(each, PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.CRASHED
-    assert seen.failure is not None
-    assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, "SIGKILL")
-    assert seen.samples == []
-
-
 def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
     seen = launch(LaunchSpec.of(case("vanishing"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED
@@ -159,14 +115,6 @@ def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
 def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
     # The fixture looks for what is left.
     assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
-
-
-def test_ranks_that_all_leave_quietly_have_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pass_when(monkeypatch, begun_and_gone())
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.CRASHED
-    assert str(seen.failure) == "rank 0: ended without a trace"
 
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "allocating_too_much"])
@@ -242,10 +190,3 @@ def test_a_good_launch_has_every_sample_of_every_rank() -> None:
         whole = {s.step: s.value for s in seen.samples if s.rank == rank and s.metric == "step_s"}
         assert parts == pytest.approx(whole)
     assert sum(value or 0 for value in whole.values()) < seen.wall_s
-
-
-def test_after_every_kind_of_end_a_launch_is_well() -> None:
-    """In the same driver, one after the other: nothing of a fault reaches the next launch."""
-    for strategy in ("raising", "killed", "vanishing", "ddp"):
-        seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
-        assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

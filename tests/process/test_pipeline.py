@@ -16,9 +16,7 @@ from parabench import Model
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import session_data
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
-from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
@@ -248,14 +246,6 @@ def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pyt
     assert shares == [None, 3 / 12, 3 / 12]
     # Ranks wait for each other around the step that is watched, and around no other.
     assert met == [119.0, 131.0]
-
-
-def test_a_rank_that_is_killed_ends_the_launch() -> None:
-    dying = case(strategy="pipeline_helpers:killed", schedule="1f1b", microbatches=4)
-    got = launch(LaunchSpec.of(dying, SHORT, deadline_s=GUARD_S))
-    assert got.status is Status.CRASHED
-    assert got.failure is not None
-    assert (got.failure.rank, got.failure.signal) == (1, "SIGKILL")
 
 
 # -- before any launch ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.report.build import render
 from parabench.serve import server
-from parabench.serve.server import SHARE, Live, Server, make_page, read_progress
+from parabench.serve.server import Live, Server, make_page, read_progress
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -92,22 +92,6 @@ def test_finished_and_stopped_sessions_are_told_apart(tmp_path):
     assert [read_progress(path, None, now_after(after))["going"] for after in (4990, 5010)] == [True, False]
 
 
-def test_missing_store_is_waited_for_and_other_files_are_refused(tmp_path):
-    (tmp_path / "empty.db").touch()
-    (tmp_path / "text.db").write_text("no database" * 100)
-    for name in ("none.db", "empty.db", "no/folder.db"):
-        seen = read_progress(tmp_path / name)
-        assert (seen["stamp"], seen["going"]) == ("", True)
-        assert "There is no store" in seen["said"]
-    planned(tmp_path / "r.db", [])
-    assert "session 'nightly' is not in" in read_progress(tmp_path / "r.db", "nightly")["said"]
-    Store.open_or_create(tmp_path / "s.db").close()
-    assert "holds no session" in read_progress(tmp_path / "s.db")["said"]
-    for path in (tmp_path / "text.db", tmp_path):
-        with pytest.raises(UsageError, match=r"give the results\.db of a run"):
-            read_progress(path)
-
-
 # When a page is made
 
 
@@ -168,30 +152,6 @@ def test_page_is_made_again_only_after_launches(growing, maker):
     serving.page()
     wait(serving)
     assert "page 2" in serving.page()
-
-
-def test_making_pages_takes_a_share_of_the_time(growing, maker):
-    path, launch = growing
-    now = [0.0]
-
-    def make(path, session):
-        now[0] += 3.0
-        return maker(path, session)
-
-    serving = live(path, make, clock=lambda: now[0])
-    maker.go.set()
-    for at, pages in ((0.0, 1), (3.0 + 3.0 * SHARE - 0.1, 1), (3.0 + 3.0 * SHARE, 2)):
-        now[0] = at
-        serving.progress()
-        wait(serving)
-        launch()
-        assert len(maker.asked) == pages
-    with Store.open_or_create(path) as store:
-        store.replan(1, {"cases": [], "protocol": {"launches": 1}})
-        store.finish_session(1)
-    serving.progress()
-    wait(serving)
-    assert len(maker.asked) == 3  # the last page is not waited for
 
 
 def test_failed_page_leaves_the_last_one_and_the_reason(growing, maker):

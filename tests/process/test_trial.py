@@ -154,16 +154,6 @@ def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lac
     assert needs_of_ddp(tried, "fsdp", find_unused=False, static=False) is None
 
 
-def test_plan_tells_what_the_trial_showed(here: Path) -> None:
-    axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu", "--dry-run"]
-    told = parabench("run", "strategies", "--model", "zoo:unused", *axes).stdout
-    notes = [line for line in told.splitlines() if line.startswith("note: ")]
-    assert notes == [
-        "note: model zoo:unused: the loss does not depend on unused.weight, unused.bias; "
-        "DDP needs --set find_unused_parameters=on"
-    ]
-
-
 def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "OPERATIONS_PER_CORE", 1.0)
     trial._tried.cache_clear()
@@ -172,27 +162,6 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
     trial._tried.cache_clear()
     why = "is not tried before the first launch: a batch of its 4.1e-07G parameters would take too long"
     assert f"note: model own_helpers:model {why}" in told
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "message"),
-    [
-        ("zoo:unused", "mistakes:uneven_items", "gives no first batch: RuntimeError: stack expects each tensor to be"),
-        ("zoo:unused", "mistakes:no_length", "gives Endless; give it a __len__, or make it an IterableDataset"),
-        ("mistakes:drops_an_item", "zoo:augmented", "collate gives 7 samples for 8 items; give one for each item"),
-        (
-            "zoo:unused",
-            "mistakes:failing_worker",
-            "gives no first batch: ValueError: cannot collate (Caught ValueError in DataLoader worker process 0); "
-            "fix its items, or Model.collate",
-        ),
-    ],
-)
-def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        check(case(model, data=data))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

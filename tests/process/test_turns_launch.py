@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from guard import GUARD_S
-from hang_helpers import partly_stuck, pass_when
+from hang_helpers import pass_when
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -108,18 +108,6 @@ def test_a_hang_names_the_case_the_round_and_the_rank(monkeypatch):
     assert arm.case == cases[1]
     assert "faulty_helpers:waiting native, 2 ranks in round 1 of 2" in arm.failure.message
     assert arm.failure.rank == 1
-
-
-def test_shared_hang_of_all_ranks_names_case_and_ranks(monkeypatch):
-    pass_when(monkeypatch, partly_stuck)
-    cases = (cpu_case(world_size=4), cpu_case(strategy="faulty_helpers:all_waiting_in_build"))
-    seen = share(cases)
-    assert seen.status is Status.HUNG
-    (arm,) = seen.arms
-    assert arm.case == cases[1]
-    assert arm.failure.rank is None
-    assert "2 ranks came equally far, to the building of faulty_helpers:all_waiting_in_build" in arm.failure.message
-    assert "in which ranks 2, 3 wait" in arm.failure.message
 
 
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
