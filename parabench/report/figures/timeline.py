@@ -15,6 +15,7 @@ from parabench.plan.collective_case import OPS
 from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
 from parabench.report.palette import PART, colour_of
 from parabench.store.record import MIB, WAIT
+from parabench.store.results import records
 
 # Distinct from each other and from the parts of a step for any color vision: Tol's muted colors and two grays.
 OP = {
@@ -132,7 +133,7 @@ def _parts(spans: pd.DataFrame, meaning: str, marker: dict[str, Any]) -> Trace:
 def _calls(calls: pd.DataFrame, op: str, thick: float) -> Trace:
     # The line separates adjacent calls.
     marker = {"color": colour_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
-    texts = ["" if call["shared"] else _inside(call) for call in calls.to_dict("records")]
+    texts = ["" if call["shared"] else _inside(call) for call in records(calls)]
     look: dict[str, Any] = {"width": 0.86 * thick, "marker": marker, "text": texts, "textposition": "inside"}
     look |= {"insidetextanchor": "start", "textangle": 0}
     heights = calls["y"].to_list()
@@ -146,7 +147,7 @@ def _inside(call: Mapping[Any, Any]) -> str:
 
 
 def _hovers(calls: pd.DataFrame) -> list[str]:
-    return [_hover(call) for call in calls.to_dict("records")]
+    return [_hover(call) for call in records(calls)]
 
 
 def _hover(call: Mapping[Any, Any]) -> str:
