@@ -28,6 +28,7 @@ from parabench.report.figures.figures import (
     vertical,
 )
 from parabench.report.palette import algorithm_style, in_native_order
+from parabench.store.results import records
 
 # Characters of a name in a legend.
 NAME = 34
@@ -154,7 +155,7 @@ def algorithms(seen: SessionData) -> list[Panel]:
 
 
 def _algorithms(title: str, own: pd.DataFrame) -> Panel:
-    firsts = own.drop_duplicates("line").to_dict("records")
+    firsts = records(own.drop_duplicates("line"))
     firsts.sort(key=lambda row: (row["world_size"], row["world"], by_size(size_of(row["bucket_mib"]))))
     place = {row["line"]: at for at, row in enumerate(firsts)}
     own = own.assign(row=own["line"].map(place)).sort_values("row", kind="stable")
