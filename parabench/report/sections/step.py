@@ -22,7 +22,7 @@ from parabench.strategies import Layout, entry_of
 
 _ms = FORMATS["ms"]
 # The most cases whose timeline is in the details of their case.
-MOST_SPARE = 12
+MOST_SPARE = 6
 
 
 def why_nothing(seen: SessionData) -> str:
