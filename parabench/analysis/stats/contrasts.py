@@ -161,7 +161,8 @@ class Effects:
 
     def behind(self, case: str) -> pd.Series[float]:
         """Return log(other / case); NaN for a case of another component."""
-        return (self.means - self.means[case]).where(self.component == self.component[self._at(case)])
+        means, at = self.means.to_numpy(), self._at(case)
+        return pd.Series(np.where(self.component == self.component[at], means - means[at], np.nan), self.cases)
 
     def connected(self) -> tuple[str, ...]:
         """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
