@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from parabench.cluster.secret import Secret
+from parabench.cluster.topology import RUN_ID_LETTERS
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.rendezvous import DEAD_AFTER_S
 
@@ -190,8 +191,9 @@ def greet(connection: socket.socket, secret: Secret | None, session: str, where:
     if protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if there != session:
+        named = str(there)[:RUN_ID_LETTERS]
         raise UsageError(
-            f"the session at {where} has --rdzv-id {there!a}, and this node {session}; give all nodes the same"
+            f"the session at {where} has --rdzv-id {named!a}, and this node {session}; give all nodes the same"
         )
     remedy = "give all nodes the same --secret-file, or none"
     if signed != (secret is not None):

@@ -156,7 +156,7 @@ gate_options = (
     ),
     click.option(
         "--alpha",
-        type=Rate(1e-4, 0.5),
+        type=ALPHAS,
         default=0.01,
         show_default=True,
         help="False-alarm rate, over all cases together.",

@@ -21,8 +21,8 @@ from parabench.store.results import records
 
 _COLOR = "#0072B2"
 _MARGIN = (
-    "± is the half-width of a 95% confidence interval (Student's t); its variance is pooled with that of all cases of "
-    "the workload."
+    "± is the half-width of a 95% confidence interval (Student's t); its variance is pooled over all cases of the "
+    "workload."
 )
 
 

@@ -96,6 +96,14 @@ SHARE: Look = {
     "exposed_s": ("#E69F00", "exposed communication"),
     "idle_s": ("#999999", "idle"),
 }
+# Overlapped communication, which is drawn inside compute.
+OVERLAP_HATCH = {
+    "shape": "/",
+    "size": 5,
+    "solidity": 0.45,
+    "fgcolor": SHARE["exposed_s"][0],
+    "bgcolor": "rgba(0,0,0,0)",
+}
 # On the CPU the first is the process's resident set, and there are no others.
 PEAK: Look = {
     "peak_memory_bytes": ("#0072B2", "torch tensors"),

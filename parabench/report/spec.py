@@ -238,7 +238,7 @@ def table_of(
 
     Rows with a `case_id` are shown if their case is selected. Only the first MOST_ROWS are listed, with a note.
     """
-    every = records(rows, rows.columns.tolist()) if isinstance(rows, pd.DataFrame) else list(rows)
+    every = records(rows) if isinstance(rows, pd.DataFrame) else list(rows)
     shown = every[:MOST_ROWS]
     if len(shown) < len(every):
         note = f"{note} Listed are {MOST_ROWS} of {len(every):,} rows; the store has all.".strip()

@@ -22,13 +22,12 @@ from parabench.report.figures.figures import (
     plain,
     titled,
 )
-from parabench.report.palette import PART, SHARE
+from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
 
 # Rows have bars of steps above, and thinner ones of overlapped communication below.
 _ABOVE, _BELOW = -0.08, 0.3
 # Texts at the end of the longest bar are in the right margin.
 _MARGIN = {"l": 8, "r": 60, "t": 8, "b": 8}
-_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
 
 
 def _of_works(seen: SessionData, column: str, draw: Callable[[pd.DataFrame], Panel]) -> list[Panel]:
@@ -87,7 +86,7 @@ def _step_shares(own: pd.DataFrame) -> Panel:
     ]
     color = SHARE["exposed_s"][0]
     look: dict[str, Any] = {
-        "marker": {"color": color, "line": {"width": 0}, "pattern": _HATCH},
+        "marker": {"color": color, "line": {"width": 0}, "pattern": OVERLAP_HATCH},
         "y": below,
         "width": 0.2,
     }

@@ -29,14 +29,13 @@ from parabench.report.figures.figures import (
     plain,
 )
 from parabench.report.figures.timeline import READY
-from parabench.report.palette import SHARE, algorithm_style
+from parabench.report.palette import OVERLAP_HATCH, SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.store.record import MIB
 
 # The most bucket sizes that are drawn, and the most buckets in a figure.
 _MOST_CASES, _MOST_BUCKETS = 4, 24
-_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
 # The parts of a step at whose start a bucket's times begin.
 _SINCE = {"backward": "backward", "forward_backward": "the first forward"}
 
@@ -93,7 +92,7 @@ def _buckets(rows: pd.DataFrame, label: str) -> Panel:
         for row, size in zip(rows.to_dict("records"), sizes, strict=True)
     ]
     look = {"line": {"width": 0}, "color": SHARE["exposed_s"][0]}
-    hatched, end = look | {"pattern": _HATCH}, rows["start_s"] + overlapped
+    hatched, end = look | {"pattern": OVERLAP_HATCH}, rows["start_s"] + overlapped
     traces = [
         bars(places, rows["start_s"], overlapped, "overlapped", hovers, width=0.6, marker=hatched),
         bars(places, end, rows["exposed_s"], "exposed", hovers, width=0.6, marker=look),
