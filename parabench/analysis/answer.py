@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from parabench import json_text
 from parabench.analysis import format
 from parabench.store.record import Finding
+from parabench.store.results import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,8 +106,7 @@ def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFram
 def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with built-in Python types. Unknown values are None."""
     cells = of.astype(object)
-    found: list[dict[str, Any]] = cells.where(cells.notna(), None).to_dict("records")  # type: ignore[assignment]
-    return found
+    return records(cells.where(cells.notna(), None))
 
 
 def _kinds(hint: Any) -> set[Any]:

@@ -43,16 +43,15 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     cases = seen.cases[seen.cases["step_time_s"].notna()]
     launches = seen.counted.groupby("case", sort=False)
     counts = _counts(seen)
-    joules = launches["joules_per_step"].median()
+    ids, joules = launches["launch_id"].agg(list), launches["joules_per_step"].median()
     sources, reasons = (launches[name].first() for name in ("joules_source", "joules_reason"))
     rows = []
     for row in records(cases):
         case, at = seen.case(row["case_id"]), row["case_id"]
-        ids = launches.get_group(at)["launch_id"].to_list()
-        model: dict[str, Any] = next(filter(None, (seen.facts[launch].get("model") for launch in ids)), {})
+        model: dict[str, Any] = next(filter(None, (seen.facts[launch].get("model") for launch in ids[at])), {})
         found = {name: row[name] for name in _KEPT} | {"unit": format.unit_of(case.seq_len)}
         found |= _flops(case, model, counts.get(case.reference().id) or {})
-        found |= _peak(case, str(row["device"]), _gpus(seen, ids[0]))
+        found |= _peak(case, str(row["device"]), _gpus(seen, ids[at][0]))
         found["flops_per_s"] = found.get(f"{found['flops_source']}_flops", np.nan) / row["step_time_s"]
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]

@@ -10,6 +10,7 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.store.record import Phase
+from parabench.store.results import records
 
 # The source of joules: the device's energy counter, or its power readings, integrated.
 COUNTER, POWER = "energy counter", "power readings"
@@ -48,7 +49,7 @@ def launch_energy(launches: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFram
     of_launch = dict(iter(readings.groupby("launch_id")))
     found = [
         _energy(launch, of_launch.get(launch["launch_id"])) if launch["counted"] else (np.nan, None, "")
-        for launch in launches[["launch_id", "counted", "device", "n_steps", "facts"]].to_dict("records")
+        for launch in records(launches[["launch_id", "counted", "device", "n_steps", "facts"]])
     ]
     return pd.DataFrame(found, launches.index, columns=["joules_per_step", "joules_source", "joules_reason"])
 

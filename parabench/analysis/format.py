@@ -79,6 +79,11 @@ def number_or_none(value: float | None) -> float | None:
     return float(value) if known(value) else None
 
 
+def cell(value: Any) -> Any:
+    """Return a value as JSON can hold it: NaN and infinity become None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def digits(value: float, significant: int = 3) -> str:
     """Return `value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
     return f"{value:,.{_decimals(value, significant)}f}"

@@ -27,7 +27,7 @@ from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, launch
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, moderated
 from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 # The weight of the variance of all sessions of a series, in launches of the session itself.
 SERIES_WEIGHT = 1.0
@@ -345,7 +345,7 @@ def answer(of: History) -> Answer:
         rows["sessions"].append((session, known))
         rows["session_differences"] += keyed(changed, visit=at)
     for series in of.series:
-        rows["points"] += series["points"].to_dict("records")
+        rows["points"] += records(series["points"])
         rows["shifts"] += series["shifts"]
         for shift in series["shifts"]:
             key = {name: shift[name] for name in ("suite", "case_id", "visit")}

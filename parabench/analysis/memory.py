@@ -16,6 +16,7 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
 from parabench.store.record import Phase
+from parabench.store.results import records
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 
@@ -51,7 +52,7 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     )
     most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case_id")
     firsts = launches.drop_duplicates("case_id").merge(most.drop(columns="launch_id"), on="case_id")
-    theory = pd.DataFrame([_theory(seen, row) for row in firsts.to_dict("records")], firsts.index)
+    theory = pd.DataFrame([_theory(seen, row) for row in records(firsts)], firsts.index)
     table = firsts.join(theory).reindex(columns=COLUMNS).astype({"formula": object, "why_unknown": object})
     table["theory"] = table[_THEORY].astype(float).sum(axis=1, skipna=False)
     table["ratio"] = table["measured"] / table["theory"]

@@ -116,7 +116,7 @@ def scaling_lines(seen: SessionData) -> Iterator[str]:
         own = own[own["world_size"] > 1].sort_values("speedup", ascending=False, kind="stable")
         best = own.drop_duplicates(["group", "world_size"]).sort_values(["group", "world_size"])
         for _, points in best.groupby("group"):
-            yield _sentence(points.to_dict("records"), seen.labels)
+            yield _sentence(records(points), seen.labels)
 
 
 def _sentence(best: Sequence[Mapping[Any, Any]], labels: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from parabench.analysis.stats.quantiles import t_quantile
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import GB
+from parabench.store.results import records
 
 LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "energy"
 
@@ -67,7 +68,7 @@ def _training(seen: SessionData) -> Iterator[Metric]:
     margins = {one.case_id: one.plus_minus_s for candidates in answers for one in candidates}
     alone = {candidates[0].case_id for candidates in answers if len(candidates) == 1}
     joules = seen.once(efficiency).set_index("case_id")["joules_per_step"]
-    for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
+    for row in records(seen.cases[seen.cases["step_time_s"].notna()]):
         key = str(row["case_id"])
         metric = partial(Metric, key, str(row["label"]), seen.case(key).to_dict())
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
@@ -102,7 +103,7 @@ def _collectives(seen: SessionData) -> Iterator[Metric]:
     texts = dict(zip(seen.numbers["case"], seen.numbers["case_json"], strict=True))
     good = measured(seen.counted)
     numbers = good.groupby(KEY)["call_s"].agg(tuple)
-    for row in bus_table(good).to_dict("records"):
+    for row in records(bus_table(good)):
         key, size, in_place = str(row["case_id"]), int(row["bytes"]), bool(row["in_place"])
         fields = CollectiveCase.from_dict(json_text.parsed(texts[key])).to_dict() | {
             "bytes": size,

@@ -16,6 +16,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording, distinct, word
+from parabench.store.results import records
 
 # Times on one clock may be wrong by less.
 TOLERANCE_S = 1e-4
@@ -128,4 +129,4 @@ def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
         shortest_s=("shortest", "median"),
     )  # fmt: skip
     table = table.reset_index().astype(object)
-    return table.where(table.notna(), None).to_dict("records")
+    return records(table.where(table.notna(), None))

@@ -20,6 +20,7 @@ from parabench.analysis import format
 from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording
 from parabench.store.record import RECORDING_HANG, Finding
+from parabench.store.results import records
 
 # The most items that a sentence lists.
 MOST_NAMED = 4
@@ -232,7 +233,7 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
     told = [
         f"rank {call['rank']} called {call['must_match']} of group {call['group']}"
         f"{', at ' + call['where'] if call['where'] else ''} ({'' if call['finished'] else 'not '}finished)"
-        for call in own.sort_values("made_s").groupby("rank").tail(1).sort_values("rank").to_dict("records")
+        for call in records(own.sort_values("made_s").groupby("rank").tail(1).sort_values("rank"))
     ]
     waits = []
     if max(behind_in.values(), default=1) > 1:
@@ -279,7 +280,7 @@ def _last_calls(every: Iterable[_Group]) -> list[dict[str, Any]]:
         none = {"number": 0, "op": "none", "state": "", "finished": True}
         last = last.astype(object).where(last["number"].notna(), pd.Series(none), axis=1)
         alike = last.reset_index().groupby(list(none))["rank"].agg(ranks_text).reset_index(name="ranks")
-        found.append(alike.assign(group=group.name).to_dict("records"))
+        found.append(records(alike.assign(group=group.name)))
     found.sort(key=lambda rows: (len(rows) < 2, all(row["finished"] for row in rows)))
     return [row for rows in found for row in rows]
 

@@ -27,6 +27,7 @@ from parabench.plan.case import UNKNOWN, line
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.probes.nccl import MESSAGE, MOST, parse_log
 from parabench.store.record import GB, CollectiveSample, Failure, Launch, Phase, Status, utc_now
+from parabench.store.results import records
 
 NAME = "nccl-tests"
 
@@ -310,7 +311,7 @@ def _launch(test: Test, rows: pd.DataFrame, source: str, log: Mapping[str, Any])
                 Phase.MEASURE, row["in_place"], None if math.isnan(row["#wrong"]) else int(row["#wrong"]),
                 dtype=case.dtype, calls=test.calls,
             )
-            for seq, row in enumerate(rows.to_dict("records"))
+            for seq, row in enumerate(records(rows))
         ],
         facts={"log": facts},
     )  # fmt: skip

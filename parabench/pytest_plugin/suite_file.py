@@ -34,7 +34,7 @@ from parabench.session.resume import REPORT_NAME, resume_command
 from parabench.session.session import lead_session
 from parabench.signals import STOPPED
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.results import load
+from parabench.store.results import load, records
 from parabench.store.store import STORE_NAME
 
 if TYPE_CHECKING:
@@ -164,6 +164,6 @@ def _read(measured: SessionData) -> dict[str, list[float] | str]:
     for case, group in steps.groupby("case_id"):
         counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
         outcomes[str(case)] = group.loc[counts, "step_s"].tolist()
-    for row in launches[launches["status"] != Status.OK].to_dict("records"):
+    for row in records(launches[launches["status"] != Status.OK]):
         outcomes[str(row["case_id"])] = format.error_line(f"{row['status']}: {row['error']}")
     return outcomes

@@ -143,7 +143,7 @@ def packed(table: pd.DataFrame) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"n": len(table)}
     for name, column in table.items():
-        items = [None if unknown else each for each, unknown in zip(column.tolist(), column.isna(), strict=True)]
+        items = [format.cell(each) for each in column.tolist()]
         items = [each.item() if isinstance(each, np.generic) else each for each in items]
         found[str(name)] = rounded(items) if pd.api.types.is_numeric_dtype(column) else items
     return found
@@ -228,6 +228,7 @@ class Look:
             lstrip_blocks=True,
             keep_trailing_newline=True,
             optimized=False,  # each template is filled once, so folding its constants does not pay
+            bytecode_cache=jinja2.FileSystemBytecodeCache(),
         )
         environment.filters.update(FILTERS)
         try:

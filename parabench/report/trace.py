@@ -23,6 +23,7 @@ from parabench.analysis.step.timeline import lanes
 from parabench.errors import UsageError, did_you_mean
 from parabench.files import write_whole
 from parabench.store.record import FIRST_BLOCK, TRACES, WAIT, Phase
+from parabench.store.results import records
 
 Event = dict[str, Any]
 
@@ -149,7 +150,7 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
     parts, waits = spans[spans["name"] != WAIT], spans[spans["name"] == WAIT]
     yield from _named("thread", rank + 1, STEP, "step")
     yield _slice(rank, STEP, f"step {step}", parts["start_s"].min(), parts["end_s"].max(), "step")
-    for part in parts.sort_values("start_s", kind="stable").to_dict("records"):
+    for part in records(parts.sort_values("start_s", kind="stable")):
         yield _slice(rank, STEP, part["name"], part["start_s"], part["end_s"], "step")
     yield from _named("thread", rank + 1, STANDS, "waiting")
     blocked = union([0] * len(waits), waits["start_s"], waits["end_s"])
@@ -167,7 +168,7 @@ def _communication(rank: int, calls: pd.DataFrame, layout: list[dict[str, Any]])
         for lane in range(max(found) + 1):
             name = f"communication {group} {algorithm}" + f" ({lane + 1})" * (lane > 0)
             yield from _named("thread", rank + 1, thread + lane, name)
-        for call, lane in zip(own.to_dict("records"), found, strict=True):
+        for call, lane in zip(records(own), found, strict=True):
             yield from _call(rank, thread + lane, call, layout)
         thread += max(found) + 1
 

@@ -23,8 +23,9 @@ _GROWING = ("session", "launch", "finding")
 
 def records(table: pd.DataFrame, names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the rows as dictionaries of these or all columns, with Python's own types. Unknown numbers are NaN."""
+    rows = (table[[*names]] if names else table).to_numpy(dtype=object).tolist()
     names = names or [*map(str, table)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(table[name].tolist() for name in names), strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _table(name: str) -> cached_property[pd.DataFrame]:

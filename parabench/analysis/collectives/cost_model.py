@@ -24,6 +24,7 @@ from parabench.analysis import format
 from parabench.analysis.collectives.rounds import costs
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
+from parabench.store.results import records
 
 Matrix = NDArray[np.float64]
 # A constant of the model: its tier (of `rounds`, or LINE) and its letter.
@@ -112,7 +113,7 @@ def fit_costs(times: pd.DataFrame) -> tuple[Fit, ...]:
     `times` has the columns of `bus.good_sizes`, from which come `call_s` and what it depends on, and one timing.
     """
     groups: dict[tuple[str, str | None, int | None], dict[int, dict[Key, float]]] = {}
-    for at, time in enumerate(times.to_dict("records")):
+    for at, time in enumerate(records(times)):
         counts = _counts(time)
         line = (time["op"], int(time["world_size"])) if (LINE, "a") in counts else (None, None)
         groups.setdefault((time["algorithm"], *line), {})[at] = counts

@@ -20,7 +20,7 @@ from parabench.analysis.session import Session
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
 from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 # The version of its layout that is followed.
 JSON_VERSION = 3
@@ -119,7 +119,7 @@ def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:
     """Yield for each size the first row, and the row of each form; all unknown if torch does not have the form."""
     for _, own in rows.groupby("bytes"):
         forms = own.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
-        yield own.iloc[0].to_dict(), dict(zip(FORMS, forms.to_dict("records"), strict=True))
+        yield own.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
     launches = every.drop_duplicates("launch_id")
     launches = launches.loc[launches["status"] != Status.OK, ["label", "status", "error"]]
     launches = launches.rename(columns={"label": "case"}).astype({"status": str})
-    failed = launches.astype(object).fillna("").to_dict("records")
+    failed = records(launches.astype(object).fillna(""))
     return {
         "version": JSON_VERSION,
         "start_time": _time(session.started_utc),

@@ -22,6 +22,7 @@ from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
 from parabench.errors import UsageError
+from parabench.store.results import records
 
 
 class Verdict(StrEnum):
@@ -236,7 +237,7 @@ def lines(of: Answer) -> list[str]:
         *format.in_lines(of.sentences),
         *map(str, differing(of)),
         *format.warnings(of.warnings),
-        *map(line, of.tables["cases"].to_dict("records")),
+        *map(line, records(of.tables["cases"])),
     ]
 
 

@@ -21,6 +21,7 @@ from parabench.analysis.numbers import work_text
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.contrasts import Mean
 from parabench.errors import UsageError
+from parabench.store.results import records
 
 TITLES = {STEP: "step", "per_joule": "per joule", "per_gb": "per GB"}
 _QUANTITY = Literal["step_time", "per_joule", "per_gb"]
@@ -110,7 +111,7 @@ def cells(of: Answer) -> list[list[str]]:
     ratios = [word for title in TITLES.values() for word in (title, "95%")]
     rows = [["Case", *(f"{name}, ms" for name in of.tables["sides"]["side"]), *ratios]]
     given = of.tables["ratios"].set_index(["label", "quantity"])
-    for step in of.tables["step_times"].to_dict("records"):
+    for step in records(of.tables["step_times"]):
         if not pd.isna(step["ratio"]):
             own = [step, *(given.loc[(step["label"], name)] for name in GIVES)]
             times = [format.digits(step[column] * 1e3) for column in STEP_TIMES.values()]
@@ -125,7 +126,7 @@ def without_ratio(of: Answer) -> Iterator[tuple[str, str]]:
     """Yield the label of each configuration without a ratio, and the reason."""
     steps = of.tables["step_times"]
     notes = dict(zip(steps["label"], steps["note"].where(steps["ratio"].isna()), strict=True))
-    for row in of.tables["cases"].to_dict("records"):
+    for row in records(of.tables["cases"]):
         if row["missing"]:
             side = "candidate" if row["base_case_id"] is None else "base"
             yield row["label"], f"only in {side}: {row['missing']}"

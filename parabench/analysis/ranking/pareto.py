@@ -11,7 +11,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import levels
-from parabench.analysis.stats.contrasts import Effects, fit
+from parabench.analysis.stats.contrasts import fit
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     time, memory = fit(known), fit(known, "peak_memory_bytes")
     if time.df < 1:
         return ()
-    smaller = _less(memory)
-    better = _less(time) | smaller
+    smaller = memory.less()
+    better = time.less() | smaller
     beats, unlike = better & ~better.T, smaller | smaller.T
     chosen: list[int] = []
     for at in time.cases.get_indexer(pd.Index(time.connected())).tolist():
@@ -62,12 +62,6 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
         )
         for case in kept
     )
-
-
-def _less(effects: Effects) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each pair of cases whether the first (row) has a significantly smaller number."""
-    pairs = [effects.behind(case) > effects.half_widths(case) + format.EXACT for case in effects.cases]
-    return np.array(pairs)
 
 
 def front_table(points: Sequence[ParetoPoint]) -> list[str]:

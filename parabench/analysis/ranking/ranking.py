@@ -358,8 +358,7 @@ def _numbers(
 
 def _candidates(table: pd.DataFrame) -> tuple[Candidate, ...]:
     """Return the rows as records, with `None` for unknown numbers."""
-    cells = table.astype(object)
-    rows: list[dict[Any, Any]] = cells.where(cells.notna() & ~cells.isin([np.inf]), None).to_dict("records")
+    rows = ({name: format.cell(value) for name, value in row.items()} for row in records(table))
     return tuple(Candidate(**row) for row in rows)
 
 

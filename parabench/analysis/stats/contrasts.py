@@ -174,6 +174,14 @@ class Effects:
         if unknown."""
         return self._widths(case, [stratum.of_pairs(confidence) for stratum in self.strata])
 
+    def less(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each pair of cases whether the first (row) has a significantly smaller mean."""
+        means = self.means.to_numpy()
+        apart = np.where(self.component[:, None] == self.component, means - means[:, None], np.nan)
+        widths = [stratum.of_pairs(CONFIDENCE) * stratum.scales for stratum in self.strata]
+        less: np.ndarray[Any, np.dtype[np.bool_]] = apart > np.min(widths, axis=0) + ROUNDING
+        return less
+
     def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
         """Return the largest differences (log scale) from `case`, which has the lowest mean, at which each case may
         still be the best.

@@ -26,6 +26,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
 from parabench.metrics import STEP_PARTS
 from parabench.store.record import MESSAGES, WAIT, Finding, Phase
+from parabench.store.results import records
 from parabench.strategies import Rule, entry_of
 
 COMPUTE = tuple(part.removesuffix("_s") for part in STEP_PARTS if part != "data_s")
@@ -169,7 +170,7 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
 def findings(seen: SessionData) -> Iterator[Finding]:
     """Yield warnings about the breakdown: slow instruments, and communication that was not recorded."""
     table = seen.once(taken_apart)
-    for case in table[table["instruments_ratio"] > SLOW_INSTRUMENTS].to_dict("records"):
+    for case in records(table[table["instruments_ratio"] > SLOW_INSTRUMENTS]):
         yield Finding(
             code="instruments_slow",
             message=f"{case['label']}: the instrumented steps took {format.percent(case['instruments_ratio'] - 1)} "
@@ -177,7 +178,7 @@ def findings(seen: SessionData) -> Iterator[Finding]:
             advice="Read shares rather than times from it; step time and ranking are of the timed steps alone.",
             case_id=case["case_id"],
         )
-    for case in table[table["unseen"]].to_dict("records"):
+    for case in records(table[table["unseen"]]):
         # One process with several devices does not use torch.distributed.
         if not entry_of(case["strategy"]).one_process:
             yield Finding(

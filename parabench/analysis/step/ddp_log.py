@@ -17,6 +17,7 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
 from parabench.store.record import Finding, Phase
+from parabench.store.results import records
 
 SPANS = ("forward", "backward", "communication")
 # Two clocks of the same step agree within a few percent: at 2 ranks on shared CPUs, three of four spans within 5%.
@@ -35,7 +36,7 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     """
     logged = [
         launch | log
-        for launch in seen.of_launch.to_dict("records")
+        for launch in records(seen.of_launch)
         for log in seen.facts[launch["launch_id"]].get("ddp_logger", [])
     ]
     times = ["forward_end_s", *(f"{span}_s" for span in SPANS)]

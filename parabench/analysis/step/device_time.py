@@ -61,6 +61,8 @@ def readings(seen: SessionData) -> pd.DataFrame:
     """
     rows = measured(seen, "device_sample")
     keys = ["launch_id", *_DEVICE, "t_s"]
+    if rows.empty:
+        return pd.DataFrame(columns=[*keys, *_READ])
     wide = rows[rows["rank"].isna()].pivot_table(
         index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True
     )

@@ -10,6 +10,7 @@ import pandas as pd
 from parabench.analysis.session import SessionData
 from parabench.plan.case import RecordedCase
 from parabench.store.record import EXPLAIN_BLOCK, Status
+from parabench.store.results import records
 
 _CHOICE = ["case_id", "label", "world_size", "version", "op", "bytes", "algorithm", "protocol", "channels"]
 _INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
@@ -22,7 +23,7 @@ def _explained(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, A
     launches = seen.numbers.rename(columns={"case": "case_id"})
     if seen.session.kind != RecordedCase.kind:
         launches = launches[(launches["repetition"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
-    rows = launches[["launch_id", "case_id", "label", "world_size"]].to_dict("records")
+    rows = records(launches[["launch_id", "case_id", "label", "world_size"]])
     return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 
 
@@ -65,7 +66,7 @@ def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.Dat
     chosen = (seen.counted if launches is None else launches).rename(columns={"case": "case_id"})
     rows = [
         launch | op
-        for launch in chosen[["launch_id", "case_id", "label"]].to_dict("records")
+        for launch in records(chosen[["launch_id", "case_id", "label"]])
         for file in seen.facts[launch["launch_id"]].get("nccl_inspector", [])
         for op in file["ops"]
     ]

@@ -19,6 +19,7 @@ from parabench.analysis.step.timeline import Timeline, timeline_of
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import UNKNOWN
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
+from parabench.store.results import records
 
 PARTS = tuple(part.removesuffix("_s") for part in STEP_PARTS)
 _KIND = ["op", "ranks", "group_size", "bytes", "dtype"]
@@ -166,7 +167,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
         for name, column in (("communication", COMMUNICATION), ("exposed communication", WAIT)):
             found["step", name] = steps.groupby("step")[column].mean()
     calls = _calls(seen, Phase.INSTRUMENT)
-    calls = calls.assign(name=[_call_name(row) for row in calls.to_dict("records")])
+    calls = calls.assign(name=[_call_name(row) for row in records(calls)])
     for name in calls.groupby("name")["duration_s"].sum().sort_values(ascending=False, kind="stable").index:
         found["collective", str(name)] = calls[calls["name"] == name].groupby("step")["duration_s"].mean()
     if not is_whole(seen):

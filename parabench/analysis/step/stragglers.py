@@ -20,6 +20,7 @@ from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.breakdown import instrumented_steps
 from parabench.analysis.step.calls import CALL, rank_calls
 from parabench.store.record import Finding
+from parabench.store.results import records
 from parabench.strategies import Layout, entry_of
 
 # A straggler is last in nearly every step of every launch. With this number of steps, one of two equal ranks would be
@@ -119,7 +120,7 @@ def findings(seen: SessionData) -> Iterator[Finding]:
     """Yield the ranks that all others wait for, in nearly all steps of all launches."""
     table = seen.once(straggler_table)
     sure = always_last(table) & (table["steps"] >= ENOUGH_STEPS) & (table["waited_s"] > table["clock_error_s"])
-    for case in table[sure & (table["waited_share"] > COSTLY)].to_dict("records"):
+    for case in records(table[sure & (table["waited_share"] > COSTLY)]):
         yield Finding(
             code="straggler",
             message=f"{case['label']}: {case['who']} was the last to enter the collectives in "

@@ -10,6 +10,7 @@ from parabench.analysis.loop_time import Expensive, loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
 from parabench.metrics import STEP_PARTS
+from parabench.store.results import records
 
 # The most groups of expensive steps that are shown.
 MOST_GROUPS = 3
@@ -38,7 +39,7 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
     if not found and parts.sum():
         found = [f"Where a step goes, on its slowest rank: {_shares(parts / parts.sum())}."]
     apart = seen.once(taken_apart) if instrumented else pd.DataFrame(columns=["case_id"])
-    for step in apart[apart["case_id"] == case["case_id"]].to_dict("records"):
+    for step in records(apart[apart["case_id"] == case["case_id"]]):
         if step["communication_s"] > 0:
             found.append(
                 f"Communication: {format.percent(step['exposed_share'])} of an instrumented step is spent waiting for "

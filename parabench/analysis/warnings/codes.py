@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import Session
 from parabench.store.record import Finding
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A warning for each row of a table that meets `when`, a condition on its columns.
+    """A warning for each row of a table that meets `when`, or for each row if `when` is None.
 
     The texts are filled with the columns of the row (`format.filled`). If `worst` names a column, there is one warning
     for all rows: `label` lists their labels, and the other columns come from the row with the largest value of `worst`.
     """
 
     code: str
-    when: str
+    when: Callable[[Mapping[str, Any]], bool] | None
     message: str
     advice: str
     worst: str = ""
 
     def findings(self, table: pd.DataFrame) -> Iterator[Finding]:
         """Yield the warnings about a table. If it has the column `case_id`, they are about configurations."""
-        rows = table.query(self.when) if self.when and len(table) else table
-        if self.worst and len(rows):
-            labels = format.listed(dict.fromkeys(rows["label"]), most=3)
-            first = rows.sort_values(self.worst, ascending=False, kind="stable").head(1)
-            rows = first.assign(label=labels).drop(columns="case_id", errors="ignore")
-        for row in rows.to_dict("records"):
+        rows = [row for row in records(table) if self.when is None or self.when(row)]
+        if self.worst and rows:
+            labels = format.listed(dict.fromkeys(row["label"] for row in rows), most=3)
+            rows = [max(rows, key=itemgetter(self.worst)) | {"label": labels, "case_id": None}]
+        for row in rows:
             texts = format.filled(self.message, row), format.filled(self.advice, row)
             yield Finding(self.code, *texts, row.get("case_id"))
 
@@ -51,7 +52,7 @@ class FindingGroup:
 def all_findings(results: Results, session: Session, computed: Iterable[Finding]) -> list[Finding]:
     """Return stored and computed findings, equal ones once."""
     table = results.of([session.id]).finding
-    rows = table.assign(case_id=table["case_id"].where(table["case_id"].notna(), None)).to_dict("records")
+    rows = records(table)
     stored = [Finding(row["code"], row["message"], row["advice"], row["case_id"]) for row in rows]
     return list(dict.fromkeys([*stored, *computed]))
 

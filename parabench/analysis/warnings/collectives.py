@@ -18,19 +18,19 @@ POOR_FIT = 0.25
 
 OTHER_ALGORITHM = Rule(
     "other_algorithm",
-    "ran != algorithm",
+    lambda row: row["ran"] != row["algorithm"],
     "{label}: {ran} ran, because {algorithm} has no {op} of its own.",
     "These are numbers of {ran}.",
 )
 NOISY_SIZES = Rule(
     "noisy",
-    "spread > limit",
+    lambda row: row["spread"] > row["limit"],
     "{label}: launches differ, the most at {size}, by {spread:percent}.",
     "Stop other processes on the machine, or run more launches.",
 )
 POOR_FITS = Rule(
     "poor_fit",
-    f"error > {POOR_FIT}",
+    lambda row: row["error"] > POOR_FIT,
     "{name}: {model} is typically {error:percent} off.",
     "Read the fitted constants as a description at best; look at where the points leave the line.",
 )

@@ -29,14 +29,14 @@ WAITS = 0.1
 
 OTHER_ARITHMETIC = Rule(
     "other_arithmetic",
-    "",
+    None,
     "{label}: {other}, so this is not the precision that the case names.",
     "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
     worst="launch_id",
 )
 ABOVE_PEAK = Rule(
     "mfu_above_peak",
-    "mfu > 1",
+    lambda row: row["mfu"] > 1,
     "{label}: up to {mfu:percent} of the devices' peak FLOP/s, which is impossible.",
     "Check whether matrix products ran in a narrower arithmetic than the case's precision; if not, the FLOP count is "
     "wrong.",
@@ -44,7 +44,7 @@ ABOVE_PEAK = Rule(
 )
 LAUNCH_BOUND = Rule(
     "launch_bound",
-    f"median_lag < {SMALL_LAG}",
+    lambda row: row["median_lag"] < SMALL_LAG,
     "{label}: the device of rank {rank} is never more than {lag_s:ms} behind its host, of a step of {step_s:ms} "
     "({data_s:ms} of it for the batch): it waits for the host, so these times compare the host and not the device.",
     "Give the device more in each step (a larger model, global_batch or seq_len), launch less (fused=on, compile=on, "
@@ -52,7 +52,7 @@ LAUNCH_BOUND = Rule(
 )
 NOT_COMPILED = Rule(
     "not_compiled",
-    "eager_frames > 0 or graphs == 0",
+    lambda row: row["eager_frames"] > 0 or row["graphs"] == 0,
     "{label}: torch.compile made {graphs:#graph} and gave up {eager_frames:#frame} of Python code, so these times "
     "include eager mode.",
     "Unset TORCH_COMPILE_DISABLE if it is set. Else let TORCH_LOGS=recompiles,graph_breaks name the cause; a block "
@@ -61,7 +61,7 @@ NOT_COMPILED = Rule(
 )
 DATA_BOUND = Rule(
     "data_bound",
-    f"share > {WAITS}",
+    lambda row: row["share"] > WAITS,
     "{label}: {share:percent} of a step is spent waiting for its batch ({data_s:ms} of {whole_s:ms}).",
     "Load in more processes (--set workers, DataLoader's num_workers), or make a batch cheaper to load.",
 )

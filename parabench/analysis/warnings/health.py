@@ -14,6 +14,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
 from parabench.analysis.warnings.codes import Rule
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
+from parabench.store.results import records
 
 # A dedicated GPU's clocks stay within about 1-2% under a steady load.
 CLOCK_RANGE = 0.05
@@ -30,26 +31,26 @@ OPTIONAL = (
 DEVICES = (
     Rule(
         "foreign_process",
-        "foreign > 0",
+        lambda row: row["foreign"] > 0,
         "{place} had up to {foreign:#foreign process} during the measured steps, holding {held}.",
         "End other processes on the device (nvidia-smi lists them), and measure again.",
     ),
     Rule(
         "throttled",
-        "throttled > 0",
+        lambda row: row["throttled"] > 0,
         "{place} throttled its clocks in {throttled:percent} of the readings during the measured steps: {reasons}.",
         "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
     ),
     Rule(
         "power_capped",
-        f"capped > {CAPPED_SHARE}",
+        lambda row: row["capped"] > CAPPED_SHARE,
         "{place} was at its power limit in {capped:percent} of the readings during the measured steps.",
         "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
     ),
     # `power_capped` explains clocks that swing at the power limit, so they cause no second warning.
     Rule(
         "clocks_moved",
-        f"moved > {CLOCK_RANGE} and capped <= {CAPPED_SHARE}",
+        lambda row: row["moved"] > CLOCK_RANGE and row["capped"] <= CAPPED_SHARE,
         "{place} ran at {slowest_mhz:,.0f} MHz in one third of a launch's measured steps and at {fastest_mhz:,.0f} MHz "
         "in another (means, {moved:percent} apart).",
         "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
@@ -57,7 +58,7 @@ DEVICES = (
 )
 ECC = Rule(
     "ecc_errors",
-    "corrected > 0 or uncorrected > 0 or lasting > 0",
+    lambda row: row["corrected"] > 0 or row["uncorrected"] > 0 or row["lasting"] > 0,
     "{place} had {corrected:,.0f} corrected and {uncorrected:,.0f} uncorrected memory errors during the launches; "
     "{since} uncorrected since its driver was loaded.",
     "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
@@ -65,14 +66,14 @@ ECC = Rule(
 )
 HOST = Rule(
     "host_busy",
-    "n_busy > 0",
+    lambda row: row["n_busy"] > 0,
     "{label}: in {n_busy:.0f} of {n:#launch} other processes used up to {most:percent} of {where}'s CPU time during "
     "the measured steps.",
     "End other processes on the host, and measure again.",
 )
 UNREADABLE = Rule(
     "device_unreadable",
-    "",
+    None,
     "{what} could not be read{during}: {reason}.",
     "Numbers that depend on it are unknown. Check the driver, permissions, and the devices that a container may use.",
 )
@@ -143,7 +144,7 @@ def _unread(seen: SessionData) -> Iterator[dict[str, Any]]:
         until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
         lacks = rows["metric"].isin(OPTIONAL) & rows["reason"].isin([NOT_SUPPORTED, MAY_HAVE_WRAPPED])
         null = rows["value"].isna() & ~lacks & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
-        for row in rows[null].to_dict("records"):
+        for row in records(rows[null]):
             what = row["metric"] + ("" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}")
             if "device" in row:
                 what += f" of {nodes.device_said(row['device'], row['node'], of_several)}"

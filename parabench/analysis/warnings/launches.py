@@ -60,7 +60,7 @@ MOST_LAUNCHES = 0.75
 
 FEW = Rule(
     "few_launches",
-    f"0 < n_ok < {FEW_LAUNCHES}",
+    lambda row: 0 < row["n_ok"] < FEW_LAUNCHES,
     f"{{label}}: fewer than {FEW_LAUNCHES} successful launches, so the variation between launches is hardly known.",
     f"Run {FEW_LAUNCHES} launches or more (--launches).",
     worst="n_ok",
@@ -68,13 +68,13 @@ FEW = Rule(
 COMMON = (
     Rule(
         "fails_sometimes",
-        "n_ok > 0 and status != 'ok'",
+        lambda row: row["n_ok"] > 0 and row["status"] != "ok",
         "{label}: {status} of {n_launches:#launch}; only those that succeeded are ranked.",
         "Read the launch's error before you choose this configuration.",
     ),
     Rule(
         "oversubscribed",
-        "threads_there > 0",
+        lambda row: row["threads_there"] > 0,
         "{label}: up to {threads_there:.0f} computing threads on {cores:#core} of a node, so ranks take turns and "
         "scaling cannot be read from this.",
         "Keep ranks per node x threads at {cores:.0f} or below, or use a machine with more cores.",
@@ -82,7 +82,7 @@ COMMON = (
     ),
     Rule(
         "shared_device",
-        "ranks_there > 0",
+        lambda row: row["ranks_there"] > 0,
         "{label}: up to {ranks_there:#rank} shared {devices:#device} of a node, so their times show neither speed nor "
         "scaling.",
         "Give each rank its own device; use only losses and verification of these configurations.",
@@ -91,26 +91,26 @@ COMMON = (
 )
 NOISY_CASES = Rule(
     "noisy",
-    "spread > limit",
+    lambda row: row["spread"] > row["limit"],
     "{label}: launches differ by {spread:percent} ({low_s:ms} to {high_s:ms}).",
     "Stop other processes on the machine, or run more launches.",
 )
 DRIFTING = Rule(
     "drift",
-    "",
+    None,
     "{label}: in {n_far} of {n:#launch} the last third of the steps was {way} than the first, by up to {size:percent}.",
     "Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
 )
 SLOW_RANKS = Rule(
     "slow_rank",
-    f"ratio > {SLOW_RANK}",
+    lambda row: row["ratio"] > SLOW_RANK,
     "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; all "
     "ranks wait for it.",
     "Look at that rank's device, its clocks, and other processes there.",
 )
 SLOW_NODES = Rule(
     "slow_node",
-    f"n_slow >= {ENOUGH_LAUNCHES} and n_slow >= {MOST_LAUNCHES} * n",
+    lambda row: row["n_slow"] >= ENOUGH_LAUNCHES and row["n_slow"] >= MOST_LAUNCHES * row["n"],
     "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass {slower:percent} "
     "slower than ranks of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
     "Look at that node's clocks, temperature and power limits, at what else runs there, and at how it differs from the "
@@ -206,39 +206,40 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
 
 
 def _forward(seen: SessionData) -> pd.DataFrame:
-    """Return the median forward pass of each rank, `launch_id, rank, node, rank_s`, with the fields of its launch.
+    """Return the median forward pass of each rank: `launch_id, rank, node, rank_s, case_id, label, device`.
 
     Launches whose ranks are not all known are left out.
     """
     medians = seen.results.medians
     forward = medians[medians["metric"] == "forward_s"].rename(columns={"value": "rank_s"})
     good = seen.counted[seen.counted["strategy"].isin(LOCAL_FORWARD) & (seen.counted["world_size"] > 1)]
+    good = good[["launch_id", "case", "label", "device", "world_size"]].rename(columns={"case": "case_id"})
     ranks = good.merge(forward[["launch_id", "rank", "rank_s"]].dropna(), on="launch_id")
     ranks = ranks[ranks.groupby("launch_id")["rank"].transform("size") == ranks["world_size"]]
     node_of = {at: node_of_rank(seen.facts[at]) for at in ranks["launch_id"].unique()}
     nodes = [node_of[at].get(rank, 0) for at, rank in zip(ranks["launch_id"], ranks["rank"], strict=True)]
-    return ranks.assign(node=nodes, case_id=ranks["case"])
+    return ranks.assign(node=nodes)
 
 
 def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
     """Return the rank of each configuration that is the slowest one in every launch, and its least `ratio`."""
-    ranks = _forward(seen).sort_values("rank_s", kind="stable")
+    ranks = seen.once(_forward).sort_values("rank_s", kind="stable")
     slowest = ranks.drop_duplicates("launch_id", keep="last").set_index("launch_id")
     others = ranks[ranks.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
     slowest["ratio"] = slowest["rank_s"] / others
     launches = seen.counted["case"].value_counts()
-    by_case = slowest.groupby("case")
+    by_case = slowest.groupby("case_id")
     always = (by_case["rank"].transform("nunique") == 1) & (
-        by_case["rank"].transform("size") == slowest["case"].map(launches)
+        by_case["rank"].transform("size") == slowest["case_id"].map(launches)
     )
-    slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case")
+    slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case_id")
     where = [rank_said(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
     return slowest.assign(where=where, slower=slowest["ratio"] - 1)
 
 
 def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
     """Return each node that is slower than the others by more than SLOW_NODE, by device."""
-    medians = _forward(seen).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index()
+    medians = seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index()
     nodes = medians.sort_values("rank_s", kind="stable")
     slowest = nodes.drop_duplicates("launch_id", keep="last").set_index("launch_id")
     others = nodes[nodes.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()

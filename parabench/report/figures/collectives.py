@@ -24,6 +24,7 @@ from parabench.report.figures.figures import (
     spread_text,
 )
 from parabench.report.palette import Style, algorithm_style
+from parabench.store.results import records
 
 # Ticks of an axis of sizes.
 _MOST_TICKS = 8
@@ -36,7 +37,7 @@ def bus(cases: pd.DataFrame, sizes: pd.DataFrame) -> list[Panel]:
     hovers = [
         f"{format.digits(row['busbw'])} GB/s in {format.digits(row['call_s'] * 1e6)} µs<br>{spread_text(row['spread'])}"
         f"<br>{row['good']} of {format.count(row['launches'], 'launch')} ok"
-        for row in sizes.to_dict("records")
+        for row in records(sizes)
     ]
     up, down = moved / sizes["low_s"] - sizes["busbw"], sizes["busbw"] - moved / sizes["high_s"]
     table = sizes.assign(y=sizes["busbw"], up=up, down=down, hover=hovers)

@@ -68,7 +68,7 @@ def _title(own: pd.DataFrame) -> str:
 
 def buckets(seen: SessionData) -> list[Panel]:
     """Return step time against bucket size, with a curve for each algorithm."""
-    worlds = [(own, sizes) for own in _worlds(seen) if len(sizes := _sizes(own)) > 1]
+    worlds = [(own, sizes) for own in seen.once(_worlds) if len(sizes := _sizes(own)) > 1]
     return [_buckets(*world) for world in sorted(worlds, key=lambda world: -len(world[1]))]
 
 
@@ -104,7 +104,7 @@ _LIGHTEST = 1.25
 
 def heat(seen: SessionData) -> list[Panel]:
     """Return the step time of each algorithm and bucket size, in cells."""
-    worlds = [own for own in _worlds(seen) if own["algorithm"].nunique() > 1 and len(_sizes(own)) > 1]
+    worlds = [own for own in seen.once(_worlds) if own["algorithm"].nunique() > 1 and len(_sizes(own)) > 1]
     return [_heat(own) for own in sorted(worlds, key=lambda own: -len(own))]
 
 
@@ -137,7 +137,7 @@ def _heat(own: pd.DataFrame) -> Panel:
 def algorithms(seen: SessionData) -> list[Panel]:
     """Return the step time of algorithms relative to native, in common launches and repetitions."""
     lines: list[pd.DataFrame] = []
-    for world in _worlds(seen):
+    for world in seen.once(_worlds):
         # `slower` is unknown if no launch or repetition connects a configuration with the best.
         for _, line in world[world["slower"].notna()].groupby("bucket_mib", dropna=False, sort=False):
             native = line["slower"][line["algorithm"] == "native"]
@@ -166,7 +166,7 @@ def _algorithms(title: str, own: pd.DataFrame) -> Panel:
         group = own[own["algorithm"] == name].assign(ranking="ratio")
         also = ["" if name == "native" else f"{format.digits(ratio)} times native's step" for ratio in group["ratio"]]
         y = group["row"] + (i - (len(names) - 1) / 2) * min(0.14, 0.7 / len(names))
-        bars = launch_bars(group, group["ratio"] / group["step_time_s"]) | {"color": style.color}
+        bars = launch_bars(group, (group["ratio"] / group["step_time_s"]).to_numpy()) | {"color": style.color}
         text = cut(name, NAME)
         traces.append(points(group, group["ratio"], y, style, text, legendgroup=name, also=also, error_x=bars))
     one = vertical(1, color=algorithm_style("native").color, dash="dot")

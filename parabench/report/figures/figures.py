@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
@@ -131,10 +132,10 @@ def case_bars(cases: pd.DataFrame, x: Any, name: str, color: str, texts: Iterabl
 
 def launch_bars(cases: pd.DataFrame, scale: Any = 1e3) -> dict[str, Any]:
     """Return error bars from the fastest to the slowest launch of each case, in seconds times `scale`."""
-    low, step, high = (cases[name].astype(float) for name in ("low_s", "step_time_s", "high_s"))
+    low, step, high = (cases[name].to_numpy(dtype=float) for name in ("low_s", "step_time_s", "high_s"))
     # A step time is a mean of logarithms, so one launch can differ from it by rounding.
     parts = {"array": (high / step - 1).round(9), "arrayminus": (1 - low / step).round(9)}
-    ends = {name: part.clip(lower=0) * step * scale for name, part in parts.items()}
+    ends = {name: np.maximum(part, 0) * step * scale for name, part in parts.items()}
     return ERROR_BARS | {name: listed(value) for name, value in ends.items()}
 
 
@@ -215,7 +216,7 @@ def spread_text(spread: float) -> str:
 
 def listed(values: Any, factor: float = 1.0) -> Any:
     """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold, and for None."""
-    items = values.to_numpy(dtype=float).tolist() if hasattr(values, "to_numpy") else list(values)
+    items = np.asarray(values, dtype=float).tolist() if isinstance(values, (pd.Series, np.ndarray)) else list(values)
     if items and isinstance(items[0], list):
         return [listed(row, factor) for row in items]
     return [None if v is None else format.number_or_none(factor * v) for v in items]

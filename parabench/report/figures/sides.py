@@ -45,6 +45,7 @@ from parabench.report.figures.figures import (
 )
 from parabench.report.palette import side_style
 from parabench.store.record import MIB
+from parabench.store.results import records
 
 # Rows of a figure that are shown at once.
 MOST_DOTS = 30
@@ -130,7 +131,7 @@ def _ratio_points(of: Comparison, at: int, own: pd.DataFrame, others: int) -> Tr
         "line": {"width": 1.5, "color": color},
     }
     hovers = []
-    for row in own.to_dict("records"):
+    for row in records(own):
         known = f"95%: {interval(row['low'], row['high'])}" if format.known(row["low"]) else ""
         text = f"{format.times(row['ratio'])} times ({known or 'no interval: it needs two launches per side'})"
         hovers.append(f"<b>{plain(row['label'])}</b><br>{plain(of.names[at])}: {text}")
@@ -234,7 +235,7 @@ def _buckets(of: Comparison, title: str, own: pd.DataFrame, sizes: list[Any]) ->
             hovers = [
                 f"<b>{plain(row['label'])}</b><br>{plain(of.names[at])}: {format.milliseconds(row['step_time_s'])} "
                 f"per step<br>{row['n_ok']:.0f} of {format.count(int(row['n_launches']), 'launch')} ok"
-                for row in part.to_dict("records")
+                for row in records(part)
             ]
             look = {"mode": "lines+markers" if len(part) > 1 else "markers", "line": {"color": side_style(at).color}}
             y, ids = listed(part["step_time_s"], 1e3), part["case_id"].tolist()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
-
-import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.environment.nodes import spread_over_nodes
@@ -16,6 +15,8 @@ from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks,
 from parabench.report.palette import PART, colour_of
 from parabench.store.record import MIB, WAIT
 from parabench.store.results import records
+
+Row = dict[str, Any]
 
 # Distinct from each other and from the parts of a step for any color vision: Tol's muted colors and two grays.
 OP = {
@@ -54,35 +55,39 @@ def timeline_panel(
     `hatched` is the legend of the time that training was blocked, and `names` replace the names of parts in the legend.
     """
     ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
-    spans = timeline.spans[timeline.spans["rank"].isin(ranks)]
-    calls = _placed(timeline.calls[timeline.calls["rank"].isin(ranks)])
-    rows = int(calls["row"].max()) + 1 if len(calls) else 1
+    spans = [span for span in records(timeline.spans) if span["rank"] in ranks]
+    calls = _placed([call for call in records(timeline.calls) if call["rank"] in ranks])
+    rows = 1 + max((call["row"] for call in calls), default=0)
     thick = 1.0 if rows == 1 else _THIN
     pitch = 1 + rows * thick + _GAP
     top = {rank: place * pitch for place, rank in enumerate(ranks)}
-    spans = spans.assign(y=spans["rank"].map(top))
-    calls = calls.assign(y=calls["rank"].map(top) + 0.5 + thick * (calls["row"] + 0.5))
+    for call in calls:
+        call["y"] = top[call["rank"]] + 0.5 + thick * (call["row"] + 0.5)
     traces: list[Trace] = []
     looks: dict[str, tuple[str, dict[str, Any]]] = {
         part: ((names or {}).get(part, PART[part][1]), {"color": PART[part][0]}) for part in STEP_PARTS
     }
     for name, (meaning, marker) in (looks | {WAIT: (hatched, {"pattern": _HATCH})}).items():
-        own = spans[spans["name"] == name.removesuffix("_s")]
-        if len(own):
-            traces.append(_parts(own, meaning, {"line": {"width": 0}} | marker))
-    timed, ops = calls[calls["duration_s"].notna()], calls["op"].drop_duplicates()
-    traces += [_calls(timed[timed["op"] == op], str(op), thick) for op in ops if (timed["op"] == op).any()]
-    if len(unknown := calls[calls["duration_s"].isna()]):
-        colors = [colour_of(OP, str(op)) for op in unknown["op"]]
+        if own := [span for span in spans if span["name"] == name.removesuffix("_s")]:
+            heights = [top[span["rank"]] for span in own]
+            traces.append(_parts(own, heights, meaning, {"line": {"width": 0}} | marker))
+    timed = [call for call in calls if format.known(call["duration_s"])]
+    ops = list(dict.fromkeys(call["op"] for call in calls))
+    by_op = {op: [call for call in timed if call["op"] == op] for op in ops}
+    traces += [_calls(own, op, thick) for op, own in by_op.items() if own]
+    if unknown := [call for call in calls if not format.known(call["duration_s"])]:
+        colors = [colour_of(OP, call["op"]) for call in unknown]
         marker = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colors}}
-        traces.append(marks(1e3 * unknown["begin_s"], unknown["y"].to_list(), "end unknown", _hovers(unknown), marker))
-    if len(ready := calls[calls["ready_s"].notna()]):
+        begins_ms, heights = [1e3 * call["begin_s"] for call in unknown], [call["y"] for call in unknown]
+        traces.append(marks(begins_ms, heights, "end unknown", [*map(_hover, unknown)], marker))
+    if ready := [call for call in calls if format.known(call["ready_s"])]:
         texts = [
-            f"rank {rank}: bucket {bucket:.0f} is ready,<br>its last gradient came at {_moment(ready_s)}"
-            for rank, bucket, ready_s in zip(ready["rank"], ready["bucket"], ready["ready_s"], strict=True)
+            f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready,<br>its last gradient came at "
+            f"{_moment(call['ready_s'])}"
+            for call in ready
         ]
-        heights = (ready["rank"].map(top) + 0.5).to_list()
-        traces.append(marks(1e3 * ready["ready_s"], heights, "bucket ready", texts, READY))
+        heights = [top[call["rank"]] + 0.5 for call in ready]
+        traces.append(marks([1e3 * call["ready_s"] for call in ready], heights, "bucket ready", texts, READY))
     name_case(traces, label)
     middle = 1 + (rows * thick - 1) / 2
     figure = lay_out(
@@ -93,7 +98,7 @@ def timeline_panel(
         bargap=0,
         legend={"traceorder": "normal", "maxheight": _LEGEND_PX},
         uniformtext={"minsize": 10, "mode": "hide"},
-        xaxis={"range": [0, 1.01e3 * pd.concat([spans["end_s"], calls["end_s"]]).max()]},
+        xaxis={"range": [0, 1.01e3 * max(each["end_s"] for each in spans + calls)]},
         yaxis={
             "tickvals": [top[rank] + at for rank in ranks for at in (0.0, middle)],
             "ticktext": [text for rank in ranks for text in (f"rank {rank}", "calls")],
@@ -105,52 +110,48 @@ def timeline_panel(
     return Panel(label, figure, height, wide=True, case=timeline.case_id)
 
 
-def _placed(calls: pd.DataFrame) -> pd.DataFrame:
+def _placed(calls: list[Row]) -> list[Row]:
     """Return the calls with `begin_s`, `end_s`, the `row` below the parts of their rank, and whether a row is `shared`
     by calls that overlap, so that it has no room for text."""
-    begin_s = calls["start_s"].fillna(calls["made_s"])
-    calls = calls.assign(begin_s=begin_s, end_s=begin_s + calls["duration_s"].fillna(0.0))
-    order = calls.sort_values(["begin_s", "seq"], kind="stable")
-    lane_of: dict[Any, int] = {}
-    for _, own in order.groupby("rank"):
-        lane_of |= zip(own.index, lanes(own["begin_s"], own["end_s"]), strict=True)
-    lane = pd.Series([lane_of[at] for at in calls.index], calls.index, dtype=int)
-    return calls.assign(
-        row=lane.clip(upper=MOST_ROWS - 1),
-        shared=(lane >= MOST_ROWS - 1) & (lane.groupby(calls["rank"]).transform("max") >= MOST_ROWS),
-    )
+    for call in calls:
+        call["begin_s"] = call["start_s"] if format.known(call["start_s"]) else call["made_s"]
+        call["end_s"] = call["begin_s"] + (call["duration_s"] if format.known(call["duration_s"]) else 0.0)
+    for rank in {call["rank"] for call in calls}:
+        own = sorted((call for call in calls if call["rank"] == rank), key=itemgetter("begin_s", "seq"))
+        found = lanes([call["begin_s"] for call in own], [call["end_s"] for call in own])
+        for call, lane in zip(own, found, strict=True):
+            call["row"] = min(lane, MOST_ROWS - 1)
+            call["shared"] = lane >= MOST_ROWS - 1 and max(found) >= MOST_ROWS
+    return calls
 
 
-def _parts(spans: pd.DataFrame, meaning: str, marker: dict[str, Any]) -> Trace:
-    lengths = spans["end_s"] - spans["start_s"]
+def _parts(spans: list[Row], heights: list[float], meaning: str, marker: dict[str, Any]) -> Trace:
+    begins_s = [span["start_s"] for span in spans]
+    lengths_s = [span["end_s"] - span["start_s"] for span in spans]
     hovers = [
-        f"rank {rank}, {meaning}: {format.milliseconds(length)},<br>from {_moment(start)}"
-        for rank, length, start in zip(spans["rank"], lengths, spans["start_s"], strict=True)
+        f"rank {span['rank']}, {meaning}: {format.milliseconds(length_s)},<br>from {_moment(span['start_s'])}"
+        for span, length_s in zip(spans, lengths_s, strict=True)
     ]
-    return bars(spans["y"].to_list(), spans["start_s"], lengths, meaning, hovers, width=0.9, marker=marker)
+    return bars(heights, begins_s, lengths_s, meaning, hovers, width=0.9, marker=marker)
 
 
-def _calls(calls: pd.DataFrame, op: str, thick: float) -> Trace:
+def _calls(calls: list[Row], op: str, thick: float) -> Trace:
     # The line separates adjacent calls.
     marker = {"color": colour_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
-    texts = ["" if call["shared"] else _inside(call) for call in records(calls)]
+    texts = ["" if call["shared"] else _inside(call) for call in calls]
     look: dict[str, Any] = {"width": 0.86 * thick, "marker": marker, "text": texts, "textposition": "inside"}
     look |= {"insidetextanchor": "start", "textangle": 0}
-    heights = calls["y"].to_list()
-    return bars(heights, calls["begin_s"], calls["duration_s"], plain(op), _hovers(calls), **look)
+    heights, begins_s, lengths_s = ([call[name] for call in calls] for name in ("y", "begin_s", "duration_s"))
+    return bars(heights, begins_s, lengths_s, plain(op), [*map(_hover, calls)], **look)
 
 
-def _inside(call: Mapping[Any, Any]) -> str:
+def _inside(call: Row) -> str:
     bucket = f"bucket {call['bucket']:.0f}" if format.known(call["bucket"]) else ""
     size = f"{format.digits(call['bytes'] / MIB, 2)} MiB" if format.known(call["bytes"]) else ""
     return ", ".join(filter(None, (bucket, size)))
 
 
-def _hovers(calls: pd.DataFrame) -> list[str]:
-    return [_hover(call) for call in records(calls)]
-
-
-def _hover(call: Mapping[Any, Any]) -> str:
+def _hover(call: Row) -> str:
     """Return operation, algorithm, ranks, size, duration, bandwidth and times of a call."""
     who = f"rank {call['rank']}: {call['op']} by {short(str(call['algorithm']), 34)}, ranks {call['ranks']}"
     who += f", bucket {call['bucket']:.0f}" if format.known(call["bucket"]) else ""

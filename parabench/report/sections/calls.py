@@ -33,6 +33,7 @@ from parabench.report.palette import OVERLAP_HATCH, SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.store.record import MIB
+from parabench.store.results import records
 
 # The most bucket sizes that are drawn, and the most buckets in a figure.
 _MOST_CASES, _MOST_BUCKETS = 4, 24
@@ -89,7 +90,7 @@ def _buckets(rows: pd.DataFrame, label: str) -> Panel:
         f"bucket {row['bucket']}, {size}: ready at {format.milliseconds(row['ready_s'])},"
         f"<br>reduced from {format.milliseconds(row['start_s'])}, in {format.milliseconds(row['duration_s'])},"
         f"<br>{format.milliseconds(row['exposed_s'])} of it exposed"
-        for row, size in zip(rows.to_dict("records"), sizes, strict=True)
+        for row, size in zip(records(rows), sizes, strict=True)
     ]
     look = {"line": {"width": 0}, "color": SHARE["exposed_s"][0]}
     hatched, end = look | {"pattern": OVERLAP_HATCH}, rows["start_s"] + overlapped
@@ -212,7 +213,7 @@ def _hovers(rows: pd.DataFrame, labels: Mapping[str, str]) -> list[str]:
         f"<b>{plain(format.listed((labels[case] for case in row['case_ids']), most=1))}</b><br>"
         f"{_mebibytes(row['bytes'])}: {format.digits(row['busbw'])} GB/s, {format.count(row['calls'], 'call')},<br>"
         + (f"alone: {row['why'] or format.digits(row['alone']) + ' GB/s'}")
-        for row in rows.to_dict("records")
+        for row in records(rows)
     ]
 
 

@@ -17,6 +17,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import sentence
 from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
+from parabench.store.results import records
 
 
 def several_tabs(of: Comparison, works: Sequence[Overall], facts: Sequence[Fact]) -> list[Tab]:
@@ -115,7 +116,7 @@ def _agreeing(facts: Iterable[Fact]) -> Section:
 
 def _missing(of: Comparison) -> Section:
     """Return the section of the cases without a step time on some side, with the reasons."""
-    texts = of.numbers.assign(text=[_ended(of, row) for row in of.numbers.to_dict("records")])
+    texts = of.numbers.assign(text=[_ended(of, row) for row in records(of.numbers)])
     by_side = texts.pivot(index="row", columns="at", values="text")
     missing = of.cases.index[~of.timed.all(axis=1)]
     rows = [of.cases.loc[row, ["label", "case_id"]].to_dict() | {"sides": by_side.loc[row].tolist()} for row in missing]

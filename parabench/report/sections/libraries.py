@@ -15,6 +15,7 @@ from parabench.analysis.step.nccl import choices, inspected, wirings
 from parabench.metrics import MEMORY_PARTS
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 from parabench.store.record import TRACES, UNCOUNTED
+from parabench.store.results import records
 
 # By fact of a launch: the writer of the files that it names.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
@@ -164,7 +165,7 @@ def _files(seen: SessionData) -> Table:
     """Return the table of the files that `run --profile` and `--memory-snapshot` wrote."""
     rows = []
     wrote = seen.numbers["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
-    for launch in seen.numbers[wrote].to_dict("records"):
+    for launch in records(seen.numbers[wrote]):
         facts = json_text.parsed(launch["facts"])
         own = {"case_id": launch["case"], "label": launch["label"]}
         own["launch"] = UNCOUNTED.get(launch["repetition"], f"block {launch['repetition']}")

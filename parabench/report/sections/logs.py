@@ -13,6 +13,7 @@ from parabench.analysis.collectives.bus import one_form
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.report.spec import Column, Section, Table, table_of
+from parabench.store.results import records
 
 # More columns do not fit on a page.
 MOST_LOGS = 6
@@ -30,7 +31,7 @@ _LOGS = (
 
 def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
     """Return the sections of a session that was read from logs; none if it was measured here."""
-    rows = [row | log for row in launches.to_dict("records") if (log := json_text.parsed(row["facts"]).get("log"))]
+    rows = [row | log for row in records(launches) if (log := json_text.parsed(row["facts"]).get("log"))]
     if not rows:
         return ()
     tables = tuple(_side_by_side(one_form(table[table["good"] > 0])))

@@ -14,6 +14,7 @@ from parabench.analysis.session import SessionData
 from parabench.machine import accelerator
 from parabench.report.figures import usage as figures
 from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, table_of
+from parabench.store.results import records
 from parabench.strategies import entry_of
 
 
@@ -55,7 +56,7 @@ def usage_section(seen: SessionData) -> Section:
         works,
     )
     lead = ""
-    for best in _ranked(known).head(1).to_dict("records"):
+    for best in records(_ranked(known).head(1)):
         share = f", {_share(best['mfu'])} of its devices' peak" if format.known(best["mfu"]) else ""
         lead = f"{best['label']} computes {format.flop_rate(best['flops_per_s'])}{share}."
     caption = "FLOP/s: floating-point operations of a step's forward and backward, over its step time."
@@ -83,7 +84,7 @@ def energy_section(seen: SessionData) -> Section | None:
         Column(f"mJ per {per}", lambda row: row["joules_per_token"] * 1e3, "digits"),
     )
     lead = ""
-    for least in _ranked(known).nsmallest(1, "joules_per_token").to_dict("records"):
+    for least in records(_ranked(known).nsmallest(1, "joules_per_token")):
         energy = f"{format.joules(least['joules_per_step'])} per step, {format.joules(least['joules_per_token'])}"
         lead = f"Lowest energy: {least['label']}: {energy} per {least['unit'].removesuffix('s')}."
     return Section(

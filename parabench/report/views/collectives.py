@@ -30,7 +30,7 @@ from parabench.report.sections.environment import links_section
 from parabench.report.sections.logs import logs_sections
 from parabench.report.spec import Column, Section, Tab
 from parabench.store.record import Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
@@ -72,8 +72,8 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         findings=finding_groups(
             results, session, [*check_collectives(cases, table, fits, session), *check_links(links)], labels
         ),
-        launches=launches.to_dict("records"),
-        failed=launches[~good].to_dict("records"),
+        launches=records(launches),
+        failed=records(launches[~good]),
         logs=bool(logs),
         **({"environment": imported, "machine": None} if logs else {}),
     )  # fmt: skip

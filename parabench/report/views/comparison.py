@@ -25,6 +25,7 @@ from parabench.report.page_data import FILTERS
 from parabench.report.palette import side_style
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.spec import ABSENT, Column
+from parabench.store.results import records
 from parabench.strategies import entry_of
 
 
@@ -97,7 +98,7 @@ def _details(of: Comparison, works: Sequence[Overall], cases: pd.DataFrame) -> l
     """Return the details of each case: its `case_id` and `label`, and a table with the `head` of its columns and the
     (name, note, cells) of each side in `rows`. Columns that are unknown on all sides are left out."""
     every, found = _side_columns(works), []
-    for case in cases.to_dict("records"):
+    for case in records(cases):
         # The columns of each side, without its number.
         own = [
             {name: case.get(f"{name}.{at}") for each in every for name in (each.value, *each.beside)}

@@ -16,13 +16,14 @@ from parabench.report.figures.changes import MOST_DOTS, changes
 from parabench.report.page import declared, fill, packed
 from parabench.report.sections.comparison import difference_section, launch_section, side_section
 from parabench.report.spec import WORDED, Column, Section
+from parabench.store.results import records
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
 
 
 def render(of: Answer) -> str:
     """Return the page as text."""
-    rows, verdict, sides = gate_rows(of), gate.the_verdict(of), of.tables["sides"].to_dict("records")
+    rows, verdict, sides = gate_rows(of), gate.the_verdict(of), records(of.tables["sides"])
     cases, launches = of.tables["cases"], [f"{side}_launches" for side in ("base", "candidate")]
     shown = rows.drop(columns=launches)
     return fill(
@@ -93,7 +94,7 @@ def gate_rows(of: Answer) -> pd.DataFrame:
     return cases[_FIELDS].assign(
         bad=cases["outcome"].isin(REGRESSIONS),
         change=signed(cases["ratio"]),
-        interval=[*map(gate.interval, cases.to_dict("records"))],
+        interval=[*map(gate.interval, records(cases))],
         above=signed(cases["upper"]),
         open=gate.not_ruled_out(cases, gate.the_verdict(of)["tolerance"]),
         n_base=cases["base_launches"].map(len),

@@ -16,6 +16,7 @@ from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, Outcome
+from parabench.store.results import records
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
@@ -29,7 +30,7 @@ _FORBIDDEN = re.compile(
 def render(of: Answer) -> str:
     """Return the XML document. If the gate is inconclusive, no test fails; see the property `verdict`."""
     cases, verdict = of.tables["cases"], gate.the_verdict(of)
-    base, candidate = of.tables["sides"].to_dict("records")
+    base, candidate = records(of.tables["sides"])
     skipped = int(cases["outcome"].isin(_SKIPPED).sum())
     counts = {"tests": len(cases), "failures": int(cases["outcome"].isin(REGRESSIONS).sum()), "errors": 0}
     root = _add(None, "testsuites", name="parabench compare", **counts)
@@ -40,12 +41,12 @@ def render(of: Answer) -> str:
         "upper": format.or_unknown(verdict["upper"])
     }
     values |= {"base": base["at"], "candidate": candidate["at"]}
-    for each in of.tables["differences"].to_dict("records"):
+    for each in records(of.tables["differences"]):
         values[f"differs: {each['name']}"] = f"{each['base']} in base, {each['candidate']} in candidate"
     for name, value in values.items():
         _add(properties, "property", name=name, value=value)
     unclear = gate.not_ruled_out(cases, verdict["tolerance"]) & ~cases["outcome"].isin(REGRESSIONS)
-    for row, is_unclear in zip(cases.to_dict("records"), unclear, strict=True):
+    for row, is_unclear in zip(records(cases), unclear, strict=True):
         test = _add(suite, "testcase", classname=candidate["suite"], name=row["label"])
         if not pd.isna(row["candidate_step_time_s"]):
             test.set("time", f"{row['candidate_step_time_s']:.9f}")

@@ -20,6 +20,7 @@ from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict
 from parabench.report.views.gate import COLUMNS, gate_rows
+from parabench.store.results import records
 
 # The maximum number of characters in a comment; GitHub rejects longer ones with this number.
 LIMIT = 65_536
@@ -105,7 +106,7 @@ def render(of: Answer) -> str:
     sides = [
         f"- {each['side']}: {text(each['session'])}, {each['valid']} of {format.count(each['launches'], 'launch')} "
         f"succeeded: {text(each['command'])}\n"
-        for each in of.tables["sides"].to_dict("records")
+        for each in records(of.tables["sides"])
     ]
     return fitted(
         [
@@ -119,7 +120,7 @@ def render(of: Answer) -> str:
 
 def _gate(of: Answer) -> list[str | Rows]:
     head, verdict = [column.title for column in _COLUMNS], gate.the_verdict(of)
-    rows = gate_rows(of).to_dict("records")
+    rows = records(gate_rows(of))
     same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
     ids = ((row["label"], *(gate.ids(row[f"{side}_launches"]) for side in ("base", "candidate"))) for row in rows)
     return [

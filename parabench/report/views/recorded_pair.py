@@ -17,6 +17,7 @@ from parabench.analysis.warnings.codes import finding_groups
 from parabench.report.page import fill
 from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.report.views import markdown
+from parabench.store.results import records
 
 _SIDES = ("base", "candidate")
 # Rows on a terminal.
@@ -48,7 +49,7 @@ class Pair:
 def sentences(of: Pair) -> list[str]:
     """Return how steps differ, and what the comparison cannot show."""
     told = []
-    for row in of.table[of.table["what"] == "step"].to_dict("records"):
+    for row in records(of.table[of.table["what"] == "step"]):
         if format.known(row["ratio"]):
             name = "A step on its slowest rank" if row["name"] == "slowest rank" else row["name"].capitalize()
             took = (f"{format.milliseconds(row[f'{side}_median_s'])} ({_range(row, side)})" for side in _SIDES)
@@ -95,7 +96,7 @@ _HEAD = [column.title for column in _COLUMNS]
 
 
 def _cells(table: pd.DataFrame) -> list[list[str]]:
-    return [[column.cell(row) for column in _COLUMNS] for row in table.to_dict("records")]
+    return [[column.cell(row) for column in _COLUMNS] for row in records(table)]
 
 
 def lines(of: Pair) -> list[str]:
