@@ -1,1 +1,1 @@
-"""The pages about parabench; what draws their pictures is in `drawing`."""
+"""The documentation. `drawing` draws its pictures, and `site` builds it as a site."""

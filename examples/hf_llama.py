@@ -9,7 +9,7 @@ from parabench import Model
 
 
 def factory() -> Model:
-    """A Llama of 2 layers; blocks and the tensor-parallel plan are transformers' own."""
+    """Return a Llama with 2 layers. Blocks and the tensor-parallel plan come from transformers."""
     return Model.from_transformers(
         LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, vocab_size=512)
     )

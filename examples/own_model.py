@@ -1,4 +1,4 @@
-"""Benchmark your own model: a plain nn.Module, and below it all that parabench needs to know.
+"""Benchmark your own model: a plain nn.Module, followed by the two functions that parabench needs.
 
 parabench run strategies --model own_model:factory --set strategy=ddp,fsdp --set world_size=2
 """
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """A classifier of 64 features that knows nothing of parabench."""
+    """A classifier of 64 features, without any parabench code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class Net(nn.Module):
         self.outside = nn.Linear(128, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, 8)."""
+        """Return logits (batch, 8)."""
         x = self.inside(x)
         for layer in self.layers:
             x = x + layer(x)

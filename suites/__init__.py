@@ -1,1 +1,1 @@
-"""The questions: each file declares the cases that answer one."""
+"""The built-in suites. Each file asks a question, and declares the configurations that answer it."""

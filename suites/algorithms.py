@@ -1,6 +1,6 @@
 """Which all-reduce algorithm is fastest inside training: for gradients, for shards, for activations?
 
-NCCL's own are left out where NCCL is not; those that need a switch that reduces (nvls, collnet) are for `--set`.
+NCCL's algorithms need NCCL. Algorithms that need a network switch (nvls, collnet) are for `--set`.
 """
 
 from parabench import sweep

@@ -1,7 +1,7 @@
 """What would more ranks, other links or other buckets give? This measures what predictions need, in minutes.
 
-First what a rank of 2 and of 16 computes alone, then how long collectives take, then training runs of 2 ranks, by
-which predictions are corrected. Then ask: parabench predict.
+It records compute-only runs of 2 and 16 ranks, then collectives, then training runs of 2 ranks, which correct the
+predictions. `parabench predict` answers the question.
 """
 
 from parabench import ComputeProtocol, Protocol, sweep

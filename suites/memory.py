@@ -1,6 +1,6 @@
 """What does each strategy hold per rank, and is it what theory says?
 
-Bytes are the same in every launch, so few steps of one launch are enough; latency is not what this is for.
+Bytes are the same in every launch, so a few steps of one launch are enough. Do not use this suite for step times.
 """
 
 from parabench import Protocol, sweep

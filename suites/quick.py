@@ -1,7 +1,7 @@
 """Which configuration trains fastest on this machine? A sample, in minutes.
 
-On the CPU and on several GPUs: which strategy, all-reduce algorithm and bucket size. On one GPU: does torch.compile pay
-in bfloat16, and does activation checkpointing pay in bfloat16 and in float32?
+On the CPU and on several GPUs, it compares strategies, all-reduce algorithms and bucket sizes. On one GPU, it compares
+torch.compile in bfloat16, and activation checkpointing in bfloat16 and float32.
 """
 
 from parabench import Protocol, Sweep, sweep
@@ -10,7 +10,7 @@ ALGORITHMS = ("native", "ring", "tree", "two_level")
 
 
 def over_ranks(**axes: int) -> list[Sweep]:
-    """What several ranks can do."""
+    """Return the configurations for several ranks."""
     return [
         sweep(strategy="single", **axes),
         sweep(strategy="ddp", algorithm=ALGORITHMS, bucket_mib=(0.5, 2, 25), world_size=2, **axes),
@@ -24,7 +24,7 @@ CASES = {
     # Short sequences keep the whole sample under two minutes on two cores.
     "cpu": over_ranks(seq_len=32),
     "gpus": over_ranks(),
-    # Starting processes and compiling takes longer than the steps, so there are few cases, and one of them is compiled.
+    # Starting processes and compiling takes longer than the steps, so there are few configurations.
     "one_gpu": [
         sweep(strategy="single", precision=("bf16-mixed", "ieee"), activation_checkpointing=(False, True)),
         sweep(strategy="single", precision="bf16-mixed", compile=True),

@@ -1,6 +1,6 @@
 """What do more devices give: for one global batch (strong scaling), and for one batch per rank (weak scaling)?
 
-Up to what the machine has: 1, 2, 4, ... devices.
+It uses 1, 2, 4, ... devices, up to all devices of the machine.
 """
 
 from parabench import sweep
@@ -8,7 +8,7 @@ from parabench import sweep
 STRATEGIES = ("ddp", "zero1", "fsdp", "tp", "local_only")
 
 CASES = [
-    # Both kinds begin at this one.
+    # Strong and weak scaling both start with one device.
     sweep(strategy="single", global_batch=8),
     sweep(strategy=STRATEGIES, world_size="auto", global_batch=8),
     sweep(strategy=STRATEGIES, world_size="auto", batch_per_rank=8),

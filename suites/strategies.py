@@ -1,6 +1,6 @@
 """Which way to parallelise is fastest for this model and global batch, and what memory does each need?
 
-All of the family does the same work. What this machine or model lacks is skipped with its reason.
+All strategies do the same work. Strategies that this machine or model does not support are skipped with a reason.
 """
 
 from parabench import sweep
@@ -16,7 +16,7 @@ CASES = [
     # Two stages per rank: gpt-nano's four blocks are enough for two ranks.
     sweep(strategy="pp", schedule="interleaved", microbatches=4, world_size=2),
     sweep(strategy=("layer_split", "parameter_server", "parameter_server_async"), world_size=(2, 4)),
-    # No answer: what communication could cost at most.
+    # Not a way to train: it bounds the cost of communication.
     sweep(strategy="local_only", world_size=(2, 4)),
     sweep(strategy=("dp", "deepspeed1", "deepspeed2", "deepspeed3"), world_size=(2, 4)),
 ]

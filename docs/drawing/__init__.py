@@ -1,1 +1,1 @@
-"""The pictures of the pages, drawn from what the code does. Not shipped."""
+"""Draw the pictures of the documentation from the code. The wheel does not contain this package."""

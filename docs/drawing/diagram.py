@@ -1,6 +1,6 @@
-"""A space-time diagram of an all-reduce: ranks are columns, time runs down, an arrow is a message.
+"""Draw the space-time diagram of an all-reduce: ranks are columns, time runs down, an arrow is a message.
 
-Colours are Okabe and Ito's, told apart with any colour vision; letters and line styles say the same again.
+The colors are from Okabe and Ito, for any color vision. Letters and line styles repeat their meaning.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from docs.drawing.space_time import Arrow, SpaceTime, space_time
 from docs.drawing.svg import FAINT, INK, LINE, PAPER, Canvas
 from parabench.collectives.algorithm import make
 
-# One colour a chunk; eight is what a picture holds.
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#000000")
+# One color per chunk. A picture has at most eight chunks.
+COLORS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#000000")
 REDUCE, GATHER, BOTH = "#fdf3e1", "#e6f2fa", "#f2f2f2"
-ACROSS = "#B34700"  # vermillion, darker, for a thin line
+ACROSS = "#B34700"  # a darker vermillion, for thin lines
 
-# Pixels: the margins, a rank's column, a strip's height and width, above the first round, the narrowest picture.
+# Pixels: margins, width of a column, height and width of a strip, space above the first round, smallest width.
 LEFT, RIGHT, COLUMN, STRIP, CELLS, HEAD, NARROWEST = 112, 80, 98, 18, 46, 62, 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What to draw: an algorithm, into how many chunks its tensor is cut for n ranks, and what to say about it."""
+    """The options of a picture: the algorithm, the number of chunks of its tensor, title and caption."""
 
     algorithm: str
     title: str
     caption: str
-    chunks: int | None = None  # None: one a rank
+    chunks: int | None = None  # None: one per rank
     nodes: int = 1
     height: int = 52  # of a round, in pixels
     trees: bool = False
@@ -36,7 +36,7 @@ class Picture:
 
 
 def letters(chunks: tuple[int, ...]) -> str:
-    """`A`, `AB`, `A-D`, `ACE`: the chunks' names."""
+    """Return the names of chunks: `A`, `AB`, `A-D`, `ACE`."""
     names = [chr(ord("A") + i) for i in chunks]
     if len(names) > 2 and chunks == tuple(range(chunks[0], chunks[0] + len(chunks))):
         return f"{names[0]}\u2013{names[-1]}"
@@ -44,17 +44,17 @@ def letters(chunks: tuple[int, ...]) -> str:
 
 
 def column(rank: int) -> float:
-    """Where a rank's line is."""
+    """Return the x of the line of a rank."""
     return LEFT + COLUMN * (rank + 0.5)
 
 
 def _strip(canvas: Canvas, x: float, y: float, chunks: int, held: dict[int, float]) -> None:
-    """The tensor as a row of cells: chunk by chunk, how much of the sum it holds."""
+    """Draw the tensor as a row of cells. Each cell is filled by the share of ranks in its sum."""
     width = CELLS / chunks
     canvas.rect(x - CELLS / 2, y, CELLS, STRIP, fill=PAPER, stroke=FAINT, stroke_width=0.8)
     for chunk, level in held.items():
         left, height = x - CELLS / 2 + width * chunk, STRIP * level
-        canvas.rect(left, y + STRIP - height, width, height, fill=COLOURS[chunk])
+        canvas.rect(left, y + STRIP - height, width, height, fill=COLORS[chunk])
     for chunk in held:
         if chunk - 1 not in held:
             end = next(i for i in range(chunk, chunks + 1) if i not in held)
@@ -75,7 +75,7 @@ def _arrow(canvas: Canvas, picture: Picture, scene: SpaceTime, arrow: Arrow, y: 
         style["stroke_dasharray"] = "6 3"
     x, to, top, bottom = column(arrow.src), column(arrow.dst), y + 4 + STRIP, y + picture.height - 1
     if picture.ring and scene.size > 2 and arrow.src == scene.size - 1 and arrow.dst == 0:
-        # Out at the right edge and in again at the left, instead of across everything.
+        # The arrow leaves at the right edge and continues at the left edge, so that it crosses no other arrow.
         middle, half = (top + bottom) / 2, COLUMN / 2
         canvas.line(x, top, x + half, middle, **(style | {"marker_end": "none"}))
         canvas.line(to - half, middle, to, bottom, **style)
@@ -90,7 +90,7 @@ def _arrow(canvas: Canvas, picture: Picture, scene: SpaceTime, arrow: Arrow, y: 
 
 
 def _trees(canvas: Canvas, scene: SpaceTime, y: float) -> float:
-    """Both trees, each rank in its own column, as the sums climb them; returns where they end."""
+    """Draw both trees, with each rank in its column. Returns the y of their end."""
     for chunk in range(scene.chunks):
         parents = {a.src: a.dst for a in scene.arrows if a.chunks == (chunk,) and not scene.finished(a)}
 
@@ -99,7 +99,7 @@ def _trees(canvas: Canvas, scene: SpaceTime, y: float) -> float:
 
         for child, parent in parents.items():
             ends = (column(child), y + 16 + 30 * depth(child), column(parent), y + 16 + 30 * depth(parent))
-            canvas.line(*ends, stroke=COLOURS[chunk], stroke_width=3)
+            canvas.line(*ends, stroke=COLORS[chunk], stroke_width=3)
         for rank in range(scene.size):
             canvas.add("circle", cx=column(rank), cy=y + 16 + 30 * depth(rank), r=11, fill=PAPER, stroke=INK)
             canvas.text(column(rank), y + 20 + 30 * depth(rank), str(rank), text_anchor="middle", font_size=12)
@@ -109,24 +109,24 @@ def _trees(canvas: Canvas, scene: SpaceTime, y: float) -> float:
 
 
 def _phases(scene: SpaceTime) -> list[tuple[int, int, str, str]]:
-    """(first round, last round, colour, words): runs of rounds that do the same."""
+    """Return (first round, last round, color, words) for rounds with the same kind of messages."""
     found: list[tuple[int, int, str, str]] = []
     for number in range(1, scene.rounds + 1):
         kinds = {scene.finished(arrow) for arrow in scene.of_round(number)}
-        colour, words = (
+        color, words = (
             (BOTH, "both") if len(kinds) == 2 else (GATHER, "gather") if kinds == {True} else (REDUCE, "reduce")
         )
         if found and found[-1][3] == words:
-            found[-1] = (found[-1][0], number, colour, words)
+            found[-1] = (found[-1][0], number, color, words)
         else:
-            found.append((number, number, colour, words))
+            found.append((number, number, color, words))
     return found
 
 
 def _legend(canvas: Canvas, picture: Picture, scene: SpaceTime, y: float) -> float:
-    """What strips and lines mean; returns where it ends."""
+    """Draw the legend. Returns the y of its end."""
     canvas.line(16, y - 4, 52, y - 4, stroke_width=1.6, marker_end="url(#add)")
-    canvas.text(60, y, "reduce: a partial sum, which the receiver adds to its own", font_size=12)
+    canvas.text(60, y, "reduce: a partial sum, to which the receiver adds its data", font_size=12)
     y += LINE
     canvas.line(16, y - 4, 52, y - 4, stroke_width=1.6, stroke_dasharray="6 3", marker_end="url(#copy)")
     canvas.text(60, y, "gather: a finished sum, which the receiver keeps", font_size=12)
@@ -136,18 +136,18 @@ def _legend(canvas: Canvas, picture: Picture, scene: SpaceTime, y: float) -> flo
         canvas.text(60, y, "thick: between the nodes", font_size=12)
         y += LINE
     _strip(canvas, 39, y - 9, scene.chunks, {0: 1 / 2})
-    words = "the tensor: what a message carries; the fuller, the more ranks are summed in it"
+    words = "content of a message; a fuller cell is a sum over more ranks"
     canvas.text(70, y + 4, words, font_size=12)
     return y + 30
 
 
 def _frame(canvas: Canvas, picture: Picture, scene: SpaceTime, y: float, width: float) -> float:
-    """All but the messages: phases, rounds, ranks and nodes; returns where the first round begins."""
+    """Draw phases, rounds, ranks and nodes, without messages. Returns the y of the first round."""
     top = y + HEAD
     bottom = top + picture.height * scene.rounds
-    for first, last, colour, words in _phases(scene):
+    for first, last, color, words in _phases(scene):
         start = top + picture.height * (first - 1)
-        canvas.rect(8, start, width - 16, picture.height * (last - first + 1), fill=colour)
+        canvas.rect(8, start, width - 16, picture.height * (last - first + 1), fill=color)
         canvas.text(16, start + 16, words, font_size=12, font_weight="bold")
     for number in range(1, scene.rounds + 1):
         start, share = top + picture.height * (number - 1), scene.share(number)
@@ -176,7 +176,7 @@ def _frame(canvas: Canvas, picture: Picture, scene: SpaceTime, y: float, width: 
 
 
 def draw(picture: Picture, size: int) -> str:
-    """The picture for `size` ranks as an SVG document. Raises UsageError for an unknown algorithm."""
+    """Return the picture for `size` ranks as an SVG document. Raises UsageError for an unknown algorithm."""
     algorithm = make(picture.algorithm, size // picture.nodes if picture.nodes > 1 else None)
     scene = space_time(algorithm, size, picture.chunks or size)
     width = max(LEFT + COLUMN * size + RIGHT, NARROWEST)
@@ -195,8 +195,8 @@ def draw(picture: Picture, size: int) -> str:
         _arrow(canvas, picture, scene, arrow, top + picture.height * (arrow.round - 1))
     total = sum(scene.share(number) for number in range(1, scene.rounds + 1))
     words = (
-        f"S is the whole tensor. In a round a rank sends at most one message and receives at most one: {scene.rounds} "
-        f"rounds, whose largest messages are {total} S together."
+        f"S is the size of the tensor. In a round, a rank sends and receives at most one message. The largest "
+        f"messages of the {scene.rounds} rounds add up to {total} S."
     )
     end = canvas.paragraph(top + picture.height * scene.rounds + 66, words, width)
     return canvas.document(f"{picture.algorithm}-{size}", title, f"{picture.caption} {words}", width, end)

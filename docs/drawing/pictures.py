@@ -16,39 +16,40 @@ PICTURES = (
     Picture(
         algorithm="ring",
         title="Ring",
-        caption="Every rank sends to its right neighbour only. A chunk goes round once and collects every rank's "
-        "contribution; then the finished chunk goes round once more, and everybody keeps a copy.",
+        caption="Every rank sends to its right neighbor only. A chunk goes around once to collect every rank's "
+        "contribution. Then the finished chunk goes around once more, and each rank keeps a copy.",
         ring=True,
     ),
     Picture(
         algorithm="tree",
         title="Double binary tree",
-        caption="Half A of the tensor is summed up one tree to its root and copied down again; half B uses the "
-        "mirrored tree. A rank that is a leaf in one tree is an inner node in the other. A large tensor goes in many "
-        "pieces, one close behind the other; here each half is one piece.",
+        caption="Half A of the tensor is summed up one tree to its root and copied down again. Half B uses the "
+        "mirrored tree. A leaf of one tree is an inner node of the other. A large tensor is divided into many "
+        "pieces, which follow each other closely; here each half is one piece.",
         chunks=2,
         trees=True,
     ),
     Picture(
         algorithm="halving_doubling",
         title="Recursive halving, then doubling",
-        caption="Pairs swap halves of what they still sum: first with the rank half the group away, then a quarter "
-        "away, until each holds one finished chunk. The same way back doubles what each one holds.",
+        caption="Pairs of ranks exchange halves: first with the rank at half the group's distance, then at a quarter, "
+        "until each rank holds one finished chunk. On the way back, the part of each rank doubles.",
         height=66,
     ),
     Picture(
         algorithm="parameter_server",
         title="Parameter server",
-        caption="Everybody sends its whole tensor to rank 0, which takes them one after the other, sums them, and "
-        "sends the whole sum to everybody, again one after the other.",
+        caption="Every rank sends its whole tensor to rank 0. Rank 0 receives them one after the other, adds them up, "
+        "and sends the whole sum to every rank, again one after the other.",
         chunks=1,
         server=True,
     ),
     Picture(
         algorithm="two_level",
         title="Two levels, two nodes",
-        caption="Ranks of a node share out the sum of their chunks. Then each chunk is all-reduced with the same place "
-        "in the other node: only these thick arrows cross the slow link. Then each node gathers the whole.",
+        caption="A reduce-scatter inside each node leaves each rank with one chunk. Each chunk is then all-reduced "
+        "with the rank at the same position in the other node. Only these thick arrows cross the slow link. An "
+        "all-gather inside each node completes the tensor.",
         nodes=2,
         height=66,
     ),
@@ -56,12 +57,12 @@ PICTURES = (
 
 
 def every() -> dict[str, str]:
-    """{file name: SVG document} of all pictures."""
+    """Return {file name: SVG document} of all pictures."""
     return {f"{each.algorithm}-{size}.svg": draw(each, size) for each in PICTURES for size in SIZES}
 
 
 def main(folder: Path) -> None:
-    """Write every picture into `folder`."""
+    """Write all pictures to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in every().items():
         (folder / name).write_text(text)

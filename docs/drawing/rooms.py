@@ -1,7 +1,7 @@
 """Draw docs/rooms.svg from the source: the packages of parabench and their imports.
 
-`python -m docs.drawing.rooms` writes it; a test holds that it is up to date. An arrow that follows from others (from
-`session` by way of `launch` to `plan`) is left out, and so are the modules that every room imports.
+`python -m docs.drawing.rooms` writes the picture, and a test checks that it is current. Arrows that follow from others
+(from `session` over `launch` to `plan`) and the modules that every package imports are left out.
 """
 
 from __future__ import annotations
@@ -14,47 +14,48 @@ from tests.unit.test_imports import MEASURING, ORDER, READING, arrows, room
 
 FILE = Path(__file__).parents[1] / "rooms.svg"
 
-# What everything imports, and what nothing does. Of modules that stand apart from their room those in ROOMS are drawn.
+# Modules that every package imports, or that no package imports. Modules with a separate place in ORDER are drawn only
+# if they are in ROOMS.
 HIDDEN = {
     "errors", "records", "registry", "files", "signals", "private", "metrics", "json_text", "cli", "__main__",
     "launch.preload",
 }  # fmt: skip
 
-# Column, and what a room is for. The rows are counted from the arrows.
+# {package: (column, purpose)}. The rows follow from the arrows.
 ROOMS = {
-    "pytest_plugin": (1.5, "suites as tests"),
-    "commands": (1.5, "one file a command"),
-    "ab": (1.5, "two variants in turns"),
-    "watching": (0.4, "loops of one's own"),
-    "session": (1.5, "request to conclusion"),
-    "cluster": (1.0, "several nodes"),
-    "workloads": (1.0, "what a rank measures"),
-    "serve": (4.2, "the page during a run"),
+    "pytest_plugin": (5.2, "suites as tests"),
+    "commands": (1.5, "one file per command"),
+    "ab": (1.5, "interleaved variants"),
+    "watching": (0.4, "your training loop"),
+    "session": (1.5, "request to answer"),
+    "cluster": (1.75, "several nodes"),
+    "workloads": (0.5, "measurement of a rank"),
+    "serve": (4.2, "live report"),
     "exporters": (3.15, "formats of other tools"),
-    "imports": (3.1, "others' recordings"),
-    "notebook": (5.2, "sessions in Python"),
-    "launch": (2.0, "fresh ranks, one outcome"),
+    "imports": (3.1, "traces, dumps, logs"),
+    "notebook": (5.2, "results in Python"),
+    "launch": (2.0, "processes of a launch"),
     "strategies": (0.0, "ddp, fsdp, tp, pp ..."),
     "report": (4.6, "pages and files"),
-    "probes": (1.0, "what instruments see"),
-    "plan": (3.45, "what will be measured"),
-    "strategies.base": (0.0, "what a strategy gives"),
+    "probes": (1.0, "instruments of a rank"),
+    "plan": (3.45, "suites, list of launches"),
+    "strategies.base": (0.0, "interface of strategies"),
     "data": (2.6, "sources of samples"),
-    "analysis": (4.6, "what follows, no plots"),
-    "models": (1.0, "reference models"),
-    "strategies.snippet": (4.85, "a case as code"),
-    "collectives": (2.8, "algorithms, groups"),
-    "machine": (3.8, "devices, versions"),
-    "cases": (1.3, "plan/case, protocol"),
-    "tables": (1.5, "names of what there is"),
-    "store": (3.6, "every row, in SQLite"),
+    "analysis": (4.6, "answers from results"),
+    "models": (1.0, "built-in models"),
+    "strategies.snippet": (4.85, "configuration as code"),
+    "collectives": (2.8, "all-reduce algorithms"),
+    "machine": (3.8, "hardware, versions"),
+    "cases": (1.3, "Case, Protocol"),
+    "tables": (1.5, "tables of extensions"),
+    "store": (3.6, "results database"),
 }
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 170, 40, 20, 26, 16
 MEASURES, READS, BOTH = "#e8f0fa", "#fdf1dc", "#ffffff"
 
 
 def imported() -> dict[str, set[str]]:
-    """{room: rooms that it imports from}, without those that it reaches by way of another."""
+    """Return {package: packages that it imports from}, without imports that follow from others."""
     level = {name: at for at, layer in enumerate(ORDER) for name in layer.split()}
     drawn = {name for name in level if name not in HIDDEN and (name in ROOMS or "." not in name)}
     to: dict[str, set[str]] = {name: set() for name in drawn}
@@ -77,7 +78,7 @@ def imported() -> dict[str, set[str]]:
 
 
 def rows_of(to: Mapping[str, set[str]]) -> dict[str, int]:
-    """{room: how many stand below it on the longest way down}."""
+    """Return {package: length of its longest chain of imports}."""
     rows: dict[str, int] = {}
 
     def row(name: str) -> int:
@@ -91,12 +92,12 @@ def rows_of(to: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def color_of(room: str) -> str:
-    """Blue measures, yellow reads; neither imports the other. White is what both stand on, and what sees both."""
+    """Return blue for measuring packages, yellow for reading packages, and white for the others."""
     return MEASURES if room in MEASURING else READS if room in READING else BOTH
 
 
 def draw() -> str:
-    """The SVG document. Raises KeyError for a room that has no column in ROOMS."""
+    """Return the SVG document. Raises KeyError if a package is not in ROOMS."""
     to = imported()
     rows = rows_of(to)
     top = max(rows.values())
@@ -125,7 +126,7 @@ def draw() -> str:
     text = "; ".join(
         f"{name} imports from {', '.join(sorted(others))}" for name, others in sorted(to.items()) if others
     )
-    return canvas.document("rooms", "The rooms of parabench, and which imports from which", text, width, height)
+    return canvas.document("rooms", "The packages of parabench and their imports", text, width, height)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What travels when: an all-reduce over the simulated wire, message by message, with what each message carries."""
+"""Record the messages of an all-reduce over the simulated wire, with the content of each message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fixtures.simulated import Simulation, rounds
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A message: in `round` (from 1) rank `src` sends `dst` these chunks of the tensor, each the sum of `summed`."""
+    """A message: in `round` (from 1), rank `src` sends chunks to `dst`. Each is the sum over the ranks `summed`."""
 
     round: int
     src: int
@@ -28,7 +28,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class SpaceTime:
-    """An all-reduce of a tensor of `chunks` chunks between `size` ranks, in the one-port model."""
+    """The messages of an all-reduce of `chunks` chunks on `size` ranks, in the one-port model."""
 
     size: int
     chunks: int
@@ -42,26 +42,26 @@ class SpaceTime:
         return [arrow for arrow in self.arrows if arrow.round == number]
 
     def finished(self, arrow: Arrow) -> bool:
-        """Whether it carries the end result: the gather phase; else the receiver adds it to its own."""
+        """Return whether a message has the final sum. Otherwise, the receiver adds its own data to it."""
         return len(arrow.summed) == self.size
 
     def share(self, number: int) -> Fraction:
-        """The part of the tensor that the largest message of a round carries."""
+        """Return the size of the largest message of a round, as a fraction of the tensor."""
         return Fraction(max(len(arrow.chunks) for arrow in self.of_round(number)), self.chunks)
 
 
 def space_time(algorithm: Algorithm, size: int, chunks: int) -> SpaceTime:
-    """Run `algorithm` on a tensor of one element a chunk, and read from every message what it carries.
+    """Run `algorithm` on a tensor with one element per chunk, and decode every message.
 
-    Rank r's i-th element is 2^r + i 2^n: of a sum of k ranks' elements the lower n bits tell whose, the upper
-    ones are k i.
+    The i-th element of rank r is 2^r + i 2^n. In a sum over k ranks, the lower n bits name the ranks, and the upper
+    bits are k i.
     """
     flats = [torch.tensor([(1 << rank) + (i << size) for i in range(chunks)]) for rank in range(size)]
     add = reduction(ReduceOp.SUM, size)
     record = Simulation(size).run(_all_reduce(algorithm, flats, add))
     arrows = []
     for message, number in rounds(record, one_port=True).items():
-        assert message.data is not None  # every message has left
+        assert message.data is not None  # every message was sent
         carried = []
         for value in message.data.tolist():
             summed = frozenset(rank for rank in range(size) if value >> rank & 1)

@@ -1,1 +1,1 @@
-"""The documentation as a site: what mkdocs is told beside the pages that stand in docs/."""
+"""Build the documentation as a site: content that mkdocs adds to the pages in docs/."""

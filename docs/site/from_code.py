@@ -1,6 +1,6 @@
-"""Lists that pages of the site have from the code itself, in the places of `<!-- from code: NAME -->`.
+"""Generate lists of the site from the code, to replace the lines `<!-- from code: NAME -->` of pages.
 
-Where the pages are read without being built, the line before such a place says where else the same is told.
+For readers of the unbuilt page, the text before such a line names another source of the list.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ PLACE = re.compile(r"^<!-- from code: ([\w ]+) -->$", re.MULTILINE)
 
 
 def filled(markdown: str, parts: Mapping[str, Callable[[], str]]) -> str:
-    """The page with what `parts` gives in each of its places. A name that is none of theirs is a KeyError."""
+    """Replace each place of a page by the text that `parts` returns. Raises KeyError for an unknown name."""
     return PLACE.sub(lambda found: parts[found[1]](), markdown)
 
 
 def plain(text: str) -> str:
-    """A text with nothing that Markdown would take for markup; what stands between backticks stays code."""
+    """Escape Markdown's markup in a text. Text between backticks stays code."""
     pieces = re.split(r"(`[^`]*`)", text)
-    said = (
+    escaped = (
         piece if piece.startswith("`") else re.sub(r"([*_\[\]\\])", r"\\\1", html.escape(piece, quote=False))
         for piece in pieces
     )
-    return "".join(said).replace("|", r"\|").replace("\n", " ")
+    return "".join(escaped).replace("|", r"\|").replace("\n", " ")
 
 
 def table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    """A table of Markdown, whose cells are Markdown already."""
+    """Return a Markdown table. Its cells are Markdown, too."""
     lines = (heads, ["---"] * len(heads), *rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def code(text: str) -> str:
-    """A cell of code, where a bar would end the cell."""
+    """Return a cell of code. A bar is escaped, because it would end the cell."""
     return f"`{text}`".replace("|", r"\|")
 
 
 class MarkdownHelp(click.HelpFormatter):
-    """Takes the help of a command as click lays it out, section by section, and writes Markdown."""
+    """Write the help of a command as Markdown, section by section, as click calls it."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         self.write(f"```text\n{prog} {args}\n```\n\n")
@@ -78,11 +78,11 @@ class MarkdownHelp(click.HelpFormatter):
         yield
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        self.write(table(("option", "what it does"), ((code(name), plain(said)) for name, said in rows)) + "\n")
+        self.write(table(("option", "what it does"), ((code(name), plain(text)) for name, text in rows)) + "\n")
 
 
 def axes() -> str:
-    """What each axis takes, and the strategies that have it."""
+    """List the values of each axis, and the strategies that have it."""
     rows = ((code(name), _values(axis), _strategies_with(name)) for name, axis in AXES.items())
     return table(("axis", "value", "strategies"), rows)
 
@@ -104,7 +104,7 @@ def _strategies_with(name: str) -> str:
 
 
 def options() -> str:
-    """Every command as its `--help` tells of it."""
+    """List the `--help` of every command."""
     return "\n".join(_help_of(name) for name in COMMANDS)
 
 
@@ -119,7 +119,7 @@ def _help_of(name: str) -> str:
 
 
 def columns() -> str:
-    """Each table of a store with the types of its columns, as SQLite has them."""
+    """List the columns of each table of a results database, with SQLite's types."""
     with closing(sqlite3.connect(":memory:")) as store:
         store.executescript(";".join(create_statements()))
         return "\n".join(
@@ -133,7 +133,7 @@ def _columns_of(store: sqlite3.Connection, name: str) -> Iterator[tuple[str, str
 
 
 def metrics() -> str:
-    """Each metric of a sample with its unit."""
+    """List the metrics of samples, with their units."""
     rows = ((code(name), metric.unit, plain(metric.meaning)) for name, metric in METRICS.items())
     return table(("metric", "unit", "meaning"), rows)
 
@@ -144,7 +144,7 @@ def meanings(columns: Mapping[str, str]) -> Callable[[], str]:
 
 
 def schemas() -> str:
-    """Every key of each JSON that commands write."""
+    """List the keys of the JSON of each command."""
     return "\n".join(map(_schema, SCHEMAS))
 
 
@@ -158,15 +158,15 @@ def _schema(whose: str) -> str:
 
 
 def _object(schema: Mapping[str, Any], whose: str) -> str:
-    said = f"{plain(schema['description'])}\n\n" if "description" in schema else ""
+    description = f"{plain(schema['description'])}\n\n" if "description" in schema else ""
     if "properties" not in schema:
-        return f"{said}{_kind(schema, whose)}\n"
+        return f"{description}{_kind(schema, whose)}\n"
     rows = ((code(name), _kind(each, whose), plain(each["description"])) for name, each in schema["properties"].items())
-    return said + table(("key", "value", "meaning"), rows)
+    return description + table(("key", "value", "meaning"), rows)
 
 
 def _kind(schema: Mapping[str, Any], whose: str) -> str:
-    """What a value is, in a few words; what has a heading of its own on the page is a link to it."""
+    """Return the type of a value as Markdown. A type with a heading on the page is a link."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{whose}-{name})"
@@ -178,9 +178,9 @@ def _kind(schema: Mapping[str, Any], whose: str) -> str:
         if several in schema:
             return " or ".join(_kind(each, whose) for each in schema[several])
     kinds = schema.get("type", "any")
-    said = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    words = kinds if isinstance(kinds, str) else " or ".join(kinds)
     inner = schema.get("items", schema.get("additionalProperties"))
-    return f"{said} of {_kind(inner, whose)}" if inner and isinstance(inner, dict) else said
+    return f"{words} of {_kind(inner, whose)}" if inner and isinstance(inner, dict) else words
 
 
 PARTS: dict[str, Callable[[], str]] = {

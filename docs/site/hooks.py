@@ -1,7 +1,6 @@
-"""What mkdocs calls while it builds the site (mkdocs.yml).
+"""Hooks that mkdocs calls while it builds the site (mkdocs.yml).
 
-Pages get the lists that code gives, links out of docs/ their files, and the report of `make docs`'s own run stands
-beside them.
+They add lists from the code, the files outside docs/ that pages link to, and the report of the run of `make docs`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from mkdocs.structure.pages import Page
 from docs.site import from_code, repository, sample, schemas
 
 PARTS = {**from_code.PARTS, "run of this site": sample.run}
-_path_of: dict[str, str] = {}  # what a page of the site shows of the repository, by its path in the site's sources
+_path_of: dict[str, str] = {}  # {path of a page in the site's sources: path in the repository}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside docs/, and JSON Schemas."""
+    """Add the files outside docs/, the JSON Schemas, and the sample report."""
     for path in sorted(repository.reached()):
         uri = repository.in_site(path)
         _path_of[uri] = path
@@ -35,8 +34,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill the places of lists, and turn links that lead out of docs/."""
+    """Insert the generated lists, and correct links to files outside docs/."""
     if page.is_homepage:
-        page.meta["hide"] = ["navigation", "toc"]  # it is the index
+        page.meta["hide"] = ["navigation", "toc"]  # the page is an index itself
     path = _path_of.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return from_code.filled(repository.relinked(markdown, path), PARTS)

@@ -1,7 +1,7 @@
-"""Whether every link of the built site leads to a file of it and an anchor there, and no page loads anything else.
+"""Check every link of the built site, and that no page loads a file from a network.
 
-`python -m docs.site.links site` prints what is wrong, and then exits with 1. mkdocs checks what pages of Markdown say;
-this reads what a browser gets, the theme's own links and the report's too, and asks no network.
+`python -m docs.site.links site` prints the errors, and exits with 1 if there are any. mkdocs checks the Markdown pages.
+This module checks the HTML, with the links of the theme and of the report. It needs no network.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# Attributes whose address a browser loads by itself, by the tag; of links only styles, scripts, pictures.
+# Tags whose address a browser loads without a click.
 LOADS = {"audio", "embed", "iframe", "img", "link", "object", "script", "source", "video"}
 ADDRESSES = ("href", "src", "data")
 
 
 class Page(HTMLParser):
-    """What a page has: its anchors, and each address with the tag that has it."""
+    """The anchors of a page, and its addresses, each with its tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -34,27 +34,27 @@ class Page(HTMLParser):
 
 
 def _no_file(tag: str, name: str, given: dict[str, str]) -> bool:
-    """An address that is only said (the page's own, for search engines), or an attribute that is none."""
+    """Return whether an attribute is not an address, or an address for search engines only."""
     return given.get("rel") == "canonical" or (name == "data" and tag != "object")
 
 
 def broken(site: Path) -> Iterator[str]:
-    """What is wrong with the links of all pages, by page."""
+    """Yield the errors in the links of all pages."""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for tag, address in dict.fromkeys(page.addresses):
-            wrong = _wrong(site.resolve(), path, tag, address, pages)
-            if wrong:
-                yield f"{path.relative_to(site.resolve())}: {address}: {wrong}"
+            error = _error(site.resolve(), path, tag, address, pages)
+            if error:
+                yield f"{path.relative_to(site.resolve())}: {address}: {error}"
 
 
-def _wrong(site: Path, path: Path, tag: str, address: str, pages: dict[Path, Page]) -> str:
+def _error(site: Path, path: Path, tag: str, address: str, pages: dict[Path, Page]) -> str:
     parts = urlsplit(address)
     if parts.scheme == "data":
         return ""
     if parts.scheme or parts.netloc:
-        return "loaded from elsewhere" if tag in LOADS else ""
-    # The page for what is not found may be shown at any depth, so its addresses begin at the root.
+        return "loaded from a network" if tag in LOADS else ""
+    # Browsers show the page 404.html at any depth, so its addresses start at the root.
     there = site / unquote(parts.path).lstrip("/") if parts.path.startswith("/") else path.parent / unquote(parts.path)
     target = there.resolve() if parts.path else path
     if not target.is_relative_to(site):
@@ -63,15 +63,15 @@ def _wrong(site: Path, path: Path, tag: str, address: str, pages: dict[Path, Pag
         return "no such file"
     anchor = unquote(parts.fragment)
     if anchor and target in pages and anchor not in pages[target].anchors and "=" not in anchor:
-        return "no such anchor"  # `tab=trust` is none: the report's script reads it
+        return "no such anchor"  # the report's script reads `tab=trust`, which is not an anchor
     return ""
 
 
 def main(site: Path) -> None:
-    """Print what is wrong, or how much was looked at. Exits with 1 where something is wrong."""
-    wrong = [*broken(site)]
-    print("\n".join(wrong) or f"every link of {len([*site.rglob('*.html')])} pages leads somewhere")
-    sys.exit(1 if wrong else 0)
+    """Print the errors, or the number of pages. Exits with 1 if there are errors."""
+    errors = [*broken(site)]
+    print("\n".join(errors) or f"every link of {len([*site.rglob('*.html')])} pages is valid")
+    sys.exit(1 if errors else 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Files of the repository outside docs/ that its pages link to, as files of the site.
+"""Add files outside docs/ to the site if its pages link to them, below `repository/`.
 
-A page is a page (CONTRIBUTING.md), a file of code is a page that shows it, a folder one that lists its files, and all
-else, such as a picture, is the file itself. They keep their paths, below `repository/`.
+A Markdown file becomes a page, a source file a page that shows it, and a folder a page that lists its files. Pictures
+and other files are copied.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
 def linked(markdown: str, page: str) -> Iterator[tuple[str, str]]:
-    """The relative links of a page, and the path of each from the root. `page` is the page's own path from there."""
+    """Yield each relative link of a page, with its path from the root. `page` is the path of the page from the root."""
     for link in dict.fromkeys(LINK.findall(markdown)):
         yield link, normpath(PurePosixPath(page).parent / link)
 
 
 def outside(path: str) -> bool:
-    """Whether a path from the root is of something that is there, and not in docs/."""
+    """Return whether a path from the root exists outside docs/."""
     return not path.startswith(("docs/", "..")) and (ROOT / path).exists()
 
 
 def in_site(path: str) -> str:
-    """Where the site's sources have what the repository has at this path, as a path from docs/."""
+    """Return the path in the site's sources, from docs/, for a path in the repository."""
     if not outside(path):
         return relpath(path, "docs")
     is_page = path.endswith(".md") or PurePosixPath(path).suffix in AS_IT_IS
@@ -38,9 +38,9 @@ def in_site(path: str) -> str:
 
 
 def relinked(markdown: str, page: str) -> str:
-    """A page whose links lead to the same files where it lies in the site's sources.
+    """Return a page with links that are valid at its place in the site's sources.
 
-    Who reads a site follows links to pages, not to files: of a link that is called `certainty.md` the end is left out.
+    On the site, the text of a link to a page is `certainty` instead of `certainty.md`.
     """
     here = PurePosixPath(in_site(page)).parent
     where = dict(linked(markdown, page))
@@ -49,7 +49,7 @@ def relinked(markdown: str, page: str) -> str:
 
 
 def reached() -> set[str]:
-    """The paths from the root of all files and folders outside docs/ that pages lead to, also by way of each other."""
+    """Return the paths of all files and folders outside docs/ that pages link to, directly or through each other."""
     waiting = [str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")]
     found: set[str] = set()
     while waiting:
@@ -61,12 +61,12 @@ def reached() -> set[str]:
 
 
 def is_file_itself(path: str) -> bool:
-    """Whether the site has the very file, and no page of it."""
+    """Return whether the site has a copy of a file instead of a page."""
     return PurePosixPath(path).suffix in AS_IT_IS
 
 
 def markdown_of(path: str) -> str:
-    """The page of a file or a folder of the repository, with links as they are at that path."""
+    """Return the page of a file or folder, with links relative to its path in the repository."""
     file = ROOT / path
     if path.endswith(".md"):
         return file.read_text()

@@ -1,4 +1,4 @@
-"""A run of the version that the site is of: `python -m docs.site.sample` makes it, and the site has its report."""
+"""Run parabench for the site, which shows the output and the report: `python -m docs.site.sample`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from docs.site.repository import ROOT
 
-# Three ways to train one model, in seconds.
+# This compares three strategies within seconds.
 COMMAND = (
     "parabench run quick --set strategy=ddp,fsdp,tp --set algorithm=native --set bucket_mib=default --set world_size=2 "
     "--rounds 12 --budget 0.5"
 )
 FOLDER = ROOT / "parabench-results" / "site"
-SAID = FOLDER / "said.txt"
+OUTPUT = FOLDER / "output.txt"
 REPORT = FOLDER / "report.html"
 URI = "sample/report.html"
 
 
 def measure() -> None:
-    """Run the command and keep what it says. A launch that does not succeed ends this with its exit code."""
+    """Run the command, and keep its output. If a launch fails, exit with the exit code of the command."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     command = [str(Path(sys.executable).parent / "parabench"), *COMMAND.split()[1:], "--out", str(FOLDER)]
@@ -29,19 +29,19 @@ def measure() -> None:
     sys.stdout.write(ended.stdout)
     if ended.returncode:
         sys.exit(ended.returncode)
-    # Where this machine keeps it is nobody's business.
-    SAID.write_text(ended.stdout.replace(str(FOLDER), "parabench-results"))
+    # The page does not show the folders of this machine.
+    OUTPUT.write_text(ended.stdout.replace(str(FOLDER), "parabench-results"))
 
 
 def run() -> str:
-    """What the run said, and where its report is, as a part of a page one folder below the root of the site."""
+    """Return Markdown with the output and a link to the report, for a page one folder below the root of the site."""
     return f"""## A run of this version
 
 These pages were built after this run, on the same machine:
 
 ```console
 $ {COMMAND}
-{SAID.read_text()}```
+{OUTPUT.read_text()}```
 
 [Open its report](../{URI}).
 """

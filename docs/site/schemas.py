@@ -54,7 +54,7 @@ SCHEMAS: dict[str, tuple[str, Mapping[str, Columns]]] = {
 
 @cache
 def meanings() -> dict[str, dict[str, Any]]:
-    """Return the content of keys.toml, and the axes of cases."""
+    """Return the content of keys.toml, with the axes of configurations."""
     found = tomllib.loads(KEYS.read_text(encoding="utf-8"))
     axes = {name: f"Axis {name} (docs/reference/axes.md)." for name in columns_of(Case)}
     return found | {"common": axes | found["common"]}
@@ -62,13 +62,13 @@ def meanings() -> dict[str, dict[str, Any]]:
 
 def meaning(name: str, table: str, column: str) -> str:
     """Return the meaning of a column of a table of a schema. Raises KeyError if keys.toml has none."""
-    of, common = meanings().get(name, {}).get(table, {}), meanings()["common"]
-    return str(of[column] if column in of else common[column])
+    columns, common = meanings().get(name, {}).get(table, {}), meanings()["common"]
+    return str(columns[column] if column in columns else common[column])
 
 
 @cache
 def schema(name: str) -> dict[str, Any]:
-    """Return one of SCHEMAS. Every key is there, has a description, and no other key is."""
+    """Return one of SCHEMAS. Every key is required and has a description; other keys are not allowed."""
     title, declared = SCHEMAS[name]
     defs = {table: _object(name, table, columns) for table, columns in declared.items()}
     rows = {table: {"type": "array", "items": {"$ref": f"#/$defs/{table}"}} for table in defs}

@@ -1,4 +1,4 @@
-"""A network with BatchNorm and dropout, compared with one device that takes the ranks' parts of a batch in turn.
+"""Benchmark a network with BatchNorm and dropout, verified with `same_split`.
 
 parabench run strategies --model batch_norm:factory --set strategy=ddp,fsdp --set world_size=2
 """
@@ -10,7 +10,7 @@ from parabench import Model
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return small pictures; the class of each is its brightest color at one corner."""
+    """Return small pictures. The class of a picture is the brightest color in one corner."""
     images = torch.randn(n, 3, 8, 8, generator=generator)
     return images, images[:, :, 0, 0].argmax(1)
 
@@ -21,7 +21,7 @@ def convolution(before: int, after: int) -> nn.Sequential:
 
 
 def factory() -> Model:
-    """Return the model; statistics of half a batch are not those of the whole, so verification is `same_split`."""
+    """Return the model. Statistics of half a batch differ from the whole batch, so it needs `same_split`."""
     end = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(16, 3))
     net = nn.Sequential(convolution(3, 16), convolution(16, 16), end)
     return Model(module=net, loss=nn.CrossEntropyLoss(), batch=batch, blocks=[*net], verification="same_split")

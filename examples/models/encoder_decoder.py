@@ -1,4 +1,4 @@
-"""An encoder-decoder like T5: dict batches, a padding mask, and the loss in the output.
+"""Benchmark an encoder-decoder like T5, with dict batches, a padding mask, and the loss in the output.
 
 parabench run strategies --model encoder_decoder:factory --set strategy=ddp,fsdp --set world_size=2
 """
@@ -12,7 +12,7 @@ WORDS, WIDTH, LENGTH = 64, 32, 12
 
 
 class EncoderDecoder(nn.Module):
-    """Reads one text and predicts another."""
+    """Read a text, and predict another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class EncoderDecoder(nn.Module):
         self.inner = nn.Transformer(WIDTH, 4, 1, 1, 4 * WIDTH, dropout=0.0, batch_first=True)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the loss; each label is predicted from those before it."""
+        """Return the loss. Each label is predicted from the labels before it."""
         later = nn.Transformer.generate_square_subsequent_mask(LENGTH, labels.device) < 0
         masks = {"tgt_mask": later, "src_key_padding_mask": attention_mask == 0}
         before = self.words(nn.functional.pad(labels[:, :-1], (1, 0)))
@@ -29,7 +29,7 @@ class EncoderDecoder(nn.Module):
 
 
 def batch(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return texts of several lengths, to be repeated backwards."""
+    """Return texts of several lengths. The labels are the reversed texts."""
     text = torch.randint(1, WORDS, (n, LENGTH), generator=generator)
     mask = (torch.arange(LENGTH) < torch.randint(1, LENGTH + 1, (n, 1), generator=generator)).long()
     return {"input_ids": text * mask, "attention_mask": mask, "labels": text.flip(1)}

@@ -1,4 +1,4 @@
-"""Texts of several lengths from an IterableDataset, padded by a collate function.
+"""Benchmark a model on texts of several lengths from an IterableDataset, padded by a collate function.
 
 parabench run strategies --model iterable_data:factory --data iterable_data:Texts --set strategy=ddp,fsdp
 """
@@ -16,7 +16,7 @@ WORDS, CLASSES = 64, 4
 
 
 class Texts(IterableDataset[tuple[Tensor, int]]):
-    """Texts in a fixed order, which every rank must read alike; the class of each is its first word modulo 4."""
+    """Texts in a fixed order, equal on every rank. The class of a text is its first word modulo 4."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         generator = torch.Generator().manual_seed(0)
@@ -26,7 +26,7 @@ class Texts(IterableDataset[tuple[Tensor, int]]):
 
 
 def collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """Return padded texts and their classes; the first dimension is the samples."""
+    """Return padded texts and their classes. The first dimension is the samples."""
     return pad_sequence([text for text, _ in items], batch_first=True), torch.tensor([label for _, label in items])
 
 

@@ -1,4 +1,4 @@
-"""A loop that validates every 10 steps, watched: steps are reported without the validation between them.
+"""Watch a loop that validates every 10 steps. The validation is not part of forward or backward.
 
 torchrun --nproc-per-node 2 examples/models/validation_loop.py
 """

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, whose loop nobody sees: a callback tells where its steps begin.
+"""Watch Hugging Face's Trainer. A callback reports the steps, because the loop is inside the Trainer.
 
 torchrun --nproc-per-node 2 examples/watch/hf_trainer.py
 """
@@ -14,46 +14,46 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 from parabench import watch
 
-# With GPUs start one process for each: --nproc-per-node gpu.
+# With GPUs, start one process per GPU: --nproc-per-node gpu.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH = 128, 32
 
 
 class Watch(TrainerCallback):
-    """Watches the training of a trainer, from its first step to its last."""
+    """Watch a trainer from its first to its last step."""
 
     def __init__(self, **options: Any) -> None:
         self.trainer: Trainer | None = None
         self._options, self._on = options, contextlib.ExitStack()
         self._steps: Any = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert self.trainer is not None
-        # What was wrapped by DDP or FSDP, which the callback is not told.
-        self._steps = self._on.enter_context(watch(self.trainer.model_wrapped, told["optimizer"], **self._options))
+        # The model as wrapped by DDP or FSDP. The callback does not receive it.
+        self._steps = self._on.enter_context(watch(self.trainer.model_wrapped, kwargs["optimizer"], **self._options))
         self._steps.asks()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._steps.has(None)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._steps.asks()
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **told: Any) -> None:
-        """What was done since the step's end is no waiting for the next batch."""
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Exclude the evaluation from the wait for the next batch."""
         if self._steps is not None:
             self._steps.has_none()
             self._steps.asks()
 
     on_save = on_evaluate
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._steps.has_none()
         self._on.close()
 
 
 class Random(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Words by lot."""
+    """Random words."""
 
     def __len__(self) -> int:
         return int(os.environ.get("SAMPLES", "640"))
@@ -64,7 +64,7 @@ class Random(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def main() -> None:
-    """Train, watched."""
+    """Train with `watch`."""
     config = GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2)
     arguments = TrainingArguments(
         output_dir="checkpoints",

@@ -1,4 +1,4 @@
-"""Lightning's Trainer: a callback tells where its steps begin.
+"""Watch Lightning's Trainer. A callback reports the steps.
 
 python examples/watch/lightning_trainer.py
 """
@@ -18,14 +18,14 @@ from parabench import watch
 
 
 class Watch(lightning.Callback):
-    """Watches the fit of a trainer, from its first batch to its last."""
+    """Watch a trainer from its first to its last batch."""
 
     def __init__(self, **options: Any) -> None:
         self._options, self._on = options, contextlib.ExitStack()
         self._steps: Any = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        # What the strategy calls: the module, wrapped by DDP or sharded.
+        # The module as wrapped by DDP, or sharded.
         called = trainer.strategy.model
         assert isinstance(called, nn.Module)
         self._steps = self._on.enter_context(watch(called, trainer.optimizers[0], **self._options))
@@ -38,7 +38,7 @@ class Watch(lightning.Callback):
         self._steps.asks()
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
-        if self._steps is not None:  # it is before the training, for a look whether validation works
+        if self._steps is not None:  # Lightning also validates before the training
             self._steps.has_none()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -73,7 +73,7 @@ class Digits(lightning.LightningModule):
 
 
 def main() -> None:
-    """Train, watched."""
+    """Train with `watch`."""
     torch.manual_seed(0)
     samples = int(os.environ.get("SAMPLES", "640"))
     data = TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))

@@ -1,4 +1,4 @@
-"""A small GPT trained as nanoGPT does it: accumulated micro-batches, clipped gradients, DDP; watched in three lines.
+"""Watch a small GPT that trains like nanoGPT: accumulated micro-batches, clipped gradients, DDP.
 
 torchrun --nproc-per-node 2 examples/watch/nanogpt.py
 """
@@ -17,14 +17,14 @@ from torch.utils.data.distributed import DistributedSampler
 
 from parabench import watch
 
-# With GPUs start one process for each: --nproc-per-node gpu.
+# With GPUs, start one process per GPU: --nproc-per-node gpu.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH, WIDTH, LAYERS = 128, 64, 64, 2
 ACCUMULATE = 2
 
 
 class GPT(nn.Module):
-    """Decoder blocks over learnt positions; gives the mean loss of the next word."""
+    """Decoder blocks with learned positions. The output is the mean loss of the next word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class GPT(nn.Module):
 
 
 def train() -> None:
-    """Train, watched."""
+    """Train with `watch`."""
     torch.manual_seed(0)
     text = torch.randint(0, WORDS, (int(os.environ.get("SAMPLES", "640")), LENGTH + 1))
     data = TensorDataset(text[:, :-1], text[:, 1:])
@@ -62,7 +62,7 @@ def train() -> None:
 
 
 def main() -> None:
-    """Join the group, train, leave it: what uses a group must be gone before the group goes."""
+    """Join the group, train, and leave it. Objects that use the group are deleted first."""
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")

@@ -1,4 +1,4 @@
-"""A model sharded as torchtitan does it (FSDP2, block by block, then the rest), on a device mesh; watched.
+"""Watch a model that is sharded like in torchtitan: FSDP2 on a device mesh, block by block, then the rest.
 
 torchrun --nproc-per-node 2 examples/watch/sharded.py
 """
@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from parabench import watch
 
-# With GPUs start one process for each: --nproc-per-node gpu.
+# With GPUs, start one process per GPU: --nproc-per-node gpu.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH, WIDTH, LAYERS = 128, 64, 64, 3
 
@@ -51,14 +51,14 @@ class Model(nn.Module):
 
 
 def batches() -> Iterator[dict[str, Tensor]]:
-    """As torchtitan's loader: dictionaries, without an end that is known."""
+    """Batches like in torchtitan's loader: dictionaries, without a known end."""
     while True:
         text = torch.randint(0, WORDS, (4, LENGTH + 1))
         yield {"input": text[:, :-1], "labels": text[:, 1:]}
 
 
 def train() -> None:
-    """Train, watched."""
+    """Train with `watch`."""
     mesh = init_device_mesh(DEVICE, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     torch.manual_seed(0)
     model = Model().to(DEVICE)
@@ -79,7 +79,7 @@ def train() -> None:
 
 
 def main() -> None:
-    """Join the group, train, leave it: what uses a group must be gone before the group goes."""
+    """Join the group, train, and leave it. Objects that use the group are deleted first."""
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
