@@ -1,4 +1,4 @@
-"""What users read on the command line, held as files in tests/golden. `make golden` writes them anew."""
+"""Compare the command-line output with the files in tests/golden, which `make golden` writes."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def of_collectives() -> str:
 
 
 def of_progress() -> str:
-    """How a launch's line ends, for each way in which it can end."""
+    """The end of a launch's progress line, for each possible end."""
     console = Console(file=io.StringIO(), width=200)
     call = fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9)
     with make_progress(console, 4, 2, "node 0: ") as progress:
@@ -306,7 +306,7 @@ def of_history(*words: str) -> str:
 
 
 def of_wrong_input() -> str:
-    """What is said of each command that the file itself names. It ends with 2, and nothing is written or changed."""
+    """The error message of each command in the file. The exit code is 2, and nothing is written."""
     store("a.db"), store("b.db"), of_bus()
     Path("folder").mkdir()
     Path("file").touch()
@@ -387,7 +387,7 @@ TEXTS: dict[str, Callable[..., str]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_users_read_is_as_it_was(
+def test_output_equals_golden_file(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     make = TEXTS[name]

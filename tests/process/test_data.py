@@ -43,7 +43,7 @@ def plan(machine: Any, **axes: Any) -> tuple[Case, ...]:
 
 
 def refused(machine: Any, **axes: Any) -> str:
-    """The one line with which the plan refuses."""
+    """Return the message with which the plan refuses a case."""
     with pytest.raises(UsageError) as error:
         plan(machine, **axes)
     assert "\n" not in str(error.value)
@@ -339,7 +339,7 @@ def test_data_that_does_not_fit_is_one_line(machine: Any, axes: dict[str, str], 
     assert said in refused(machine, **{"strategy": "single", **axes})
 
 
-def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: Path) -> None:
+def test_default_data_fits_the_model(machine: Any, tmp_path: Path) -> None:
     chosen = {name: plan(machine, strategy="single", model=name)[0].data for name in ("gpt-nano", "mlp", "mnist")}
     assert chosen == {"gpt-nano": "text", "mlp": "synthetic", "mnist": "synthetic"}
     assert plan(machine, strategy="single", model="own_helpers:few_words")[0].data == "synthetic"

@@ -139,7 +139,7 @@ ROWS: list[Row] = [
     *rows("layer_drop", OK, "ddp", **UNUSED),
     *rows("momentum", OK, "ddp"),
     *rows("momentum", WRONG, "fsdp"),
-    # what factories draw
+    # random numbers of factories
     *rows("drawn_by_numpy", OK, "fsdp"),
     *rows("drawn_by_python", OK, "ddp"),
     # optimizers, schedulers and clipping
@@ -165,7 +165,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_training_ends_as_it_should(row: Row, ended: dict[str, str]) -> None:
+def test_training_run_ends_as_expected(row: Row, ended: dict[str, str]) -> None:
     assert re.match(row.expected, ended[str(row)], re.DOTALL), ended[str(row)]
 
 

@@ -107,7 +107,7 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
     for rank in range(ranks):
         mine = [(step, staleness) for by, step, staleness in versions.applied if by == rank]
         assert [step for step, _ in mine] == list(range(steps))
-        # What a worker counts from the versions it gets is what the server counted.
+        # A worker counts the same from the versions that it receives as the server.
         before = [0, *answers[rank]]
         assert [staleness for _, staleness in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
 
