@@ -71,7 +71,7 @@ def test_groups_of_a_grid_are_distinguished() -> None:
 
 
 def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path: Path) -> None:
-    """Compute-only runs, collectives and training runs share one results database and one report; `predict` reads it."""
+    """Compute-only runs, collectives and training runs share one database and one report; `predict` reads it."""
     suite = tmp_path / "more.py"
     suite.write_text(SUITE)
     done = parabench("run", str(suite), "--out", str(tmp_path))

@@ -34,7 +34,7 @@ def test_norm_of_shards_equals_the_norm_of_the_whole(algorithm: str, tmp_path: P
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor for which an operation allocates memory, or which it reads as float32 to convert to float64."""
+    """The largest tensor for which an operation allocates memory, or which it converts from float32 to float64."""
 
     def __init__(self) -> None:
         super().__init__()
