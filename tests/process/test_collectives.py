@@ -142,25 +142,6 @@ def test_ranks_get_an_error_when_a_peer_dies(each: Case, tmp_path: Path) -> None
         assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
 
 
-def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(tmp_path: Path) -> None:
-    start_server()
-    fork = multiprocessing.get_context("forkserver")
-    ranks = [fork.Process(target=ranks_helpers.stopping_dead, args=(r, RING_OF_3, tmp_path)) for r in range(3)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks[:-1]:
-            process.join(GUARD_S)
-        assert [process.exitcode for process in ranks] == [0, 0, None]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.join()
-    told = [(tmp_path / f"told{rank}").read_text() for rank in (0, 1)]
-    # A rank that has all its data returns. The rank that waits for the stopped one names the algorithm.
-    assert any(f"ring all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
-
-
 # -- the group's own thread -----------------------------------------------------------------------------------------
 
 

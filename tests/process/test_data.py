@@ -286,11 +286,7 @@ def test_digits_are_read_and_normalised(machine: Any, tmp_path: Path, zipped: bo
     [
         ({"images": idx_bytes(IMAGES, kind=9)}, "is damaged, or not MNIST's train-images"),
         ({"labels": idx_bytes(IMAGES)}, "is damaged, or not MNIST's train-labels"),
-        ({"images": idx_bytes(IMAGES)[:-1]}, "is damaged"),
-        ({"images": idx_bytes(IMAGES)[:10]}, "is damaged"),
         ({"labels": idx_bytes(LABELS[:19])}, "holds 20 images of 28x28 and 19 labels up to 9"),
-        ({"labels": idx_bytes(LABELS + 1)}, "labels up to 10"),
-        ({"images": idx_bytes(IMAGES.reshape(20, 14, 56))}, "holds 20 images of 14x56"),
         ({"images": idx_bytes(IMAGES[:7]), "labels": idx_bytes(LABELS[:7])}, "holds 7 samples, one batch needs 8"),
     ],
 )

@@ -381,18 +381,3 @@ class TestInABrowser:
             shows(page, 7)
             assert page.evaluate("[location.hash, scrollY]") == ["#tab=trust", 150]
             assert page.locator("#tab-trust").is_visible()
-
-    def test_page_from_disk_asks_no_server(self, browser, growing):
-        path, _ = growing
-        serving = live(path, in_process)
-        serving.page()
-        wait(serving)
-        saved = path.with_name("saved.html")
-        saved.write_text(serving.page(), encoding="utf-8")
-        page, asked = browser.new_page(), []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(saved.as_uri())
-        drawn(page)
-        assert page.locator("aside.live").count() == 0
-        assert [url for url in asked if not url.startswith("data:")] == [saved.as_uri()]
-        page.close()
