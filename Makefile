@@ -148,7 +148,8 @@ measure: $(STAMP)
 
 audit: $(STAMP) $(AUDIT)
 	$(BIN)/python -m benchmarks.supply licences
-	$(BIN)/python -m benchmarks.supply vulnerabilities $(AUDIT)
+	$(BIN)/python -m benchmarks.supply requirements >.venv-audit/requirements.txt
+	$(AUDIT) -r .venv-audit/requirements.txt --no-deps --disable-pip --progress-spinner off
 	.ci/reproducible
 
 $(AUDIT):

@@ -1,9 +1,8 @@
-"""How often the gate and the sweet spot are right, in simulated launches whose truth is known.
+"""Count the right answers of the gate and of `best` in simulated launches with known truth.
 
     python -m benchmarks.certainty [GATES [PART ...]]
 
-prints the figures of docs/explanation/certainty.md: of the gate (`benchmarks/gate_truth.py`) and
-of the sweet spot (best); 1,000 gates each by default, some minutes on an idle machine.
+Prints the figures of docs/explanation/certainty.md, 1,000 gates each by default (some minutes on an idle machine).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from parabench.plan.case import Case
 
 
 def sweet_spots(noise: Noise, blocks: int, *, gap: float, sessions: int, seed: int = 0) -> tuple[float, float]:
-    """(share of sessions whose set holds the true best of 12, mean share of the 12 that it holds).
+    """Return the share of sessions whose set contains the true best of 12, and the mean size of the set over 12.
 
-    Each configuration is slower than the one before by `gap`; with 0 each is as fast as the best.
+    Each configuration is slower than the previous one by `gap`; with 0, all are equal.
     """
     machine = Machine(noise, seed)
     truth = 0.04 * (1 + gap) ** np.arange(12)
@@ -39,8 +38,11 @@ def sweet_spots(noise: Noise, blocks: int, *, gap: float, sessions: int, seed: i
 
 
 def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed: int = 0) -> tuple[float, float, float]:
-    """(share of sessions whose set holds the true best of 12, share that ended decided, mean launches) of `parabench
-    run --until-decided`: after the planned blocks, only the configurations that may still be the best."""
+    """Simulate `parabench run --until-decided`, which repeats only configurations that may still be the best.
+
+    Returns the share of sessions whose set contains the true best of 12, the share of sessions that ended with a clear
+    winner, and the mean number of launches.
+    """
     machine = Machine(noise, seed)
     truth = 0.04 * (1 + gap) ** np.arange(12)
     cases = [Case(device="cpu", world_size=2, bucket_mib=float(i + 1)) for i in range(12)]
@@ -62,14 +64,14 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
 
 
 def print_best(gates: int) -> None:
-    """The figures of the sweet spot."""
-    print("The sweet-spot set of 12 configurations: holds the true best; holds one of 12 that are equal")
+    """Print the figures of the set of the fastest."""
+    print("The set of the fastest of 12: contains the true best; contains one of 12 equal ones")
     for name, noise in KINDS.items():
         for blocks in (3, 5, 10):
             right = sweet_spots(noise, blocks, gap=0.005, sessions=gates // 2)[0]
             flat = sweet_spots(noise, blocks, gap=0.0, sessions=gates // 2, seed=1)[1]
             print(f"{name:8} {blocks:3} blocks: {right:7.1%} {flat:7.1%}", flush=True)
-    print("\n--until-decided, from 3 blocks: set holds the true best; decided; mean launches of 12 configurations")
+    print("\n--until-decided, from 3 blocks: contains the true best; decided; mean launches of 12 configurations")
     for name in ("quiet", "pure"):
         for gap in (0.0, 0.005, 0.02):
             right, decided, launches = until_decided(KINDS[name], blocks=3, gap=gap, sessions=gates // 20)

@@ -1,8 +1,8 @@
-"""Several hosts on one machine: network namespaces joined by a bridge. Needs root, `ip` and `tc`.
+"""Emulate several hosts on one machine: network namespaces joined by a bridge. Needs root, `ip` and `tc`.
 
-Every host has its own addresses, ports, links, /etc/hosts and hostname; cores, memory and files are the machine's. What
-processes of one host send each other goes over that namespace's loopback and never meets a limit. As `ip netns exec`
-mounts /sys anew, what else is mounted below it, such as control groups, is not seen from a host.
+Every host has its own addresses, ports, links, /etc/hosts and hostname. The hosts share the machine's cores, memory and
+files. Traffic within a host uses its loopback and has no limit. `ip netns exec` mounts /sys again, so mounts below it,
+such as control groups, are not visible in a host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -24,30 +23,29 @@ from typing import IO, Any
 
 import psutil
 
-# All ends lie in namespaces of their own, so these addresses meet no other network, nor do the names of interfaces.
+# All ends are in separate namespaces, so these addresses and interface names cannot collide with others.
 ADDRESS, PREFIX_LENGTH = "10.231.7.{}", 24
 INTERFACE, BRIDGE = "pb0", "bridge"
-
-# How fast TCP sends must not depend on this machine's setting; every kernel has this one.
+# Every kernel has it, so the speed of TCP does not depend on this machine's setting.
 CONGESTION = "reno"
+# Every port of a namespace is free.
+PORT = 29400
+ROOT = Path(__file__).parents[1]
 
-# tbf lets through at once what an idle link would have carried in so long, which no real link does: more would make
-# small messages free, and less would cost rate wherever the kernel's timer is late, and the cores' time (with 0.4 ms
-# four hosts that send at 300 Mbit/s took 66% of two cores, with 1 ms 9%). What waits, it queues so long.
+# tbf sends a burst of this length at once. A longer burst would make small messages free. A shorter one loses rate if
+# the kernel's timer is late, and needs CPU time (0.4 ms: 66% of two cores for four hosts at 300 Mbit/s; 1 ms: 9%).
 BURST_S, LEAST_BURST = 1e-3, 8192
+# Packets wait at most this long.
 QUEUE = "100ms"
-
-# The most that TCP hands it in one segment, as a share of what passes at once and in bytes.
+# The largest segment that TCP hands over, as a share of the burst and in bytes.
 SEGMENT, LARGEST_SEGMENT = 2 / 3, 65536
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+# A new link carries packets after the kernel has informed both ends.
+UP_S, POLL_S = 10.0, 0.005
 
-# A link carries packets shortly after it is set up, once the kernel has told both ends.
-UP_S, UP_POLL_S = 10.0, 0.005
-
-# A command in a host: its own hostname, a private /etc/hosts that is nowhere on disk, and signals as usual, though
-# whoever starts it may ignore them (a shell's background job ignores SIGINT). `exec` keeps the process id.
+# Run a command in a host with its hostname, a private /etc/hosts and default signals. `exec` keeps the process id.
 ENTER = """set -e
 hostname "$1"
 mount -t tmpfs tmpfs /mnt
@@ -63,12 +61,16 @@ _serial = itertools.count()
 
 
 class NoNodes(Exception):
-    """Why this machine cannot make hosts."""
+    """The reason why this machine cannot emulate hosts."""
+
+
+class NodeFailed(Exception):
+    """A command failed on a node, or did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A namespace, and its link to the bridge that joins them. Its hostname is h0, h1, ...; all know these names."""
+    """A namespace and its link to the bridge. Hostnames are h0, h1, ..., and each host resolves all of them."""
 
     number: int
     namespace: str
@@ -83,7 +85,7 @@ class Host:
         return f"h{self.number}"
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs these words in this host, as the very process that is started."""
+        """Return the command that runs these words in this host without another process."""
         inside = ["ip", "netns", "exec", self.namespace, "unshare", "--uts"]
         return [*inside, "sh", "-c", ENTER, "enter", self.name, self.known, *words]
 
@@ -96,7 +98,7 @@ class Host:
         output: int | IO[Any] | None = None,
         errors: int | IO[Any] | None = None,
     ) -> subprocess.Popen[str]:
-        """Run these words in this host, out of reach of the terminal's Ctrl-C; `environment` is added to our own."""
+        """Run a command in this host, in a new session; `environment` is added to that of this process."""
         process = subprocess.Popen(
             self.command(words),
             env={**os.environ, **(environment or {})},
@@ -111,19 +113,19 @@ class Host:
         return process
 
     def processes(self) -> set[int]:
-        """The ids of all processes in this host, whoever started them."""
+        """Return the ids of all processes in this host."""
         return _processes(self.namespace)
 
     def link(self, up: bool) -> None:
-        """Join this host with the others, or cut it off. Packets that a cut loses are not announced to anyone."""
+        """Connect this host to the bridge, or disconnect it without a message to either end."""
         _do("ip", "-n", self.namespace, "link", "set", self.interface, "up" if up else "down")
         if up:
             self._wait_until_up()
 
     def limit(self, rate: str | None) -> None:
-        """Let the link carry `rate` (in kbit, mbit or gbit: "1gbit") each way from now on; None: as fast as it can.
+        """Limit the link to `rate` each way, in kbit, mbit or gbit; None: no limit.
 
-        Headers count: of 1514 bytes on the link TCP has 1448 of payload.
+        Headers count: 1514 bytes on the link have 1448 bytes of TCP payload.
         """
         burst = 0 if rate is None else _burst(rate)
         shape = ("noqueue",) if rate is None else ("tbf", "rate", rate, "burst", str(burst), "latency", QUEUE)
@@ -140,14 +142,14 @@ class Host:
         ):
             if time.monotonic() > until:
                 raise NoNodes(f"the link of {self.name} is not up after {UP_S:g} s")
-            time.sleep(UP_POLL_S)
+            time.sleep(POLL_S)
 
 
 @contextmanager
 def hosts(count: int, rates: str | Sequence[str | None] | None = None) -> Iterator[tuple[Host, ...]]:
-    """So many hosts; one rate for all links, or one for each (`Host.limit`). At the end they and all in them are gone.
+    """Make hosts with one rate for all links, or one for each (`Host.limit`); remove them with all processes.
 
-    Raises NoNodes where that is not possible.
+    Raises NoNodes if this machine cannot make them.
     """
     each = [rates] * count if rates is None or isinstance(rates, str) else rates
     if os.geteuid() != 0:
@@ -183,8 +185,38 @@ def hosts(count: int, rates: str | Sequence[str | None] | None = None) -> Iterat
             _remove(namespace)
 
 
+def rendezvous(nodes: Sequence[Host], per_node: int) -> list[str]:
+    """Return the options of `parabench` on several nodes; on one node there are none."""
+    if len(nodes) == 1:
+        return []
+    endpoint = f"{nodes[0].address}:{PORT}"
+    return ["--nnodes", str(len(nodes)), "--nproc-per-node", str(per_node), "--rdzv-endpoint", endpoint]
+
+
+def run(nodes: Sequence[Host], words: Sequence[str], folder: Path, deadline_s: float = 600.0) -> float:
+    """Run a command on all nodes; return the seconds until all have ended. Raises NodeFailed.
+
+    `folder` receives the output of each node in `nodeN.log`.
+    """
+    begin = time.perf_counter()
+    started = []
+    for node in nodes:
+        environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": node.interface}
+        with (folder / f"node{node.number}.log").open("w") as log:
+            process = node.start(words, environment=environment, folder=ROOT, output=log, errors=subprocess.STDOUT)
+        started.append(process)
+    try:
+        codes = [process.wait(max(0.0, begin + deadline_s - time.perf_counter())) for process in started]
+    except subprocess.TimeoutExpired:
+        codes = [process.poll() for process in started]
+    if any(code != 0 for code in codes):
+        last = (folder / "node0.log").read_text(errors="replace")[-2000:]
+        raise NodeFailed(f"{' '.join(words)} ended with {codes}; node 0: {last}")
+    return time.perf_counter() - begin
+
+
 def _burst(rate: str) -> int:
-    """How many bytes pass at once; of what is no rate anything, for `tc` says so."""
+    """Return the bytes of a burst. An invalid rate has any: `tc` refuses it."""
     read = _RATE.fullmatch(rate)
     return max(LEAST_BURST, round(float(read[1]) * _UNITS[read[2]] / 8 * BURST_S)) if read else LEAST_BURST
 
@@ -219,28 +251,17 @@ def _processes(namespace: str) -> set[int]:
 
 
 def _remove(namespace: str) -> None:
-    """End all processes in the namespace, also those that they start meanwhile, and remove it."""
+    """Kill all processes in the namespace, also those that start meanwhile, and remove it."""
     while inside := _processes(namespace):
         for pid in inside:
-            with suppress(ProcessLookupError, FileNotFoundError):
-                _end(pid, Path("/run/netns", namespace))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
     subprocess.run(["ip", "netns", "del", namespace], stderr=subprocess.DEVNULL)
 
 
-def _end(pid: int, namespace: Path) -> None:
-    """End that process if it is in that namespace; its exit code stays for its parent."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        # Only now does the number mean one process, which may be another than the one that was listed.
-        if Path(f"/proc/{pid}/ns/net").samefile(namespace):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([descriptor], [], [])
-    finally:
-        os.close(descriptor)
-
-
 def _remove_abandoned() -> None:
-    """Remove the namespaces of processes that are gone: one that is killed cannot remove its own."""
+    """Remove the namespaces of processes that were killed."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
     for name in (line.split()[0] for line in listed.stdout.splitlines() if line.strip()):
         made_by = _NAME.fullmatch(name)

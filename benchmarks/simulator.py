@@ -1,9 +1,7 @@
-"""Launches with a known truth: what a gate and a sweet spot decide from can be checked where nothing is known by luck.
+"""Simulate launches with a known truth.
 
 A step of launch `l` of case `c` in block `b` of session `s` takes
-    truth[c] * exp(session[s] + drift[b] + launch[l] + step) * (1 + now and then a spike)
-so that steps of one launch share its fate, launches of one block share the machine's mood, and all of a session share
-how the machine was that day.
+    truth[c] * exp(session[s] + drift[b] + launch[l] + step) * (1 + an occasional spike)
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ Seconds = np.ndarray
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of logarithms. `launch` is the typical case's; cases differ by a factor exp(`unlike` z).
+    """Standard deviations of logarithms. `launch` is that deviation of a typical case; cases differ by exp(`unlike` z).
 
-    `drift` is a random walk over blocks, common to both sides where they take turns; `session` is drawn once a session.
-    A launch is an outlier with probability `outliers`, and then slower by an exponential of mean `outlier_size`; so is
-    a step, with `spikes` and `spike_size`.
+    `drift` is a random walk over blocks, which interleaved variants share; `session` is drawn once per session. A
+    launch is an outlier with probability `outliers`, and then slower by an exponential of mean `outlier_size`. Steps
+    have `spikes` and `spike_size` for the same.
     """
 
     launch: float = 0.01
@@ -43,7 +41,7 @@ class Noise:
     spike_size: float = 0.5
 
 
-# A dedicated GPU; and cores that others use too: the spread of launches of `quick` in docs/explanation/certainty.md.
+# A dedicated GPU, shared cores, and noise without drift, steps and outliers (docs/explanation/certainty.md).
 QUIET = Noise(launch=0.004, drift=0.003, step=0.01, outliers=0.01, outlier_size=0.03)
 SHARED = Noise(launch=0.025, unlike=0.5, drift=0.03, step=0.08, outliers=0.05, outlier_size=0.2)
 PURE = Noise(launch=0.02, unlike=0.0, drift=0.0, step=0.0, outliers=0.0, spikes=0.0)
@@ -51,23 +49,23 @@ UNLIKE = replace(PURE, unlike=1.0)
 
 
 class Machine:
-    """Simulates sessions of `steps` measured steps a launch; `quantile` makes one number of a launch's."""
+    """Simulates sessions with `steps` measured steps per launch; `quantile` of them is the per-launch statistic."""
 
     def __init__(self, noise: Noise, seed: int, steps: int = 40, quantile: float = 0.1) -> None:
         self.noise, self.steps, self.quantile = noise, steps, quantile
         self._random = np.random.default_rng(seed)
 
     def loudness(self, cases: int) -> Seconds:
-        """How noisy each case's launches are: a standard deviation each."""
+        """Return the standard deviation of the launches of each case."""
         return self.noise.launch * np.exp(self.noise.unlike * self._random.standard_normal(cases))
 
     def mood(self, blocks: int) -> Seconds:
-        """What the blocks of a session share: its own level and a drift."""
+        """Return the level of each block of a session: the level of the session plus the drift."""
         walk = np.cumsum(self.noise.drift * self._random.standard_normal(blocks))
         return walk + self.noise.session * self._random.standard_normal()
 
     def session(self, truth: Seconds, loudness: Seconds, mood: Seconds) -> Seconds:
-        """Step latencies in seconds, of shape (cases, blocks, steps). `mood` is that of all cases, or one of each."""
+        """Return step times in seconds, of shape (cases, blocks, steps). `mood` has one row, or one per case."""
         noise, draw = self.noise, self._random
         shape = len(truth), mood.shape[-1]
         launch = loudness[:, None] * draw.standard_normal(shape)
@@ -78,11 +76,11 @@ class Machine:
         return truth[:, None, None] * np.exp(np.atleast_2d(mood)[:, :, None] + launch[:, :, None] + step)
 
     def numbers(self, seconds: Seconds) -> Seconds:
-        """One number a launch, in seconds, of shape (cases, blocks)."""
+        """Return the per-launch statistics in seconds, of shape (cases, blocks)."""
         return np.quantile(seconds, self.quantile, axis=-1)
 
     def pair(self, truth: Seconds, blocks: int, *, slower: Seconds | float = 1.0, interleaved: bool) -> list[Seconds]:
-        """Step latencies of base and candidate; the candidate's truth is `slower` times the base's."""
+        """Return step times of a baseline and of a candidate, whose truth is `slower` times the baseline's."""
         loudness, mood = self.loudness(len(truth)), self.mood(blocks)
         base = self.session(truth, loudness, mood)
         return [base, self.session(truth * slower, loudness, mood if interleaved else self.mood(blocks))]

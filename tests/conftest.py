@@ -31,13 +31,13 @@ def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
 
 
-# Unit tests of these run sessions, each of which ends in a page: half a second, and tests/unit/report has its tests.
+# Unit tests of these run sessions. Writing a page takes half a second, and tests/unit/report tests pages.
 PAGELESS = {"ab", "commands", "watching"}
 
 
 @pytest.fixture(autouse=True)
 def quick_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions write an empty page, but where a test's name tells of a report."""
+    """Replace the pages of sessions by empty ones, except in tests with "report" in their name."""
     if request.path.parent.name in PAGELESS and "report" not in request.node.nodeid:
         from parabench.report import build
 

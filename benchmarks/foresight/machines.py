@@ -1,16 +1,13 @@
-"""Sessions of parabench on emulated machines: hosts on this one (`benchmarks.hosts`), joined by links of some rate.
+"""Sessions of parabench on emulated machines: hosts on this one (`benchmarks.hosts`), joined by links of a given rate.
 
-One host alone needs no namespace and has no link: its ranks reach each other over loopback. Beside each session's store
-stands how much CPU time of the whole machine was idle, because a case in which the cores were the limit tells nothing
-of the links and timers that it was made of.
+Next to the database of each session is the CPU time of the whole machine that was idle. If the cores were the limit,
+the step time says nothing about links and timers.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -22,30 +19,19 @@ from typing import Any
 
 import psutil
 
-from benchmarks.hosts import hosts
+from benchmarks.hosts import hosts, rendezvous, run
 
-ROOT = Path(__file__).parents[2]
 MODEL = "benchmarks.foresight.timed_model:factory"
-
-# In a namespace of its own every port is free.
-PORT = 29400
-DEADLINE_S, GOODBYE_S = 1200.0, 20.0
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
-
-# How often the CPU's idle time is read. The kernel counts it in ticks of 10 ms.
+DEADLINE_S = 1200.0
+# The period of reading the CPU's idle time. The kernel counts it in ticks of 10 ms.
 PERIOD_S = 0.05
-
-# In a session's folder.
+# Files in a session's folder.
 STORE, IDLE, DONE, SUITE = "results.db", "idle.json", "done", "suite.py"
-
-
-class SessionFailed(Exception):
-    """A driver ended badly, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """So many nodes of so many ranks each, and the rate of each node's link as `tc` takes it; None on one node."""
+    """Nodes with ranks, and the rate of each node's link in the notation of `tc`; None on one node."""
 
     nodes: int
     per_node: int
@@ -61,7 +47,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What runs on a machine: words of the command line, and for trainings the text of a suite file."""
+    """A session on a machine: the words of its command, and the text of its suite file if it has one."""
 
     name: str
     machine: Machine
@@ -69,36 +55,21 @@ class Session:
     suite: str | None = None
 
     def run(self, folder: Path) -> None:
-        """Run it into a new folder, from the beginning. Raises SessionFailed and NoNodes; no process is left then."""
+        """Run the session in a new folder. Raises NodeFailed and NoNodes."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         words = [sys.executable, "-m", "parabench", *self.words, "--out", str(folder)]
         if self.suite is not None:
             (folder / SUITE).write_text(self.suite)
             words.append(str(folder / SUITE))
-        with idle_watched(folder / IDLE):
-            codes = self._on_hosts(words, folder) if self.machine.nodes > 1 else _alone(words, folder)
-        if any(code != 0 for code in codes):
-            raise SessionFailed(f"{self.name}: drivers ended with {codes}; see {folder}/node0.log")
+        with idle_watched(folder / IDLE), hosts(self.machine.nodes, self.machine.rate) as nodes:
+            run(nodes, words + rendezvous(nodes, self.machine.per_node), folder, DEADLINE_S)
         (folder / DONE).write_text(repr(self))
 
     def is_done(self, folder: Path) -> bool:
-        """Whether it ran into this folder as it is now, with these cases, to its end."""
+        """Return whether this session, with the same cases, has completed in this folder."""
         done = folder / DONE
         return done.exists() and done.read_text() == repr(self)
-
-    def _on_hosts(self, words: list[str], folder: Path) -> list[int | None]:
-        with hosts(self.machine.nodes, self.machine.rate) as nodes:
-            flags = ["--nnodes", str(len(nodes)), "--nproc-per-node", str(self.machine.per_node)]
-            flags += ["--rdzv-endpoint", f"{nodes[0].address}:{PORT}"]
-            drivers = []
-            for node in nodes:
-                with (folder / f"node{node.number}.log").open("w") as log:
-                    driver = node.start(
-                        [*words, *flags], environment=ENVIRONMENT, folder=ROOT, output=log, errors=subprocess.STDOUT
-                    )
-                drivers.append(driver)
-            return _ended(drivers)
 
 
 def trainings(
@@ -111,8 +82,10 @@ def trainings(
     rounds: int = 0,
     **protocol: Any,
 ) -> Session:
-    """A session of a timed model: cases with launches of their own, or with shared ones of so many `rounds`; before it
-    one of what ranks `compute` alone."""
+    """Return a session of training runs of a timed model, with shared launches if there are `rounds`.
+
+    `compute` are compute-only runs, which come first.
+    """
     cases = [{"world_size": machine.ranks} | dict(axes) for axes in sweeps]
     lines = [
         f'"""How long does a step take on {machine}?"""',
@@ -129,47 +102,11 @@ def trainings(
     return Session(name, machine, ("run",), "\n".join(lines) + "\n")
 
 
-def _alone(words: list[str], folder: Path) -> list[int | None]:
-    with (folder / "node0.log").open("w") as log:
-        driver = subprocess.Popen(
-            words,
-            env={**os.environ, **ENVIRONMENT},
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    return _ended([driver])
-
-
-def _ended(drivers: list[subprocess.Popen[str]]) -> list[int | None]:
-    """Their exit codes, None for one that had to be ended."""
-    until = time.monotonic() + DEADLINE_S
-    try:
-        for driver in drivers:
-            driver.wait(max(0.0, until - time.monotonic()))
-        return [driver.returncode for driver in drivers]
-    except subprocess.TimeoutExpired:
-        return [driver.poll() for driver in drivers]
-    finally:
-        # A driver that is asked to end ends its ranks.
-        for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
-            for driver in drivers:
-                if driver.poll() is None:
-                    ask(driver)
-            for driver in drivers:
-                try:
-                    driver.wait(GOODBYE_S)
-                except subprocess.TimeoutExpired:
-                    continue
-
-
 @contextmanager
 def idle_watched(path: Path) -> Iterator[None]:
-    """Write how many CPU seconds of the whole machine had been idle, and how many there had been, at moments meanwhile.
+    """Write a table of the machine's idle and total CPU seconds during the block.
 
-    Moments are on the clock of a launch's `phases`, and in seconds since 1970.
+    Times are on the clock of a launch's `phases`, and in seconds since 1970.
     """
     rows: list[tuple[float, float, float, float]] = []
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""What a session on an emulated machine has measured, case by case, and whether the cores were the limit."""
+"""The results of a session on an emulated machine, case by case, and whether the cores were the limit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import FIRST_BLOCK, Phase, Status
 from parabench.store.results import Results, load
 
-# With less of the CPU's time idle ranks wait for cores, and not for timers and links only: their timers end at the same
-# moments, so that they need cores at the same moments.
+# With a smaller idle share, ranks wait for cores and not for timers and links only: their timers end at the same time.
 LEAST_IDLE = 0.5
 
 Window = tuple[float, float]
@@ -28,8 +27,10 @@ Window = tuple[float, float]
 
 @dataclass(slots=True)
 class Measured:
-    """A case: of each of its launches that ended well the step's seconds (none of collectives), and the share of the
-    whole machine's CPU time that was idle while it measured; and how many launches it had."""
+    """A case with the step seconds and the idle share of each successful launch, and the number of all launches.
+
+    Collectives have no steps.
+    """
 
     case: Case | CollectiveCase
     steps_s: list[float] = field(default_factory=list)
@@ -38,17 +39,17 @@ class Measured:
 
     @property
     def step_s(self) -> float | None:
-        """The mean over launches, None for collectives."""
+        """Return the mean over launches, None for collectives."""
         return float(np.mean(self.steps_s)) if self.steps_s else None
 
     @property
     def least_idle(self) -> float:
-        """Of the launch that had the least; 0 where none ended well."""
+        """Return the smallest idle share of a launch; 0 if none succeeded."""
         return min(self.idle, default=0.0)
 
     @property
     def counts(self) -> bool:
-        """Whether every launch ended well, and none lacked cores."""
+        """Return whether every launch succeeded with enough idle cores."""
         return len(self.idle) == self.launches and self.least_idle >= LEAST_IDLE
 
     def __str__(self) -> str:
@@ -58,24 +59,24 @@ class Measured:
 
 
 def measured(folder: Path) -> list[Measured]:
-    """The cases of the sessions in a folder, in the order in which they were first launched."""
+    """Return the cases of the sessions in a folder, in the order of their first launches."""
     results = load(folder / STORE)
-    told = json.loads((folder / IDLE).read_text())
-    watched = dict(zip(told["columns"], np.array(told["rows"]).T, strict=True))
+    table = json.loads((folder / IDLE).read_text())
+    watched = dict(zip(table["columns"], np.array(table["rows"]).T, strict=True))
     steps: dict[int, list[float]] = defaultdict(list)
     for launch, seconds in zip(results.steps["launch_id"], results.steps["step_s"], strict=True):
         steps[launch].append(seconds)
     calls = _calls(results)
     cases: dict[str, Measured] = {}
     launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
-    for launch, text, status, told in launches[["id", "case_json", "status", "facts"]].itertuples(index=False):
+    for launch, text, status, facts in launches[["id", "case_json", "status", "facts"]].itertuples(index=False):
         fields = json.loads(text)
         case = CollectiveCase.from_dict(fields) if "op" in fields else Case.from_dict(fields)
         found = cases.setdefault(case.id, Measured(case))
         found.launches += 1
         if status != Status.OK:
             continue
-        phases = json.loads(told).get("phases", {})
+        phases = json.loads(facts).get("phases", {})
         found.idle.append(idle_share(watched, [phases[Phase.MEASURE]] if phases else calls[launch]))
         seconds = launch_number(steps[launch], case.device)
         found.steps_s += [] if seconds is None else [seconds]
@@ -83,7 +84,7 @@ def measured(folder: Path) -> list[Measured]:
 
 
 def _calls(results: Results) -> dict[int, list[Window]]:
-    """When rank 0 of each launch timed single collectives."""
+    """Return for each launch the times in which rank 0 measured single collectives."""
     windows: dict[int, list[Window]] = defaultdict(list)
     rows = results.collective
     rows = rows[(rows["rank"] == 0) & (rows["phase"] == Phase.MEASURE) & rows["duration_s"].notna()]
@@ -93,8 +94,8 @@ def _calls(results: Results) -> dict[int, list[Window]]:
 
 
 def idle_share(watched: Mapping[str, npt.NDArray[np.float64]], windows: Iterable[Window]) -> float:
-    """That of all windows together; not a number where they have no length."""
-    begin_end = np.array(list(windows)).reshape(-1, 2)
-    moments = watched["clock_s"]
-    idle_s, all_s = (float(np.diff(np.interp(begin_end, moments, watched[name])).sum()) for name in ("idle_s", "all_s"))
+    """Return the idle share of all windows together; NaN if they have no length."""
+    ends = np.array(list(windows)).reshape(-1, 2)
+    clock = watched["clock_s"]
+    idle_s, all_s = (float(np.diff(np.interp(ends, clock, watched[name])).sum()) for name in ("idle_s", "all_s"))
     return idle_s / all_s if all_s > 0 else math.nan

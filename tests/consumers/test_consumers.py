@@ -1,4 +1,4 @@
-"""What other tools make of what they are given: each reads it itself. `make consumers` installs and asks them."""
+"""Let other tools read the files that parabench writes for them. `make consumers` installs these tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parabench.store.record import MIB, Status
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a store of trainings, of which one failed, and one of collectives."""
+    """A folder with two sessions: training runs with one failure, and collectives."""
     monkeypatch.chdir(tmp_path)
     cases = [fake.case(), fake.case(bucket_mib=1.0), fake.case(strategy="pp", microbatches=4, schedule="gpipe")]
     launches = fake.sweep(cases, lambda case: 0.04 if case.bucket_mib is None else 0.05, noise=0.01)
@@ -113,12 +113,12 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
     assert [each.step for each in history] == [0, 1, 2]
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert parent.info.start_time <= datetime.now().timestamp() * 1000
-    # A second session is beside it.
+    # The folder has a second session.
     exported("mlflow", place="runs")
     assert len(client.search_runs([experiment.experiment_id])) == 8
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pandas, in its own code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside pandas
 def test_holistic_trace_analysis_finds_the_step(tmp_path: Path) -> None:
     """Its views of a step need kernels of a GPU; that events belong to one does not."""
     case = Case(world_size=2, device="cpu", backend="gloo")

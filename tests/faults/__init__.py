@@ -1,1 +1,1 @@
-"""Faults injected into whole sessions: each family tries one kind of fault many times, at places and moments by lot."""
+"""Inject faults into whole sessions. Each family tries one kind of fault many times, at random places and times."""

@@ -1,8 +1,8 @@
-"""Try each family of faults many times, and print what came of it; the exit code is 1 where anything did.
+"""Try each family of faults many times, and print the results; the exit code is 1 if a try failed.
 
     python -m tests.faults [FAMILY ...] [--tries 50] [--seed 1] [--try NUMBER] [--jobs 2] [--json FILE]
 
-A try is made again by its family, seed and number.
+The family, the seed and the number reproduce a try.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def tried(name: str, seed: int, number: int) -> Verdict:
 
 
 def family(name: str, seed: int, numbers: Sequence[int], jobs: int) -> Verdict:
-    """All tries of a family, so many at a time."""
+    """Run all tries of a family, `jobs` at the same time."""
     whole = Verdict(tries=0)
     with ThreadPoolExecutor(jobs) as pool:
         for each in pool.map(lambda number: tried(name, seed, number), numbers):

@@ -1,6 +1,6 @@
-"""What stands around a session is not as usual: in namespaces of its own, under limits, as another user.
+"""Run sessions in unusual environments: separate namespaces, limits, another user.
 
-Nothing of the machine itself is changed: mounts, interfaces and host names are those of the session's namespaces.
+Mounts, interfaces and host names are changed in the session's namespaces, never on the machine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tests.faults.trial import CannotTry, Trial, Verdict
 
 USAGE = 2
 
-# Another user, whom nobody knows by name and who has no other processes: each trial has one of its own. He may read
-# every file, for where Python lies others may not look.
+# Each trial has another user without a name and without other processes. It may read every file, because others may not
+# read Python's folder.
 ANOTHER = "setpriv --reuid $U --regid $U --clear-groups --inh-caps +dac_read_search --ambient-caps +dac_read_search"
 FIRST_USER, USERS = 1 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Where a session runs: `shell` is done first, as root, in `namespaces` of its own, with the trial's folder as $F
-    and a user's number as $U; then the session is started by the words of `user`. Of the `environment` what is None is
-    unset.
+    """The environment of a session.
 
-    It is to go on and be well, unless `refused` says with which words it ends before anything is launched, or launches
-    `may` have another status than ok.
+    `shell` runs first, as root, in new `namespaces`, with the trial's folder as $F and a user's number as $U. Then the
+    words of `user` start the session. Variables of `environment` that are None are unset. The session must succeed,
+    unless `refused` has the message with which it ends before anything is launched, or launches `may` have another
+    status than ok.
     """
 
     shell: str = ""
@@ -51,7 +51,7 @@ class Around:
 
 @cache
 def check_namespaces() -> None:
-    """Raise CannotTry where this user can have no namespaces of its own."""
+    """Raise CannotTry if this user cannot make namespaces."""
     missing = [each for each in ("unshare", "setpriv", "ip") if shutil.which(each) is None]
     if missing or os.geteuid() != 0:
         raise CannotTry(f"it needs root{' and '.join(['', *missing])}")
@@ -137,7 +137,7 @@ HOST = {
 
 
 def surroundings(lot: Random) -> Verdict:
-    """A session in one of these places, by lot."""
+    """Run a session in one of these environments, chosen at random."""
     name = lot.choice(list(HOST))
     with Trial() as trial:
         tried(trial, HOST[name])

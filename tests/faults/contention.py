@@ -22,7 +22,7 @@ READERS = (
 
 @contextmanager
 def held(lot: Random, trial: ForkedTrial) -> Iterator[Any]:
-    """A session that is held up before one of its launches. Within, others do what they do; then it goes on."""
+    """A session that is suspended before one of its launches during the block, and continues after it."""
     hold = lot.randrange(LAUNCHES)
     with trial.told(f"launch {hold}"):
         driver = trial.start(hold=hold)
@@ -87,7 +87,7 @@ def reader(lot: Random) -> Verdict:
 
 
 def no_locks(lot: Random) -> Verdict:
-    """The folder's file system knows no locks."""
+    """Run in a folder whose file system does not support locks."""
     with ForkedTrial() as trial:
         if lot.random() < 0.5:
             trial.start().wait()

@@ -14,7 +14,7 @@ from tests.faults.fakes import LAUNCHES
 from tests.faults.forked import ForkedTrial, Try, damage, family
 from tests.faults.trial import Verdict
 
-# In so many tries each call of a session fails once in each way.
+# In this number of tries, each call of a session fails once in each way.
 SHARES = int(os.environ.get("PARABENCH_FAULT_SHARES", "50"))
 
 _share = iter(range(10**9))

@@ -1,4 +1,4 @@
-"""The driver is told to end, or is killed, at any moment: also twice in a row, and while it resumes."""
+"""Stop or kill the driver at any time, also twice in a row and during `--resume`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def _session_s() -> float:
 
 
 def moment_s(lot: Random) -> float:
-    """A moment of a session, in seconds from its start, by lot: as long as one takes here."""
+    """Return a random time of a session, in seconds from its start."""
     with _measuring:
         return lot.uniform(0.0, _session_s())
 
 
 def allowed(told: signal.Signals) -> tuple[int, ...]:
-    """How a driver may end that is told to: because of it, or before it heard. Before Python has begun the signal's own
-    end is all there is."""
+    """Return the allowed exit codes of a driver that receives a signal: because of it, or before it was handled. Until
+    Python has started, only the default action of the signal applies.
+    """
     return (-told, 0) if told == signal.SIGKILL else (STOPPED, -told, 0)
 
 
@@ -53,7 +54,7 @@ def told_to_end(lot: Random) -> Verdict:
 
 
 def told_while_resuming(lot: Random) -> Verdict:
-    """The resumed session is told to end as well, and resumed again."""
+    """Stop the resumed session as well, and resume it again."""
     with Trial() as trial:
         for options in ((), ("--resume",)):
             told = lot.choice([*STOPS, signal.SIGKILL])
@@ -108,7 +109,7 @@ def terminal_closed(lot: Random) -> Verdict:
 
 
 def reader_gone(lot: Random) -> Verdict:
-    """Whoever read standard output, or standard error, reads it no more: the session goes on to its end."""
+    """Close standard output or standard error while the session runs; it must continue to its end."""
     with Trial() as trial:
         which = lot.choice(["stdout", "stderr", "both"])
         pipes = (

@@ -25,8 +25,9 @@ _building = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Calls `first` to `last` that change what lies in a folder fail with `error`; the first of all is 1. Of what a
-    `torn` write was given half is written. With `locks` False no file can be locked there."""
+    """Calls `first` to `last` (from 1) that change files in a folder fail with `error`. A `torn` write writes half of
+    its bytes. With `locks` False, locking a file fails.
+    """
 
     error: int = errno.EIO
     first: int = 0
@@ -41,11 +42,11 @@ class Failing:
         return f"{errno.errorcode[self.error]} from call {self.first} {span}{', torn' if self.torn else ''}"
 
     def environment(self, folder: Path, log: Path | None = None) -> dict[str, str]:
-        """Of a process in which they fail; it writes which it made to the `log`."""
+        """Return the environment of a process in which the calls fail; it writes its calls to the `log`."""
         return {"LD_PRELOAD": str(library()), **self.settings(folder, log)}
 
     def settings(self, folder: Path, log: Path | None = None) -> dict[str, str]:
-        """What a process that has the library already reads anew."""
+        """Return the settings that a process reads after it has loaded the library."""
         return {
             "FAILING_IO_FOLDER": str(folder.resolve()),
             "FAILING_IO_FROM": str(self.first),

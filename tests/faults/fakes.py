@@ -16,12 +16,12 @@ from parabench import Protocol, sweep
 CASES = sweep(strategy="ddp", bucket_mib=(0.5, 1), world_size=2)
 PROTOCOL = Protocol(warmup=2, steps=2, launches=2, rounds=2, instrumented=1)
 '''
-# One of one device, one of each case, two that they share; of these the cases have so many launches that count.
+# One launch of one device, one per case, and two shared ones. The second number is the launches per case that count.
 LAUNCHES, COUNTED = 5, 6
 
 
 def main(words: Sequence[str], before: Callable[[int], None] = lambda launch: None) -> int:
-    """Run a command and return its exit code; `before` each launch it is told which of the session's it is."""
+    """Run a command and return its exit code; `before` is called with the number of each launch before it starts."""
     sys.path.append(str(ROOT / "tests" / "fixtures"))
     from fake_launch import FakeLauncher
     from parabench.cli import main as parabench

@@ -1,8 +1,8 @@
-"""Sessions with made-up launches, each a fork of one process that has imported all: a thousand of them take minutes.
+"""Run sessions with fake launches in forks of one process that has imported everything: a thousand take minutes.
 
     python -m tests.faults.forked
 
-is that process. It makes a try for each line that it reads, a family and a seed, and answers with the verdict as JSON.
+starts this process. For each line of input, a family and a seed, it runs a try and prints the verdict as JSON.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def _process() -> subprocess.Popen[str]:
 
 
 class Forked:
-    """A command in a fork of this process; of a `Popen` it has what a trial asks for. It is held up before the launch
-    of number `hold`, None: before none."""
+    """A command in a fork of this process, with the methods of `Popen` that a trial needs. It stops before launch
+    number `hold`; None: it does not stop.
+    """
 
     def __init__(self, words: list[str], trial: ForkedTrial, said: Path, failing: Failing, hold: int | None) -> None:
         self._held, theirs = os.pipe()
@@ -80,7 +81,7 @@ class Forked:
         self._code: int | None = None
 
     def held(self) -> bool:
-        """Whether it comes to where it is held up; else it has ended."""
+        """Return whether the command reaches the launch before which it stops."""
         return bool(os.read(self._held, 1))
 
     def go(self) -> None:
@@ -138,15 +139,16 @@ class ForkedTrial(Trial):
 
     check_files = check_orphans
 
-    # -- what must hold besides --------------------------------------------------------------------------------------
+    # -- further checks
 
     def check_sound(self) -> None:
         if wrong := damage(self.store):
             self.verdict.fault("lost", f"the store is damaged: {wrong}")
 
     def check_end(self, driver: Any, resume: str = "--resume") -> list[Row]:
-        """It went on, or ended in one line with its cause and the command that goes on; the store is well, and what was
-        said to be recorded is there."""
+        """Check that the command succeeded, or ended with one line that has the cause and the next command. The
+        database is valid and has every launch that was reported.
+        """
         code = driver.wait()
         self.check_sound()
         kept = self.check_kept(driver)
@@ -167,13 +169,13 @@ class ForkedTrial(Trial):
         self.check_says(driver, *words)
 
     def check_resumed(self) -> None:
-        """It is resumed, or begun anew where nothing was, and then whole and well."""
+        """Resume the session, or start it again if nothing was stored; then check that it is complete and valid."""
         self.check_statuses(self.resume())
         self.check_sound()
 
     @contextmanager
     def told(self, what: Any) -> Iterator[None]:
-        """Whatever is found wrong within is said to be of this."""
+        """Prefix every error of the block with this name."""
         before = len(self.verdict.words)
         yield
         self.verdict.words[before:] = [f"{what}: {each}" for each in self.verdict.words[before:]]
@@ -186,7 +188,7 @@ def damage(path: Path) -> str:
     try:
         with closing(sqlite3.connect(path)) as db:
             found = "; ".join(row[0] for row in db.execute("PRAGMA integrity_check(1)"))
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # it may tell of it in bytes of the damaged page
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite may quote bytes of the damaged page
         return str(error)
     return "" if found == "ok" else found
 

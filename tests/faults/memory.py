@@ -27,7 +27,7 @@ SESSION_BYTES = 1536 * MIB
 
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[Path]:
-    """A control group of one's own with so much memory. Raises CannotTry where there can be none."""
+    """Make a separate control group with a memory limit. Raises CannotTry if that is impossible."""
     for top, limit in GROUPS.items():
         group = top / f"parabench-trial-{uuid.uuid4().hex[:8]}"
         if not (top / "cgroup.procs").exists():
@@ -64,7 +64,7 @@ def _remove(group: Path) -> None:
 
 
 def rank_out_of_memory(lot: Random) -> Verdict:
-    """A rank takes more than there is, in any phase: it is killed, it is said so, and all else goes on."""
+    """A rank exceeds the memory limit in any phase. It is killed and reported, and the session continues."""
     fault = fault_by(lot, TAKES_MEMORY)
     with memory_group(RANK_BYTES) as group, Trial() as trial:
         environment = {**fault.environment(trial.folder), MEMORY_GROUP: str(group)}
@@ -83,8 +83,9 @@ def rank_out_of_memory(lot: Random) -> Verdict:
 
 
 def session_out_of_memory(lot: Random) -> Verdict:
-    """All of a session share a limit, as in a container, and a rank takes all: the kernel ends whom it finds largest,
-    and what it was is told, or the session is resumed."""
+    """The whole session shares a limit, as in a container, and a rank takes all memory. The kernel kills the largest
+    process; the session reports it, or is resumed.
+    """
     fault = fault_by(lot, TAKES_MEMORY)
     with memory_group(SESSION_BYTES) as group, Trial() as trial:
         environment = {**fault.environment(trial.folder), MEMORY_GROUP: str(group)}

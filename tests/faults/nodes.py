@@ -1,6 +1,6 @@
-"""Sessions on two nodes: one of them ends, is killed or stands still, the link between them is cut, a rank is struck.
+"""Sessions on two nodes: a node ends, is killed or suspended, their link is cut, or a rank fails.
 
-The nodes are network namespaces of this machine, one rank each; making them needs root.
+The nodes are network namespaces of this machine with one rank each, so these trials need root.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PORT = 29400
 # A node is waited for so long: longer than two of them may begin apart on a machine that others use too.
 TIMEOUT_S = 12.0
 
-# How a node that was asked to stop ends, one that had nobody to wait for any longer, and one whose session ended early.
+# The exit codes of a node that was stopped, of a node that waited for it too long, and of a node whose session ended
+# early.
 STOPPED, WRONG, NOT_OK = 130, 2, 1
 
 # A launch whose node or link is gone while its ranks find one another, work, or are waited for.
@@ -65,7 +66,7 @@ class TwoNodes(Trial):
             self.verdict.fault("orphans", f"on node {number}: {told}")
 
     def check_words(self, drivers: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Who ended early has said why, and what goes on, in its last lines."""
+        """Check that a node that ended early printed the reason and the next command in its last lines."""
         zero, one = drivers
         if zero.returncode in (STOPPED, NOT_OK) and "the session ends here" in self.said(zero):
             self.check_says(zero, "the session ends here: ", "resume with: parabench run --resume")
@@ -112,13 +113,13 @@ def _session_s() -> float:
 
 
 def moment_s(lot: Random) -> float:
-    """A moment of a session, in seconds from its start, by lot: as long as one takes here."""
+    """Return a random time of a session, in seconds from its start."""
     with _measuring:
         return lot.uniform(0.0, _session_s())
 
 
 def _end(trial: TwoNodes, drivers: Sequence[subprocess.Popen[bytes]], allowed: Sequence[Sequence[int]]) -> list[Row]:
-    """See both drivers end with one of their `allowed` codes, and what they leave; what is stored then."""
+    """Check that both drivers end with `allowed` exit codes, and return the stored launches."""
     for driver, codes in zip(drivers, allowed, strict=True):
         trial.check_exit(driver, trial.ended(driver), *codes)
     trial.check_orphans()
@@ -128,7 +129,7 @@ def _end(trial: TwoNodes, drivers: Sequence[subprocess.Popen[bytes]], allowed: S
 
 
 def told_to_end(lot: Random, number: int) -> Verdict:
-    """A node is told to end, or killed; then the session is resumed, or that node started again at once."""
+    """Stop or kill a node; then resume the session, or start the node again at once."""
     told = lot.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
     with two_nodes() as trial:
         drivers = trial.both()
@@ -141,7 +142,7 @@ def told_to_end(lot: Random, number: int) -> Verdict:
             again = number == 1 and drivers[0].poll() is None and lot.random() < 0.5
             if again:
                 drivers[1] = trial.node(1)
-        # A node that is told to end before it has met the other ends alone, and that one waits in vain.
+        # A node that is stopped before it has met the other ends alone, and the other waits until its timeout.
         own, other = (-told, STOPPED, 0), (STOPPED, 0, 1, WRONG)
         if told == signal.SIGKILL:
             own = (-told, 0, 1, WRONG)

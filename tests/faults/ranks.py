@@ -16,7 +16,7 @@ from tests.faults.subject import (
 )
 from tests.faults.trial import LAUNCHES, STEPS, Row, Trial, Verdict
 
-# What a launch in which the fault strikes is recorded as.
+# The recorded status of a launch with a fault.
 STATUS = {
     "SIGKILL": "crashed",
     "SIGSEGV": "crashed",
@@ -50,7 +50,7 @@ def fault_by(lot: Random, kind: str) -> Fault:
 
 
 def check_blame(trial: Trial, rows: list[Row], fault: Fault) -> None:
-    """Of a launch that one case has for itself it is the rank that was struck which is told of, and by what."""
+    """Check that the failure of a launch with one case names the rank and the fault."""
     alone = fault.launch < 2
     struck = [row for row in rows if row.status != "ok"]
     if alone and not struck:

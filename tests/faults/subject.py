@@ -1,7 +1,6 @@
-"""What the ranks of a trial train: DDP over a ring, in which a fault strikes one rank of one launch in one phase.
+"""The training run of a trial: DDP over a ring, with a fault in one rank of one launch in one phase.
 
-Which, says `FAULT` in the environment, as JSON of a `Fault`. Ranks count the launches that they take part in with a
-file each, so no two of them have to agree.
+The environment variable `FAULT` has the `Fault` as JSON. Each rank counts its launches in a separate file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from parabench.strategies.data_parallel import ddp
 
 FAULT, FOLDER, EVERY = "PARABENCH_FAULT", "PARABENCH_FAULT_FOLDER", "PARABENCH_FAULT_EVERY"
 
-# In the order in which a rank comes to them. The steps in between are counted from the first warm-up step.
+# In the order in which a rank reaches them. Steps are counted from the first warm-up step.
 JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER = "joining", "building", "stepping", "telling facts", "handing over"
 PHASES = (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
 
@@ -42,8 +41,9 @@ MEMORY_GROUP = "PARABENCH_FAULT_MEMORY"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`kind` strikes `rank` in launch number `launch` (of those of several ranks, from 0), when it is in `phase`, for
-    STEPPING in step `step`."""
+    """`kind` happens to `rank` in launch number `launch` (from 0, launches of several ranks only) in `phase`; for
+    STEPPING, in step `step`.
+    """
 
     kind: str
     phase: str
@@ -52,7 +52,7 @@ class Fault:
     step: int = 0
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """What tells the ranks of it; they count launches in `folder`."""
+        """Return the variables that describe the fault to the ranks, which count launches in `folder`."""
         return {FAULT: json.dumps(asdict(self)), FOLDER: str(folder)}
 
 
@@ -63,7 +63,7 @@ def _fault() -> Fault | None:
 
 @cache
 def _launch() -> int:
-    """Which launch this is of this rank: each is a process of its own."""
+    """Return the number of this rank's launch. Each rank of a launch is a new process."""
     path = Path(os.environ[FOLDER]) / f"launches{os.environ['RANK']}"
     with path.open("a") as file:
         file.write(".")
@@ -71,7 +71,7 @@ def _launch() -> int:
 
 
 def _reach(phase: str, step: int = 0) -> None:
-    """This rank has come so far: meet the fault, where it strikes here."""
+    """Reach a phase or step, and execute the fault if it is planned here."""
     fault = _fault() if "RANK" in os.environ else None  # the driver tries the algorithm too
     if fault is None or fault.launch != _launch():
         return
@@ -127,7 +127,7 @@ def crashing(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def hanging(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP whose rank 1 waits for ever in its third step, in every launch."""
+    """DDP whose rank 1 blocks in its third step of every launch."""
     return _struck(model, context, threading.Event().wait)
 
 
@@ -140,7 +140,7 @@ def _struck(model: Model, context: StrategyContext, fault: Callable[[], object])
 
 
 def wrong(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP that computes something else in the last of every so many launches: its inputs are shifted by a token."""
+    """DDP that computes wrong results in every n-th launch: its inputs are shifted by a token."""
     parallel = ddp(model, context)
     every = int(os.environ[EVERY])
     if _launch() % every == every - 1:

@@ -1,4 +1,4 @@
-"""One case always crashes, one always hangs, of one every few launches are wrong: the sweep goes on, and says so."""
+"""One case always crashes, one always hangs, and one is sometimes wrong: the sweep continues and reports it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bad_cases(lot: Random) -> Verdict:
     turns = lot.random() < 0.5
     with Trial(more=f", rounds={2 if turns else 0}") as trial:
         trial.suite(SUITE.format(more=", rounds=2" if turns else ""))
-        # By itself it has two launches, of which the second is wrong.
+        # It has two separate launches, and the second is wrong.
         share = str(lot.choice((2, 3)) if turns else 2)
         driver = trial.start(environment={EVERY: share, FOLDER: str(trial.folder)})
         rows = trial.check_complete(driver, trial.ended(driver), cases=4, blocks=3 if turns else 2)

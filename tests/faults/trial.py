@@ -1,4 +1,4 @@
-"""A session with a fault in it, and what came of it: what was lost or run twice, and what was left."""
+"""A session with a fault, and its result: launches lost or repeated, and processes and files left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 MARK = "PARABENCH_TRIAL"
 
-# What is left after so long is an orphan. Ends that would hang for ever are given up after the other.
+# Processes that still run after this time are orphans. A command that hangs is killed after the second time.
 ORPHANS_S, GIVE_UP_S = 5.0, 600.0
 
 # Each case once by itself, then all of them in turns: 3 launches by itself, one reference, 2 shared ones.
@@ -131,8 +131,9 @@ class Trial:
         command: Sequence[str] | None = None,
         **how: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start the session, or another `command`, whose output goes to a file of its own (`said`); `how` is added to
-        what Popen is given."""
+        """Start the session, or another `command`, with its output in a file (`said`); `how` has further arguments of
+        Popen.
+        """
         number = len(self._drivers)
         with (self.folder / f"said{number}").open("wb") as said:
             given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
@@ -170,7 +171,7 @@ class Trial:
         return found
 
     def rows(self) -> list[Row]:
-        """All launches that are stored; none where there is no store."""
+        """Return all stored launches; none if there is no database."""
         if not self.store.exists() or not self.store.stat().st_size:
             return []
         with closing(sqlite3.connect(self.store)) as db:
@@ -179,7 +180,7 @@ class Trial:
             columns = "session_id, case_id, block, status, failed_rank, failed_signal, error"
             return [Row(*each) for each in db.execute(f"SELECT {columns} FROM launch ORDER BY id")]
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- checks
 
     def check_orphans(self) -> None:
         """Nothing that was started runs; what does is killed."""
@@ -192,7 +193,7 @@ class Trial:
                 each.kill()
 
     def check_kept(self, driver: subprocess.Popen[bytes]) -> list[Row]:
-        """What the driver said to have ended is in the store. Returns what is."""
+        """Check that every launch that the driver reported is stored, and return the stored ones."""
         stored = self.rows()
         said = sum(int(cases or 1) for _, _, cases in _ENDED.findall(self.said(driver)))
         counted = sum(row.block >= 0 for row in stored)
@@ -201,7 +202,7 @@ class Trial:
         return stored
 
     def check_exit(self, driver: subprocess.Popen[bytes], code: int, *allowed: int) -> None:
-        """It ended with one of these exit codes, and without a traceback."""
+        """Check that the exit code is one of these, and that there is no traceback."""
         said = self.said(driver)
         if code not in allowed:
             self.verdict.fault("wrong_exit", f"{code}, not {list(allowed)}: {said[-300:]!r}")
@@ -216,13 +217,13 @@ class Trial:
                 self.verdict.fault("wrong_words", f"no {each!r} in {last!r}")
 
     def check_words(self, driver: subprocess.Popen[bytes], *words: str) -> None:
-        """All of these were said."""
+        """Check that the output contains all of these."""
         for each in words:
             if each not in self.said(driver):
                 self.verdict.fault("wrong_words", f"no {each!r} in {self.said(driver)!r}")
 
     def check_statuses(self, rows: Iterable[Row], allowed: Iterable[str] = (), most: int = 0) -> None:
-        """All launches are ok but `most`, which have one of the `allowed` statuses."""
+        """Check that all launches are ok, except at most `most` with one of the `allowed` statuses."""
         bad = [row for row in rows if row.status != "ok"]
         if len(bad) > most or any(row.status not in set(allowed) for row in bad):
             found = [(row.status, row.block, row.error) for row in bad]
@@ -273,14 +274,13 @@ class Trial:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether it was killed, and the kernel only has to take it away: that takes time, of which a busy machine has
-    little."""
+    """Return whether a process was killed and only waits for the kernel, which takes time on a busy machine."""
     told = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     pending = int(told["SigPnd"], 16) | int(told["ShdPnd"], 16)
     return "VmSize" not in told or bool(pending >> signal.SIGKILL - 1 & 1)
 
 
 def signals_as_usual() -> None:
-    """Whoever runs this may have them ignored (a job in the background), and that would be inherited."""
+    """Restore the default signal handling: a background job ignores signals, and its children inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,9 +1,8 @@
-"""What users read on the command line, held as files in tests/golden. `make golden` writes them anew."""
+"""Compare the command-line output with the files in tests/golden, which `make golden` writes."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shlex
@@ -29,6 +28,7 @@ import fake_results as fake
 from command_line import parabench
 from fake_base import base, of_ranks
 from fake_launch import FakeLauncher
+from fake_sides import InProcess
 from parabench import __version__
 from parabench.ab import driver, server
 from parabench.ab.remote import Heard
@@ -167,43 +167,17 @@ def of_run(**more: Any) -> str:
     )
 
 
-class SideHere:
-    """A side of `ab` in this process, with a fake launcher; side b takes `slower` times as long."""
-
-    def __init__(self, variant: Variant, heard: Heard, slower: float) -> None:
-        self.variant = variant
-        times = slower if variant.name == "b" else 1.0
-        launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
-        self._side = Side(lambda told: heard(variant.name, told), launcher)
-
-    def hello(self) -> None:
-        self.ask("hello")
-
-    def say(self, question: str, **values: Any) -> None:
-        self._answer = self._side.answer(question, json.loads(json.dumps(values)))
-
-    def hear(self) -> dict[str, Any]:
-        assert "refused" not in self._answer, self._answer
-        return self._answer
-
-    def ask(self, question: str, **values: Any) -> dict[str, Any]:
-        self.say(question, **values)
-        return self.hear()
-
-    def stop(self) -> None:
-        self._side.close()
-
-    def wait(self) -> None:
-        """Nothing is left of it."""
-
-
 def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     Path("mine.py").write_text(SUITE)
     monkeypatch.setattr(server, "this_machine", lambda: HERE)
-    sides = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
-    monkeypatch.setattr(
-        driver, "running", lambda _, heard: nullcontext([SideHere(one, heard, slower) for one in sides])
-    )
+
+    def side(variant: Variant, heard: Heard) -> InProcess:
+        times = slower if variant.name == "b" else 1.0
+        launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
+        return InProcess(variant, heard, Side(lambda told: None, launcher))
+
+    variants = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
+    monkeypatch.setattr(driver, "running", lambda _, heard: nullcontext([side(each, heard) for each in variants]))
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
     run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
@@ -248,7 +222,7 @@ def of_collectives() -> str:
 
 
 def of_progress() -> str:
-    """How a launch's line ends, for each way in which it can end."""
+    """The end of a launch's progress line, for each possible end."""
     console = Console(file=io.StringIO(), width=200)
     call = fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9)
     with make_progress(console, 4, 2, "node 0: ") as progress:
@@ -306,7 +280,7 @@ def of_history(*words: str) -> str:
 
 
 def of_wrong_input() -> str:
-    """What is said of each command that the file itself names. It ends with 2, and nothing is written or changed."""
+    """The error message of each command in the file. The exit code is 2, and nothing is written."""
     store("a.db"), store("b.db"), of_bus()
     Path("folder").mkdir()
     Path("file").touch()
@@ -387,7 +361,7 @@ TEXTS: dict[str, Callable[..., str]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_users_read_is_as_it_was(
+def test_output_equals_golden_file(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     make = TEXTS[name]

@@ -1,4 +1,4 @@
-"""The blocks of docs/how-to/notebook.md run, and print what the page shows. `make golden` writes the outputs anew."""
+"""Run the code blocks of docs/how-to/notebook.md and compare the outputs. `make golden` writes them."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) 
 
 ROUNDS = 4
 
-# A user's own model: each step takes as long as its folder says, times what the environment says, by a clock that goes
-# on with that alone, so that nothing else on the machine is in it. A rank notes what it has. In each pass it holds a
-# lock, and raises BlockingIOError if the other side is in one. A side that is to be held up says so, and waits.
+# A custom model. A step takes a time given by its folder and the environment, on a clock that nothing else advances. A
+# rank records what it received. In each pass it holds a lock, and raises BlockingIOError if the other side is in a
+# pass. A side that must wait prints that, and waits.
 OWN = """
 import fcntl, os, signal, sys, time
 from pathlib import Path
@@ -148,9 +148,10 @@ def start(here: Path, *options: str) -> subprocess.Popen[str]:
     return start_ab(here, "question.py", "--model", "own:model", *options)
 
 
-def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:
-    """20 ms per step against 30 ms, twice: a ratio of 3 is there when all of it arrives. Each side has a launch by
-    itself, and two in which they take turns."""
+def test_sides_have_separate_code_environment_and_python(tmp_path: Path) -> None:
+    """Step times are 20 and 30 ms, twice: their ratio is 3 if code, environment and Python all arrive. Each variant has
+    a separate launch and two interleaved ones.
+    """
     fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
     new = tmp_path / "new"
     venv.create(new, symlinks=True)
@@ -222,7 +223,7 @@ class Held:
         self.side_b = next(each for each in self.driver.children() if each.cwd() == str(mine))
 
     def output(self) -> str:
-        """What it said, when all its processes are gone."""
+        """Return its output after all its processes have ended."""
         said = self.process.communicate(timeout=GUARD_S)[0]
         assert left_of(self.family) == []
         return said

@@ -32,7 +32,7 @@ class Marks:
 
 
 class FakeAllocator:
-    """Counts what `hold` is told, as torch's allocator does; it never gives back what it reserved."""
+    """Counts the bytes given to `hold` as torch's allocator does; it never returns reserved memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = self.reserved = self.peak_reserved = 0
@@ -60,12 +60,12 @@ def readings(clock: MemoryClock, step: int) -> dict[str, float]:
     return {name: value for of, name, value in clock.readings if of == step}
 
 
-def test_each_part_has_its_own_peak_and_what_lies_idle_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_has_a_peak_and_the_idle_memory_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     allocator, marks = FakeAllocator(monkeypatch), Marks()
     clock = MemoryClock(marks, CUDA, 7)
     allocator.hold(500)
-    allocator.hold(-400)  # building took 500 at most; that is no part of a step
-    for grows in (40, 30):  # what forward keeps for backward in each step
+    allocator.hold(-400)  # the peak of building was 500, which is not part of a step
+    for grows in (40, 30):  # kept by forward for backward in each step
         clock.mark()
         clock.mark()
         allocator.hold(grows)

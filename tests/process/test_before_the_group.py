@@ -1,4 +1,4 @@
-"""What a rank does before it joins its group, and what it reads of itself when it has trained."""
+"""The work of a rank before it joins its process group, and its readings after training."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class UnusedDdp:
     bucket_bytes_cap_list: tuple[int, ...] = ()
 
     def __init__(self, sizes: str) -> None:
-        # Of MiB 2, 6, 4, in the order of the module; a first bucket holds one and then is full.
+        # Parameters of 2, 6 and 4 MiB in the order of the module. The first bucket has one of them and is full.
         self.module = torch.nn.ParameterDict(
             {name: torch.zeros(n * 2**18) for name, n in zip("abc", (2, 6, 4), strict=True)}
         )
@@ -135,7 +135,7 @@ class UnusedDdp:
         (f"{8 * 2**20}, {4 * 2**20}", [None, None], "DDP does not tell what is in its buckets"),
     ],
 )
-def test_buckets_that_ddp_does_not_tell_of_are_its_rules_or_unknown(
+def test_unreported_ddp_buckets_follow_its_rule_or_are_unknown(
     sizes: str, parameters: list[list[str] | None], reason: str | None
 ) -> None:
     module: Any = UnusedDdp(sizes)
@@ -146,7 +146,7 @@ def test_buckets_that_ddp_does_not_tell_of_are_its_rules_or_unknown(
     assert ("buckets_reason" in facts) is (reason is not None)
 
 
-def test_the_parts_of_instrumented_steps_lie_on_one_clock_and_training_stands_still_inside_them() -> None:
+def test_parts_of_instrumented_steps_share_one_clock() -> None:
     launched = seen(strategy="fsdp")
     assert {call.op for call in launched.collectives} == {"all_gather", "reduce_scatter"}
     assert {call.phase for call in launched.collectives} == {Phase.INSTRUMENT}
@@ -167,7 +167,7 @@ def test_the_parts_of_instrumented_steps_lie_on_one_clock_and_training_stands_st
     assert second[-1] > first[0]
 
 
-def test_who_wants_no_instruments_has_none() -> None:
+def test_launch_without_instruments_records_no_calls() -> None:
     launched = seen(Protocol(warmup=2, steps=2, instrumented=0))
     assert (launched.spans, launched.collectives) == ([], [])
     assert {sample.phase for sample in launched.samples} == {Phase.WARMUP, Phase.MEASURE}

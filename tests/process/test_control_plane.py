@@ -1,4 +1,4 @@
-"""A coordinator and agents in one process, over real sockets: who is admitted, what a launch gathers, how it ends."""
+"""A coordinator and agents in one process, over real sockets: admission, the results of a launch, and the end."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_failure_of_one_node_aborts_the_launch_on_the_other(
     assert node.end() == 0
 
 
-def test_who_hands_over_nothing_after_the_deadline_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_results_after_the_deadline_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     reasons: list[str] = []
 
@@ -254,7 +254,7 @@ def test_malformed_request_to_join_is_refused(cluster: Cluster, said: dict[str, 
     stranger.close()
 
 
-def test_silent_strangers_block_nobody(signed: Cluster) -> None:
+def test_silent_connections_block_no_node(signed: Cluster) -> None:
     strangers = [signed.stranger() for _ in range(20)]
     node = Node(signed, SECRET)
     signed.node_0.assemble(())

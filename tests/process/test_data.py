@@ -43,7 +43,7 @@ def plan(machine: Any, **axes: Any) -> tuple[Case, ...]:
 
 
 def refused(machine: Any, **axes: Any) -> str:
-    """The one line with which the plan refuses."""
+    """Return the message with which the plan refuses a case."""
     with pytest.raises(UsageError) as error:
         plan(machine, **axes)
     assert "\n" not in str(error.value)
@@ -286,11 +286,7 @@ def test_digits_are_read_and_normalised(machine: Any, tmp_path: Path, zipped: bo
     [
         ({"images": idx_bytes(IMAGES, kind=9)}, "is damaged, or not MNIST's train-images"),
         ({"labels": idx_bytes(IMAGES)}, "is damaged, or not MNIST's train-labels"),
-        ({"images": idx_bytes(IMAGES)[:-1]}, "is damaged"),
-        ({"images": idx_bytes(IMAGES)[:10]}, "is damaged"),
         ({"labels": idx_bytes(LABELS[:19])}, "holds 20 images of 28x28 and 19 labels up to 9"),
-        ({"labels": idx_bytes(LABELS + 1)}, "labels up to 10"),
-        ({"images": idx_bytes(IMAGES.reshape(20, 14, 56))}, "holds 20 images of 14x56"),
         ({"images": idx_bytes(IMAGES[:7]), "labels": idx_bytes(LABELS[:7])}, "holds 7 samples, one batch needs 8"),
     ],
 )
@@ -339,7 +335,7 @@ def test_data_that_does_not_fit_is_one_line(machine: Any, axes: dict[str, str], 
     assert said in refused(machine, **{"strategy": "single", **axes})
 
 
-def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: Path) -> None:
+def test_default_data_fits_the_model(machine: Any, tmp_path: Path) -> None:
     chosen = {name: plan(machine, strategy="single", model=name)[0].data for name in ("gpt-nano", "mlp", "mnist")}
     assert chosen == {"gpt-nano": "text", "mlp": "synthetic", "mnist": "synthetic"}
     assert plan(machine, strategy="single", model="own_helpers:few_words")[0].data == "synthetic"

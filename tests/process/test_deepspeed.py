@@ -1,4 +1,4 @@
-"""DeepSpeed through a stand-in for its package; where the package is installed, also for real."""
+"""DeepSpeed through a fake package, and with the real package if it is installed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from verified_helpers import verified
 FOLDER = ROOT / "examples" / "models"
 MOST_LINES = 40
 
-# What each example computes is the same however its batch is split, but for BatchNorm's statistics.
+# The examples compute the same for every split of their batch, except BatchNorm's statistics.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "encoder_decoder": {},
     "batch_norm": {},

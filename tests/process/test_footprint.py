@@ -1,4 +1,4 @@
-"""What each strategy holds of the training state is what theory says, counted from tensors."""
+"""The tensors of each strategy's model states have the sizes that theory predicts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def whole_blocks_split(n: int) -> float:
     return K - SPLIT + SPLIT / n
 
 
-# Of {strategy and options: theory for n ranks}. Two ranks are a node, and two share the layers of a grid: at four ranks
-# no two of these are the same.
+# {strategy and options: theory for n ranks}. Two ranks are a node, and two share the layers of a grid, so with four
+# ranks all of these differ.
 RANKS = 4
 THEORY: dict[str, tuple[dict[str, Any], Any]] = {
     "ddp": ({}, lambda n: Theory(K, K, 2 * K)),

@@ -29,7 +29,7 @@ from parabench.strategies.fsdp import flat_mesh, grid_mesh
     ("backend", "device", "told"),
     [("nccl", "cuda:3", {"device_ids": [3]}), ("gloo", "cuda:3", {}), ("gloo", "cpu", {})],
 )
-def test_nccls_barrier_is_told_its_device(backend, device, told, monkeypatch):
+def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
     """As the first operation of a group it would guess one from the rank, and make a communicator there."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
@@ -82,9 +82,9 @@ def test_a_group_on_another_backend_than_the_cases_fails_the_launch(first, more,
     ("first", "more", "device", "backend"),
     [
         (GLOO, GLOO, "cuda:0", "gloo"),
-        (GLOO, MIXED, "cpu", "gloo"),  # a CPU case beside a device: nothing of it is on the device
+        (GLOO, MIXED, "cpu", "gloo"),  # a CPU case on a machine with a device uses only the CPU
         (NCCL, MIXED, "cuda:0", "nccl"),
-        (NCCL, GLOO, "cuda:0", "nccl"),  # made by name, for what lies in host memory
+        (NCCL, GLOO, "cuda:0", "nccl"),  # made by name, for tensors in host memory
         (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl"),
     ],
 )
@@ -95,7 +95,7 @@ def test_groups_on_the_cases_backend_pass(first, more, device, backend, monkeypa
 def two_dimensions(rank: int, size: int) -> Iterator[str]:
     """Lines and grids over this group are its kind of groups, and so are their parts."""
     made: list[object] = []
-    # Some versions of torch give a mesh's groups of their own another backend than the default group has.
+    # Some versions of torch give the groups of a mesh another backend than the default group.
     setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
     here = RankInfo(rank, size, torch.device("cpu"))
     whole, split = flat_mesh(here), grid_mesh(here, 2, ("outer", "inner"))
@@ -123,8 +123,10 @@ def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
     assert (ended.ok, told) == (True, {f"rank{rank}": [] for rank in range(4)})
 
 
-def test_a_group_of_nccls_knows_its_name_and_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """c10d gives both to a group of its own; without them sub-groups share a name, and take group ranks for global."""
+def test_nccl_group_has_its_name_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c10d sets both for the groups that it makes. Without them sub-groups share a name and take group ranks for global
+    ones.
+    """
     made: list[Any] = []
 
     class Made:

@@ -1,6 +1,7 @@
-"""How the nodes of a session come together, and who is refused: by name, with the remedy, before anything is stored.
+"""The nodes of a session join, or are refused by name with a remedy before anything is stored.
 
-All are on this host: one of them is this process."""
+All nodes run on this host, and one of them is this process.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Words:
-    """`words(node, *options)`: the command line of a node, to be run in its folder, `node0` or `node1`. This process is
-    in that of node 0."""
+    """`words(node, *options)` returns the command line of a node, which runs in its folder, `node0` or `node1`. This
+    process runs in the folder of node 0.
+    """
     for name in ("node0", "node1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(SUITE)
@@ -81,7 +83,7 @@ def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(words: Words) -> 
     assert_nothing_stored(Path())
 
 
-def test_a_node_without_node_0_says_so(words: Words) -> None:
+def test_node_reports_a_missing_node_0(words: Words) -> None:
     one = here(words(1, "--rdzv-timeout", "1"))
     assert one.exit_code == 2
     assert re.search(

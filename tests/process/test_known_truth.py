@@ -62,8 +62,9 @@ def reported(seen: SessionData, **of: Any) -> pd.DataFrame:
 
 
 def error(found: pd.Series, true: pd.Series) -> float:
-    """How far the reported seconds are from the true ones, of the true ones, where that is least: a process that loses
-    its core between two clock readings shows in one of them only, and what the instrument gets wrong in every step."""
+    """Return the smallest relative error of the reported seconds. A process that loses its core between two clock
+    readings has a larger one in single steps; an instrument's error is in every step.
+    """
     return float(((found - true) / true).abs().min())
 
 

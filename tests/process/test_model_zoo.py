@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -54,13 +53,8 @@ ROWS: list[Row] = [
     *rows("plain", OK, *EVERY, "zero2", "pp", "layer_split"),
     # tied weights
     *rows("tied", OK, *EVERY, "zero2", "pp"),
-    *rows("split_head", WRONG + "grad_norm", "tp"),
-    *rows("tied_across", OK, "ddp", "pp"),
-    *rows("tied_across", "failed: .*shared", "fsdp"),
     # frozen weights
-    *rows("frozen_half", OK, "zero1", "pp"),
     *rows("frozen_body", OK, "fsdp", "parameter_server"),
-    *rows("frozen_head", OK, "ddp"),
     *rows("lora", OK, "ddp", "zero1"),
     # which parameters are used, and how often
     *rows("unused", OK, "ddp", **UNUSED),
@@ -78,16 +72,11 @@ ROWS: list[Row] = [
     *rows("reentrant", OK, "ddp"),
     *rows("reused", OK, "ddp", "pp"),
     *rows("reused", OK, "fsdp", activation_checkpointing=True),
-    *rows("sharing", OK, "fsdp"),
-    *rows("sharing", "failed: KeyError: 'value'", "fsdp", precision="bf16-mixed"),
-    *rows("sharing", OK, "fsdp", precision="bf16-true"),
     *rows("by_keyword", OK, "ddp", activation_checkpointing=True),
     # batch statistics, dropout, layouts, parametrizations
     *rows("batch_norm", WRONG + ".*BatchNorm.*verification=same_split", "ddp", "fsdp"),
     *rows("batch_norm_same_split", OK, "ddp", "pp", verification="same_split"),
     *rows("batch_norm_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
-    *rows("sync_batch_norm", "failed: .*GPU", "ddp"),
-    *rows("frozen_batch_norm", OK, "ddp"),
     *rows("centered", WRONG + ".*forward changes buffer 1.mean; .*verification=same_split", "ddp"),
     *rows("centered", OK, "ddp", "pp", verification="same_split"),
     *rows("centered", OK, "ddp", grad_accumulation=2, verification="same_split"),
@@ -95,31 +84,18 @@ ROWS: list[Row] = [
     *rows("dropout", WRONG + ".*dropout.*verification=same_split", "ddp", "fsdp"),
     *rows("dropout_same_split", OK, "ddp", "zero1", verification="same_split"),
     *rows("dropout_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
-    *rows("channels_last", OK, "zero1", "parameter_server"),
-    *rows("channels_last", "failed: .*contiguous", "fsdp"),
     # dtypes and shapes of parameters and buffers
     *rows("complex_buffer", OK, "fsdp"),
     *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-true"),
-    *rows("sparse_sgd", OK, "ddp", "parameter_server"),
-    *rows("sparse_adam", OK, "zero1"),
-    *rows("scalar", OK, "zero1", "parameter_server"),
-    *rows("scalar", "failed: .*scalar", "fsdp"),
     *rows("all_bfloat16", OK, "ddp", "fsdp", "parameter_server"),
-    *rows("some_bfloat16", OK, "ddp"),
-    *rows("some_bfloat16", "failed: .*dtype", "fsdp"),
-    *rows("some_bfloat16", "failed: .*same dense type", "zero1"),
-    *rows("some_bfloat16", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
-    *rows("double", OK, "ddp", "fsdp"),
     # outputs, inputs and losses
     *rows("gives_dict", OK, "fsdp"),
-    *rows("gives_dataclass", OK, "ddp", "fsdp"),
+    *rows("gives_dataclass", OK, "ddp"),
     *rows("auxiliary_loss", OK, "fsdp"),
     *rows("two_inputs", OK, "ddp", "fsdp"),
     *rows("two_inputs_by_name", OK, "fsdp"),
     *rows("loss_inside", OK, "ddp", "fsdp"),
     *rows("loss_inside", OK, "ddp", grad_accumulation=2),
-    *rows("three_tensors", OK, "ddp"),
-    *rows("dataclass_batch", OK, "fsdp", grad_accumulation=2),
     *rows("ignoring", WRONG + ".*labels of -100.*verification=same_split", "ddp", "fsdp"),
     *rows("ignoring_same_split", OK, "ddp", "fsdp", verification="same_split"),
     *rows("contrastive", WRONG, "ddp", "fsdp"),
@@ -127,26 +103,14 @@ ROWS: list[Row] = [
     *rows("summed", WRONG + ".*2 times too small, the number of ranks: the loss must be the mean", "ddp", "fsdp"),
     *rows("summed", WRONG + ".*4 times too small", "ddp", grad_accumulation=2),
     *rows("loss_of_one_element", OK, "ddp", grad_accumulation=2),
-    # recurrent, hooked, wrapped and stateful modules
+    # a recurrent module
     *rows("gru", OK, "pp"),
-    *rows("hooked", OK, "ddp"),
-    *rows("hooked", WRONG, "fsdp"),
-    *rows("clamped", WRONG, "ddp"),
-    *rows("clamped", OK, "ddp", verification="first_loss"),
-    *rows("scripted", OK, "ddp"),
-    *rows("scripted", "failed: ", "fsdp"),
-    *rows("scripted_blocks", OK, "ddp"),
-    *rows("layer_drop", OK, "ddp", **UNUSED),
-    *rows("momentum", OK, "ddp"),
-    *rows("momentum", WRONG, "fsdp"),
-    # what factories draw
+    # random numbers of factories
     *rows("drawn_by_numpy", OK, "fsdp"),
     *rows("drawn_by_python", OK, "ddp"),
     # optimizers, schedulers and clipping
     *rows("own_step", OK, *EVERY, "zero2", "pp"),
     *rows("own_step", OK, "fsdp", grad_accumulation=2),
-    *rows("own_step_and_frozen", OK, "pp"),
-    *rows("own_class", OK, *EVERY),
     # data
     *rows("plain", OK, "fsdp", data="zoo:stream"),
     *rows("plain", OK, "pp", data="zoo:stream"),
@@ -165,7 +129,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_training_ends_as_it_should(row: Row, ended: dict[str, str]) -> None:
+def test_training_run_ends_as_expected(row: Row, ended: dict[str, str]) -> None:
     assert re.match(row.expected, ended[str(row)], re.DOTALL), ended[str(row)]
 
 
@@ -176,9 +140,3 @@ def test_fsdp_explains_an_expert_without_samples() -> None:
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"
-
-
-@pytest.mark.slow  # compiling imports for seconds
-def test_compiled_modules_train_what_one_device_trains(tmp_path: Path) -> None:
-    cases = [case_of("zoo:compiled", strategy=strategy) for strategy in ("ddp", "fsdp")]
-    assert verified(cases, tmp_path) == [OK] * len(cases)

@@ -21,7 +21,7 @@ SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """As a rank computes; small models are no faster with more."""
+    """Use one thread, as ranks do; small models are not faster with more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -51,7 +51,7 @@ def test_the_table_tells_what_building_shows(name: str) -> None:
 
 
 def test_published_sizes() -> None:
-    """Of PyTorch's MNIST example, and counted by hand: 10 x 10 + 10 + 10 + 1."""
+    """The sizes of PyTorch's MNIST example, and a count by hand: 10 x 10 + 10 + 10 + 1."""
     assert (MODELS["mnist"].parameters, MODELS["toy"].parameters) == (1_199_882, 121)
 
 

@@ -82,7 +82,7 @@ def test_a_collective_that_overlaps_ends_where_its_kernel_does(bench: Bench) -> 
     assert stood == about(3.0, 6.0)
 
 
-def test_one_that_queues_behind_another_begins_when_its_kernel_does(bench: Bench) -> None:
+def test_queued_call_begins_with_its_kernel(bench: Bench) -> None:
     device = bench.device
     first = bench.call(lambda: device.collective(5.0))
     second = bench.call(lambda: device.collective(2.0))
@@ -100,7 +100,7 @@ def test_without_nccls_timing_a_call_begins_when_it_was_made(bench: Bench) -> No
     assert moments == about(0.0, 0.0, 5.0)
 
 
-def test_a_synchronous_call_runs_on_the_trainings_stream_and_returns_no_work(bench: Bench) -> None:
+def test_synchronous_call_runs_on_the_training_stream(bench: Bench) -> None:
     device = bench.device
     device.computes(1.0)
     assert bench.call(lambda: device.computes(4.0), waits=True) is None
@@ -140,7 +140,7 @@ def test_messages_that_nccl_sends_together_end_when_somebody_had_to_wait(
     assert stood == about(1.0, 4.0)
 
 
-def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Bench) -> None:
+def test_training_stream_waits_for_events_like_fsdp2(bench: Bench) -> None:
     device = bench.device
     own = device.stream_type.wait_event
     side = device.stream_type()
@@ -151,7 +151,7 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
         device.computes(1.0)
         side.time = 9.0
         device.compute.wait_stream(side)
-        side.wait_stream(device.compute)  # another stream's waiting is nobody's loss
+        side.wait_stream(device.compute)  # another stream's wait costs nothing
     assert device.stream_type.wait_event is own
     device.compute.wait_event(side.record_event())
     _, stood = bench.read()
@@ -168,7 +168,7 @@ def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.Mo
 
 
 def test_a_call_is_watched_on_the_device_of_its_tensors(bench: Bench) -> None:
-    """A group may serve both: what lies in host memory goes by gloo, whatever the case's device."""
+    """A group may use both: tensors in host memory use gloo on every device."""
     begun = bench.recorder.called
     told: list[bool] = []
     bench.recorder.called = lambda *a, on_stream, **k: told.append(on_stream) or begun(*a, on_stream=on_stream, **k)

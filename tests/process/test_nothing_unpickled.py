@@ -1,6 +1,6 @@
-"""What ranks say to one another is numbers and JSON: real launches of everything in which nothing can be unpickled.
+"""Ranks exchange numbers and JSON only: real launches with pickle disabled.
 
-An object that is unpickled can run anything, and c10d authenticates nobody who connects to a rank.
+An unpickled object can run any code, and c10d does not authenticate connections to a rank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ USUAL = ("fsdp", "tp_fsdp", "pp, interleaved", "parameter_server")
 
 
 @pytest.mark.parametrize("name", slow_but(USUAL, CASES))
-def test_a_training_unpickles_nothing(name: str) -> None:
+def test_training_run_unpickles_nothing(name: str) -> None:
     seen = run(CASES[name], PROTOCOL, unpickled_helpers.Training())
     assert (seen.status, seen.failure) == (Status.OK, None)
 
@@ -64,7 +64,7 @@ def test_collectives_and_links_unpickle_nothing() -> None:
     assert run(two, quick, unpickled_helpers.Links()).failure is None
 
 
-def test_what_is_unpickled_is_seen() -> None:
+def test_unpickling_is_detected() -> None:
     seen = run(
         Case(strategy="unpickled_helpers:talkative", world_size=2, **COMMON), PROTOCOL, unpickled_helpers.Training()
     )

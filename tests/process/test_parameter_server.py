@@ -107,7 +107,7 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
     for rank in range(ranks):
         mine = [(step, staleness) for by, step, staleness in versions.applied if by == rank]
         assert [step for step, _ in mine] == list(range(steps))
-        # What a worker counts from the versions it gets is what the server counted.
+        # A worker counts the same from the versions that it receives as the server.
         before = [0, *answers[rank]]
         assert [staleness for _, staleness in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
 
@@ -176,7 +176,7 @@ def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: 
 
 @pytest.mark.parametrize(
     ("strategy", "rank"),
-    [("killed_worker", 1), ("killed_server", 0), ("killed_async_worker", 1), ("killed_async_server", 0)],
+    [("killed_server", 0), ("killed_async_worker", 1)],
 )
 def test_a_killed_rank_ends_the_launch(strategy: str, rank: int) -> None:
     seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
@@ -190,7 +190,6 @@ def test_a_killed_rank_ends_the_launch(strategy: str, rank: int) -> None:
     [
         ("breaking", "rank 0: RuntimeError: the server lost rank 1: ArithmeticError: the optimizer broke"),
         ("raising_async_worker", "rank 1: RuntimeError: the dog ate it"),
-        ("raising_async_server", "rank 0: RuntimeError: the dog ate it"),
     ],
 )
 def test_a_rank_or_thread_that_fails_fails_the_launch(strategy: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What a rank's peak memory is read over, and the gradient's norm, which must not be in it."""
+"""The steps over which a rank's peak memory is read, and the norm of the gradient, which does not count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ranks_helpers import in_group
 
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
-def test_the_norm_of_what_ranks_hold_in_parts_is_that_of_the_whole(algorithm: str, tmp_path: Path) -> None:
+def test_norm_of_shards_equals_the_norm_of_the_whole(algorithm: str, tmp_path: Path) -> None:
     case = Case(world_size=4, device="cpu", backend="gloo", algorithm=algorithm)
     ended = run_processes(in_group, (check_norms, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs")
     assert [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))] == [[]] * 4
@@ -34,7 +34,7 @@ def test_the_norm_of_what_ranks_hold_in_parts_is_that_of_the_whole(algorithm: st
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that any operation makes in memory of its own, or reads as a float32 that is to be float64."""
+    """The largest tensor for which an operation allocates memory, or which it converts from float32 to float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
     ]  # fmt: skip
 
 
-def test_what_building_reserved_is_given_back_and_a_peak_is_only_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_reserved_while_building_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: asked.append(device))

@@ -59,7 +59,7 @@ def name(each: Case) -> str:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
-    """What every rank saw of every case; all cases of a size are trained in one launch."""
+    """The results of every rank and case; one launch trains all cases of a size."""
     found = {}
     for size in (2, 3):
         cases = [each for each in TRAINED if each.world_size == size]
@@ -106,7 +106,7 @@ def test_training_is_what_one_device_computes(
         assert rank["skipped"] == pipeline_helpers.STEPS
 
 
-# -- who holds what -------------------------------------------------------------------------------------------------
+# -- the parts of each rank
 
 # Which rank has each of eight blocks.
 BLOCKS = {
@@ -180,9 +180,7 @@ def test_facts_tell_the_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
-def test_the_order_in_which_ranks_work_has_the_bubble_that_theory_says(
-    each: Case, seen: dict[Case, list[dict[str, Any]]]
-) -> None:
+def test_order_of_work_has_the_theoretical_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
     order = [rank["order"] for rank in seen[each]]
     forward, backward = 1.0, 2.0
     whole = makespan(order, forward, backward)
@@ -215,7 +213,7 @@ def makespan(order: list[list[tuple[int, str, int]]], forward: float, backward: 
 
 
 class Clock:
-    """A stand-in for the host's clock, which goes on when it is told to."""
+    """A fake of the host's clock, which a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -278,7 +276,7 @@ def checked(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED)
-def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
+def test_unsupported_pipeline_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
     with pytest.raises(UsageError, match=reason):
         checked(settled(machine, **({"global_batch": 24} | fields)))
 
@@ -296,7 +294,7 @@ def shown(each: Case, shares: list[float | None], **more: Any) -> Any:
     return made
 
 
-def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
+def test_bubbles_are_measured_and_theoretical(tmp_path: Path) -> None:
     one, other = case(schedule="1f1b", microbatches=4), case(schedule="gpipe", microbatches=4)
     results = fake_results.write(
         tmp_path / "store.db",

@@ -1,4 +1,4 @@
-"""The axis `precision`: what a rank sets, how a scaled loss steps, what of it is refused and what is doubted."""
+"""The axis `precision`: settings of a rank, steps with a scaled loss, refused values and warnings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def case(**fields: Any) -> Case:
     return Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 16} | fields))
 
 
-# -- what a rank sets ------------------------------------------------------------------------------------------------
+# -- settings of a rank
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_matrix_products_and_convolutions_are_set_alike(
     assert (torch.backends.cudnn.conv.fp32_precision == "tf32") is cudnn
 
 
-def test_what_decides_behind_torchs_back_is_told(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_override_torch_are_reported(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert options.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
     assert options.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
@@ -84,7 +84,7 @@ def scaled(gradient: float) -> tuple[nn.Parameter, LossScale]:
     return parameter, steps
 
 
-def test_a_step_is_that_of_the_gradient_without_its_scale() -> None:
+def test_step_uses_the_gradient_without_its_scale() -> None:
     parameter, steps = scaled(0.25)
     alone = nn.Parameter(torch.ones(3))
     alone.grad = torch.full((3,), 0.25)
@@ -104,7 +104,7 @@ def test_a_step_that_overflowed_is_left_out_and_the_scale_halved(wrong: float) -
     assert (steps.left_out, steps.scale) == (1, FIRST_SCALE / 2)
 
 
-def test_the_scale_grows_after_so_many_steps_without_an_overflow() -> None:
+def test_scale_grows_after_steps_without_overflow() -> None:
     _, steps = scaled(1e-6)
     for _ in range(GROWTH_INTERVAL):
         assert steps.scale == FIRST_SCALE
@@ -130,10 +130,10 @@ def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) ->
         assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- refused values
 
 
-# -- what is doubted -------------------------------------------------------------------------------------------------
+# -- warnings
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
     assert len(launched.step_times(Phase.MEASURE)) == 2
     assert {s.step for s in launched.samples if s.phase == Phase.PROFILE} == {5}
     assert {s.step for s in launched.samples if s.phase == Phase.INSTRUMENT} == {4}
-    # The profiled step is none of the instrumented ones, and trains like any other.
+    # The profiled step is not an instrumented one, and trains like any other.
     assert {row.step for row in (*launched.spans, *launched.collectives)} == {4}
     assert {s.step for s in launched.samples if s.metric == "loss"} == set(range(6))
 
@@ -54,7 +54,7 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
         # As torch.profiler marks a step where it has a schedule, with the number of this one.
         (marked,) = (each for each in events if str(each["name"]).startswith("ProfilerStep#") and each["ph"] == "X")
         assert marked["name"] == "ProfilerStep#5"
-        # The ring adds on a thread of its own.
+        # The ring adds on a separate thread.
         assert len({event["tid"] for event in operators}) > 1
 
 
@@ -97,7 +97,7 @@ def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
     return code, console.file.getvalue()
 
 
-def test_a_run_on_the_cpu_says_once_that_there_is_no_memory_snapshot_and_goes_on(tmp_path: Path) -> None:
+def test_cpu_run_reports_once_that_memory_snapshots_need_cuda(tmp_path: Path) -> None:
     code, said = ran(tmp_path, memory_snapshot=True, profile=True)
     assert code == 0
     assert said.count("No memory snapshot is written") == 1

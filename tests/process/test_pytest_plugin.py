@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pytest")
     (folder / "suites").mkdir()
     (folder / "suites" / "mine.py").write_text(SUITE)
-    # An ordinary module beside it is nobody's suite.
+    # An ordinary module in the same folder is not a suite.
     (folder / "suites" / "helper.py").write_text("CASES = 3\n")
     # Nor is one that writes a suite.
     (folder / "suites" / "writer.py").write_text("SUITE = '''\nfrom parabench import sweep\nCASES = sweep()\n'''\n")
@@ -96,7 +96,7 @@ STATISTICS = ["min", "max", "mean", "std", "median", "size"]
 
 
 def test_pytest_benchmark_compares_two_runs(pytester, monkeypatch):
-    """The printed and exported statistics are those of the stored steps."""
+    """The printed and exported statistics are computed from the stored steps."""
     step_s = {"native": 0.010, "ring": 0.020}
     launcher = FakeLauncher(lambda case: step_s[case.algorithm] * (1 + 1e-4 * len(launcher.calls)))
     monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)

@@ -28,7 +28,7 @@ def read(folder: Path) -> Launch:
     return launch_of(read_folder(folder))
 
 
-def test_steps_and_calls_are_those_of_the_traces(trained: Path) -> None:
+def test_steps_and_calls_equal_the_traces(trained: Path) -> None:
     launch = read(trained / "traces")
     told: dict[tuple[int, int], float] = {}
     for path in (trained / "traces").iterdir():
@@ -77,7 +77,7 @@ def test_both_forms_of_a_dump_tell_the_same(trained: Path) -> None:
     assert not [one for one in by_pickle.findings if one.code in ("recording_hang", "recording_mismatch")]
 
 
-def test_the_page_and_the_store_are_left_beside_each_other(trained: Path, tmp_path: Path) -> None:
+def test_page_and_database_are_in_one_folder(trained: Path, tmp_path: Path) -> None:
     before = sorted((trained / "traces").iterdir())
     done = parabench("report", "--from", trained / "traces", "-o", tmp_path / "page.html")
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Secrets do not leave: real sessions among planted strings, none of which is in anything that a session leaves."""
+"""Real sessions with planted secrets: no file or output of a session contains one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ git remote add origin https://user:planted-remote-9f2c64@host/repo.git
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
-    """A session of trainings in which all is planted, and what is made of it."""
+    """A session of training runs with planted secrets, and everything that is made from it."""
     made = Box(tmp_path_factory.mktemp("box"))
     made.make()
     for line in GIT.splitlines():
@@ -104,7 +104,7 @@ def test_no_column_of_the_store_does(box: Box) -> None:
     assert found == []
 
 
-def test_what_was_said_is_kept_without_it(box: Box) -> None:
+def test_message_is_kept_without_the_secret(box: Box) -> None:
     """The test has planted what could leak: the errors are there, and so are their causes."""
     with closing(sqlite3.connect(box.out / "results.db")) as db:
         errors = dict(db.execute("SELECT strategy, error FROM launch WHERE status IN ('failed', 'crashed')"))
@@ -143,6 +143,6 @@ def test_nor_does_what_is_made_of_a_store(box: Box, tmp_path: Path) -> None:
     made = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert len(made) == 8
     found = [leak for path in made for leak in leaks(path.name, path.read_bytes())]
-    # Who compares names the stores, and they are called so.
+    # These files have the names of the databases, which contain the folder.
     named = ("compare.", "best.json", "history.json")
     assert [leak for leak in found if not (leak.startswith(named) and "/planted-out" in leak)] == []

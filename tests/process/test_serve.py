@@ -37,7 +37,7 @@ CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
 def planned(path, launches, blocks=3, cases=CASES, **more):
-    """A store whose session has a plan of `blocks` blocks, of which these launches are done."""
+    """A results database whose session plans `blocks` repetitions and has these launches."""
     with Store.open_or_create(path) as store:
         plan = {"cases": [case.to_dict() for case in cases], "skipped": [], "protocol": {"launches": blocks}, "seed": 0}
         told = {"label": None, "suite": "quick", "argv": ["parabench"], "seed": 0, "environment": fake.ENVIRONMENT}
@@ -80,7 +80,7 @@ def test_added_repetitions_and_both_variants_of_an_ab_count(tmp_path):
     assert (seen["done"], seen["planned"], seen["session"]) == (2, 18, "1")
 
 
-def test_finished_and_stopped_sessions_are_told_apart(tmp_path):
+def test_finished_and_stopped_sessions_are_distinguished(tmp_path):
     path = planned(tmp_path / "r.db", [took(CASES[0], 20.0)])
     assert read_progress(path, None, now_after(20 + 199))["going"]
     stopped = read_progress(path, None, now_after(20 + 900))
@@ -266,7 +266,7 @@ def test_server_listens_on_loopback_and_prints_nothing(growing, maker, capfd):
 # The command
 
 
-def test_what_cannot_be_served_is_one_line(tmp_path):
+def test_serve_refuses_in_one_line(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 100)
     for arguments, said in (
         ([tmp_path / "text.db"], "is not a parabench store"),
@@ -359,7 +359,7 @@ def shows(page, launches):
 class TestInABrowser:
     pytestmark = needs_chromium
 
-    def test_it_waits_for_results_follows_them_and_asks_nobody_else(self, browser, tmp_path, monkeypatch):
+    def test_page_waits_for_results_and_follows_them(self, browser, tmp_path, monkeypatch):
         with reading(browser, live(tmp_path / "r.db", in_process), monkeypatch) as (page, asked, origin):
             page.wait_for_selector("aside.live >> text=There is no store")
             planned(tmp_path / "r.db", [took(CASES[0], 1.0)])
@@ -371,7 +371,7 @@ class TestInABrowser:
             assert all(url.startswith(origin) or url.startswith("data:") for url in asked)
             assert {url.removeprefix(origin) for url in asked if url.startswith(origin)} == {"", "progress"}
 
-    def test_what_is_read_stays_until_the_reader_asks(self, browser, growing, monkeypatch):
+    def test_page_is_replaced_only_on_request(self, browser, growing, monkeypatch):
         path, launch = growing
         with reading(browser, live(path, in_process), monkeypatch, "#tab=trust") as (page, _, _):
             shows(page, 6)
@@ -381,18 +381,3 @@ class TestInABrowser:
             shows(page, 7)
             assert page.evaluate("[location.hash, scrollY]") == ["#tab=trust", 150]
             assert page.locator("#tab-trust").is_visible()
-
-    def test_page_from_disk_asks_no_server(self, browser, growing):
-        path, _ = growing
-        serving = live(path, in_process)
-        serving.page()
-        wait(serving)
-        saved = path.with_name("saved.html")
-        saved.write_text(serving.page(), encoding="utf-8")
-        page, asked = browser.new_page(), []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(saved.as_uri())
-        drawn(page)
-        assert page.locator("aside.live").count() == 0
-        assert [url for url in asked if not url.startswith("data:")] == [saved.as_uri()]
-        page.close()

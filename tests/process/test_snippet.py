@@ -1,4 +1,4 @@
-"""The lines of code for a script of one's own: they compile, and do what the case measured."""
+"""The code snippets for a user's script compile, and do the same as the measured case."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_lines_are_exactly_these() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["native", "nccl:tree"])
-def test_what_the_backend_does_itself_needs_no_line(algorithm: str) -> None:
+def test_snippet_has_no_line_for_backend_defaults(algorithm: str) -> None:
     with pytest.raises(UsageError, match=f"{algorithm}.*use dist.init_process_group"):
         use(algorithm, "nccl")
 

@@ -14,7 +14,7 @@ LAUNCHES = len(soak.ALGORITHMS)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any]) -> None:
-    """Launches that never happen; `faults` has, by algorithm, what one of them does."""
+    """Replace launches by fakes; `faults` has a function for the launches of an algorithm."""
 
     def launch(spec: LaunchSpec) -> Launch:
         case = spec.case

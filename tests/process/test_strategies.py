@@ -95,7 +95,7 @@ RARE: dict[str, tuple[Fields, ...]] = {
     "ddp": tuple(each for each in DDP_OPTIONS if each not in USUAL_DDP_OPTIONS),
     "tp": (SEQUENCE[1], SEQUENCE[3]),
 }
-# Strategies with two dimensions of ranks, each with its own groups, need four ranks.
+# Strategies with two dimensions of ranks, each with separate groups, need four ranks.
 GRIDS = ("hsdp", "tp_ddp", "tp_fsdp")
 # What travels in the other strategies travels in these too: gradients, shards, activations.
 DISTINCT = ("ddp", "fsdp", "tp")

@@ -1,4 +1,4 @@
-"""Launches of strategies as sessions verify them, where a wrong one is caught; and how DDP and FSDP cut a model."""
+"""Verified launches of strategies, which detect a wrong one, and the units into which DDP and FSDP split a model."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_missing_transformers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
         Model.from_transformers(None)
 
 
-# -- what makes correct training runs differ ------------------------------------------------------------------------
+# -- reasons why correct training runs differ
 
 
 @pytest.mark.parametrize(

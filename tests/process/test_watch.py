@@ -1,4 +1,4 @@
-"""`watch` under torchrun: one loop that goes well, one whose tuning fails, one whose rank is killed."""
+"""`watch` under torchrun: a loop that succeeds, a loop whose tuning fails, and a loop with a killed rank."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_watch_records_a_whole_session(tuned: tuple[Path, dict[int, dict[str, An
 def test_watch_goes_on_with_the_fastest_cap(tuned: tuple[Path, dict[int, dict[str, Any]], str]) -> None:
     folder, _, text = tuned
     assert "Tuning of 2 bucket caps over 3 rounds of this run" in text
-    # The verdict is about the caps in their turns; the loop has a step time of its own.
+    # The verdict compares the caps in their turns; the loop has a separate step time.
     assert re.search(r"^(watch: )?The loop: [\d.,]+ ms per step\.$", text, re.MULTILINE)
     caps = rows(
         folder,

@@ -45,8 +45,8 @@ def over_all(process: subprocess.Popen[str]) -> set[tuple[str, Place]]:
     return found
 
 
-def test_of_a_run(tmp_path: Path) -> None:
-    """Of launches that a case has for itself, and of such that all share."""
+def test_run_listens_only_on_loopback(tmp_path: Path) -> None:
+    """Separate launches of each case, and shared launches."""
     (tmp_path / "mine.py").write_text(SUITE)
     process = start(tmp_path, "run", "mine.py", "--out", "out", "--launches", "1", "--rounds", "3")
     try:
@@ -55,7 +55,7 @@ def test_of_a_run(tmp_path: Path) -> None:
         end(process)
     assert beyond_this_machine(found) == set()
     kinds = {(kind, place.kind) for kind, place in found}
-    # What there is was seen: gloo's ports, and where ranks are asked for.
+    # The check found sockets: gloo's ports and the rendezvous.
     assert ("rank", "tcp") in kinds
     assert {kind for kind, place in found if place.kind != "unix"} == {"rank"}
     assert ("forkserver", "unix") in kinds
@@ -70,7 +70,7 @@ def test_of_a_run(tmp_path: Path) -> None:
         (socket.AF_INET6, socket.SOCK_DGRAM, "::"),
     ],
 )
-def test_what_listens_beyond_is_seen(family: int, kind: int, address: str) -> None:
+def test_other_listening_sockets_are_detected(family: int, kind: int, address: str) -> None:
     if family == socket.AF_INET6 and not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
     with socket.socket(family, kind) as one:

@@ -11,7 +11,7 @@ from browser_helpers import PATIENCE_MS, needs_chromium
 from paths import ROOT
 
 SITE = ROOT / "site"
-# Reports are looked at in tests/browser; what a server shows for a page that is not there has addresses of a server.
+# tests/browser tests the reports. The page for missing addresses has addresses of a server.
 APART = {SITE / "sample/report.html", SITE / "repository/reports/sample/report.html", SITE / "404.html"}
 PAGES = sorted({*SITE.rglob("*.html")} - APART)
 OURS = ("file:", "data:", "blob:")
@@ -22,7 +22,7 @@ pytestmark = needs_chromium
 
 @contextmanager
 def reader(browser: Any, width: int, scheme: str) -> Iterator[Any]:
-    """A tab of that width. What pages ask of a network, complain of or say on the console fails the test."""
+    """A tab of this width. Network requests, errors and console messages of the page fail the test."""
     with browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme) as context:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)

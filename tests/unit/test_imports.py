@@ -13,10 +13,10 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 
-# A module imports only from its own room (a package, or a module of the root) and from the rooms above it in this list.
-# The rooms of a line do not import each other. A name with a dot is a module with a separate place: probes, for
-# example, use the interface of strategies, `strategies.base`, but no strategy. `tables` are the modules with the tables
-# of extensions, which import no torch.
+# A module imports only from its own package and from the packages above it in this list; a module of the root counts as
+# a package. Packages on one line do not import each other. A name with a dot is a module with a separate place. Probes,
+# for example, import `strategies.base` but no strategy. `tables` are the modules with the tables of extensions, which
+# import no torch.
 ORDER = (
     "errors",
     "registry machine.accelerator records",

@@ -1,7 +1,7 @@
-"""Nothing that is read is executed: no call in the source makes code of data, hands a line to a shell, or unpickles.
+"""No call in the source executes data: none evaluates code, starts a shell, or unpickles.
 
-What is excepted stands in EXCEPTIONS with its reason. What torch itself does between ranks is tried, not read, in
-tests/process/test_nothing_unpickled.py.
+EXCEPTIONS lists the exceptions with their reasons. tests/process/test_nothing_unpickled.py tests what torch does
+between ranks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CALLS = {
     "send_object_list",
     # multiprocessing's channels of objects, which pickle; Pipe's `send_bytes` and `recv_bytes` do not.
     "JoinableQueue", "Manager", "Pool", "Queue", "SimpleQueue",
-    # Who holds a Connection is in CONNECTIONS.
+    # CONNECTIONS lists the modules with a Connection.
 }  # fmt: skip
-# Of these names what is called on, or named of, something else: queues of threads hand objects over as they are.
+# The following names are allowed on other objects: queues of threads pass objects without pickling.
 HARMLESS = {"SimpleQueue": {"queue"}, "Queue": {"queue"}, "system": {"times", "platform"}}
 # `name.load(...)` of these.
 LOADERS = {
@@ -74,7 +74,7 @@ CONNECTIONS = {
 def found(source: str) -> Iterator[tuple[str, int]]:
     """What of the above a source has, with its line."""
     tree = ast.parse(source)
-    # A field of a case is called `compile`: where a name is given a value, it is no built-in one.
+    # A field of a case is called `compile`. A name with an assigned value is not the built-in.
     own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -126,7 +126,7 @@ def test_no_call_makes_code_of_data() -> None:
 
 
 def test_connections_carry_bytes() -> None:
-    """A multiprocessing connection unpickles in `recv`: who holds one is known, and speaks by bytes."""
+    """Only known modules use a multiprocessing connection, and they send bytes: `recv` unpickles."""
     holders = {}
     for name in sources():
         tree = ast.parse((ROOT / name).read_text())

@@ -32,7 +32,7 @@ from paths import DOCS
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sessions of strategies, one slower than the other, and one of collectives."""
+    """A results database with two sessions of strategies, the second slower, and one of collectives."""
     path = tmp_path_factory.mktemp("notebook") / "results.db"
     cases = [fake.case(bucket_mib=4.0), fake.case(bucket_mib=25.0), fake.case(strategy="single", world_size=1)]
     for label, factor in (("before", 1.0), ("after", 1.3)):

@@ -16,7 +16,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
     "AWS_SECRET_ACCESS_KEY_ID": "wJalrXUtnFEMI-longer",
     "MY_PASSWORD": "hunter2",
-    "PIN_KEY": "1234",  # too short to be told from any other number
+    "PIN_KEY": "1234",  # too short to be a secret
     "http_proxy": "http://user:p%40ssword@proxy:3128",
     "HOME": "/home/ann",
 }
@@ -46,7 +46,7 @@ ENVIRONMENT = {
         ),
     ],
 )
-def test_of_a_text_paths_and_secrets_are_left_out(text, shown):
+def test_paths_and_secrets_are_removed_from_texts(text, shown):
     assert public_text(text, ENVIRONMENT) == shown
 
 
@@ -79,7 +79,7 @@ def test_a_command_line_says_what_is_measured_and_not_where(words, kept):
     assert public_argv(["parabench", *words.split()]) == ["parabench", *kept.split()]
 
 
-def test_of_pytest_the_values_of_others_options_are_left_out():
+def test_values_of_other_pytest_options_are_removed():
     words = "/home/ann/suites --parabench-set seq_len=8 --their-key=abc -p own --benchmark-json=/x/y.json -k ring"
     kept = "suites --parabench-set seq_len=8 --their-key=... -p own -k ring"
     assert public_argv(["pytest", *words.split()]) == ["pytest", *kept.split()]

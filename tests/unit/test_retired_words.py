@@ -1,7 +1,7 @@
-"""Names that a reader had to learn here, and the words of the field that stand for them: none comes back.
+"""Retired private names do not return; the tables have the common words that replace them.
 
-`crew` was a coordinator, `venue` a rank's environment: torch elastic, torchrun and NCCL have words for them. The list
-is of what plans, measures and keeps; `READING` of what reads stores.
+`crew` was a coordinator, and `venue` a rank's environment. RETIRED applies to the measuring packages, and `READING` to
+the packages that read results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import parabench
 from tests.unit.test_imports import READING as ANSWERING
 from tests.unit.test_imports import names
 
-# What is said instead. Anywhere, in comments and as a part of a name (`crew_of`, `CrewGone`).
+# The replacement of each word, in comments and in parts of names (`crew_of`, `CrewGone`), too.
 WORDS = {
     "allegory": "", "crew": "coordinator", "door": "join request", "follower": "agent", "grounds": "shared store",
     "guest": "join request", "knocking": "pending", "linking": "links", "meeting": "rendezvous point",
@@ -82,7 +82,7 @@ def said(text: str) -> Iterator[str]:
 
 
 def sentences(module: str) -> Iterator[str]:
-    """The texts of a module that are no docstrings."""
+    """Return the texts of a module that are not docstrings."""
     tree = ast.parse(module)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -90,7 +90,7 @@ def sentences(module: str) -> Iterator[str]:
             yield node.value
 
 
-def test_no_retired_phrase_is_said() -> None:
+def test_texts_have_no_retired_phrase() -> None:
     package, root = Path(parabench.__file__).parent, Path(__file__).parents[2]
     texts = {path: "\n".join(sentences(path.read_text(encoding="utf-8"))) for path in package.rglob("*.py")}
     read = [*root.glob("tests/golden/*.txt"), *root.glob("reports/*.html"), *root.glob("reports/script/**/*.js")]

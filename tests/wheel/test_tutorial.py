@@ -1,7 +1,7 @@
-"""Run the tutorial's commands in their order, in an empty folder that holds the wheel, without a home folder.
+"""Run the tutorial's commands in order, in an empty folder with the wheel and without a home folder.
 
-`make wheel` runs this with the wheel that it built. The tutorial's own `pip install` puts parabench into the virtual
-environment that the tutorial makes; its dependencies come from `.venv`. LIMITS shorten the runs.
+`make wheel` runs this with the new wheel. The tutorial's `pip install` installs parabench into its virtual environment,
+with the dependencies of `.venv`. LIMITS shorten the runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def script() -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the tutorial was gone through; what it said is in said.txt."""
+    """The folder in which the tutorial ran; said.txt has the output."""
     (wheel,) = WHEELS
     folder = tmp_path_factory.mktemp("empty folder")
     shutil.copy(wheel, folder)
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_parabench_is_that_of_the_wheel(folder: Path) -> None:
+def test_parabench_comes_from_the_wheel(folder: Path) -> None:
     where = Path((folder / "where.txt").read_text().strip())
     assert where.is_relative_to(folder / ".venv")
 
@@ -98,8 +98,8 @@ def test_each_launch_trained_as_one_device_does(folder: Path) -> None:
             assert {*connection.execute("SELECT status FROM launch")} == {("ok",)}, store
 
 
-def test_what_it_shows_is_what_was_said(folder: Path) -> None:
-    """Of the page's outputs what no machine changes; a verdict may be any on a machine that others use."""
+def test_output_is_as_the_tutorial_shows(folder: Path) -> None:
+    """Compare the outputs of the page that do not depend on the machine; a verdict may differ on a busy machine."""
     said = (folder / "said.txt").read_text()
     for line in (
         "trying the suite: each case once, a few steps",

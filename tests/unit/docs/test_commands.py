@@ -29,7 +29,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def understood(arguments: list[str]) -> str:
-    """What the parsers of click say against a command; nothing is run."""
+    """Parse a command with click without running it; return click's error message."""
     found = command_of(arguments[0])
     if found is None:
         return "no such command"
@@ -47,7 +47,7 @@ def test_every_command_of_the_documents_is_understood() -> None:
 
 
 def examples(command: str) -> list[str]:
-    """What a help shows, as it is typed; of no command that of parabench itself."""
+    """Return the examples of a command's help; a group has the examples of all its commands."""
     found = command_of(command) if command else main
     assert isinstance(found, Exampled), f"parabench {command} needs examples: cls=Command, examples={{...}}"
     return list(found.examples.values())

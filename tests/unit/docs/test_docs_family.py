@@ -43,7 +43,7 @@ def test_schema_describes_exactly_its_keys(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
 
 
-def test_every_option_is_told_of_in_the_documents():
+def test_docs_mention_every_option():
     told = "".join(path.read_text() for path in (ROOT / "README.md", *DOCS.rglob("*.md")))
     helps = "".join(path.read_text() for path in (ROOT / "tests/golden").glob("help-*.txt"))
     options = re.findall(r"^  (?:(-\w), )?(--[a-z-]+)", helps, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The pictures of docs/reference/algorithms.md are what the algorithms send, and the example of an own one runs."""
+"""The pictures of docs/reference/algorithms.md show the algorithms' messages, and the custom example runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_pictures_are_accessible_and_show_every_message(drawn: dict[str, str]) -
         assert len(heads) == messages + (3 if picture.nodes > 1 else 2)  # and the legend's
 
 
-def test_the_example_of_an_own_algorithm_runs(tmp_path: Path) -> None:
+def test_example_of_a_custom_algorithm_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/own-algorithm.md").read_text(), re.DOTALL)
     algorithm, trial = blocks[:2]
     (tmp_path / "direct.py").write_text(algorithm)
