@@ -1,11 +1,6 @@
-"""The accelerator of torch: its name, its devices, torch's module, and timestamps.
+"""The accelerator of torch: its name, its devices, torch's module, and timestamps. Free of torch until `api` is called.
 
-NVIDIA's devices are `cuda` for torch, and AMD's in its ROCm builds. Another accelerator whose torch module has the same
-functions (as torch.xpu has) is another TYPE and BACKEND here; data of drivers is in `machine.nvml`, `machine.gpus` and
-`machine.gpu_checks`. Free of torch until `api` is called.
-
-A `Moment` is a reading of the host's clock on the CPU, and an event on a stream on an accelerator: the time between two
-events is the device's, however far the host is ahead.
+NVIDIA's devices, and AMD's in ROCm builds, are `cuda` for torch. Another accelerator needs another TYPE and BACKEND.
 """
 
 from __future__ import annotations
@@ -26,24 +21,22 @@ if TYPE_CHECKING:
 TYPE = "cuda"
 BACKEND = "nccl"
 
+# A reading of the host's clock on the CPU, or an event on a stream on an accelerator.
 Moment: TypeAlias = "float | Event"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One visible device.
-
-    Attributes:
-        index: Its number in NVML, which counts hidden devices too; torch's number if NVML does not read it.
-        address: Its PCI address, which is the same in processes that see different devices. It is not recorded.
-        architecture: What torch compiles for, as `gfx942`; known only if torch found the device.
-        multiprocessors: Their number (AMD: compute units); known only if torch found the device.
-    """
+    """One visible device."""
 
     name: str
     memory_bytes: int | None
+    # The number in NVML, which also counts hidden devices; torch's number if NVML does not read the device.
     index: int = 0
+    # The PCI address identifies the device in all processes. It is not recorded.
     address: str | None = None
+    # The target of torch's compiler, such as `gfx942`, and the number of multiprocessors (AMD: compute units). They are
+    # known only if torch found the device.
     architecture: str | None = None
     multiprocessors: int | None = None
 
@@ -68,17 +61,16 @@ def synchronize(device: torch.device) -> None:
 
 
 def current_on(device: torch.device) -> AbstractContextManager[None]:
-    """Make an accelerator `device` the current one while a `with` block runs.
+    """Make an accelerator `device` the current one in a `with` block.
 
-    Waiting for an event can create a context on the current device, and so can a query. If a script never calls
-    `set_device`, that is device 0 on every rank, where each context takes some 500 MB.
+    Waiting for an event or a query can create a context on the current device, which takes some 500 MB.
     """
     on: AbstractContextManager[None] = api().device(device) if device.type == TYPE else nullcontext()
     return on
 
 
 def current_stream(device: torch.device) -> Stream:
-    """Return the calling thread's current stream of an accelerator `device`, whichever device is the current one."""
+    """Return the calling thread's current stream of an accelerator `device`."""
     stream: Stream = api().current_stream(device)
     return stream
 
@@ -91,18 +83,17 @@ def record_event(stream: Stream) -> Event:
 
 
 def clock_of(device: torch.device) -> Callable[[], Moment]:
-    """Return a function that takes a moment of work on `device`, on its current stream."""
+    """Return a function that takes a timestamp of work on the current stream of `device`."""
     return (lambda: record_event(current_stream(device))) if device.type == TYPE else perf_counter
 
 
 def elapsed_s(earlier: Moment, later: Moment) -> float:
-    """Return the seconds between two moments of the same clock. Events must be over.
+    """Return the seconds between two timestamps of the same clock. The device must have reached events.
 
-    For events it is a float32 of milliseconds (c10/cuda/CUDAEvent.h, elapsed_time): after a minute, it has a grid of
-    4 us, after 17 minutes of 62 us.
+    For events, this is a float32 of milliseconds: after a minute, its resolution is 4 us, after 17 minutes 62 us.
     """
     if isinstance(earlier, float):
-        assert isinstance(later, float), "moments of two clocks"
+        assert isinstance(later, float), "timestamps of two clocks"
         return later - earlier
-    assert not isinstance(later, float), "moments of two clocks"
+    assert not isinstance(later, float), "timestamps of two clocks"
     return float(earlier.elapsed_time(later)) / 1e3

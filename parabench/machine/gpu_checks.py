@@ -1,6 +1,6 @@
-"""What a doctor asks of GPUs: whether torch can compute on them, and what makes them slower than they are.
+"""The checks of GPUs by `doctor`: whether torch can compute on them, and settings that make them slow.
 
-Each answer is a row with a verdict and, unless it is well, advice. What a driver does not tell is unknown.
+Each check is a row with a verdict, and advice unless it is ok. Unreported values are unknown.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FAULT: Final = "fault"
 UNKNOWN: Final = "unknown"
 
 GIB = 1 << 30
-# NCCL takes some MiB for each pair of ranks, loaders a batch for each worker; docker gives 64 MiB.
+# NCCL needs some MiB for each pair of ranks, and loaders need a batch for each worker. docker's default is 64 MiB.
 SHM_BYTES = GIB
 
-# The first kernel on each device finds what only shows then: a fabric manager that does not run (802), a device that
-# another process has for itself, one that the build has no code for, memory that is broken.
+# The first kernel on each device finds faults such as a missing fabric manager (802), a device in exclusive use by
+# another process, missing code for the device, and broken memory.
 PROBE = """
 import json, torch
 seen = {"archs": [], "devices": []}
@@ -53,7 +53,7 @@ print(json.dumps(seen))
 
 
 class Row(Record, frozen=True):
-    """A check of a GPU, or of the host: its place ("GPU0", "host"), its verdict, and `advice` if it is not well."""
+    """The result of a check of a GPU ("GPU0") or of the host ("host"), with `advice` unless it is ok."""
 
     where: str
     what: str
@@ -66,21 +66,21 @@ class Row(Record, frozen=True):
         return line if self.verdict == OK else f"{line} ({self.verdict}; {self.advice})"
 
 
-# A value, its verdict, and advice if it is not well.
+# A value, its verdict, and advice unless it is ok.
 Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
-    """Return all rows about the machine's devices, whose records are `gpus`; empty without devices."""
+    """Return all rows about the machine's devices, whose records are `gpus`. Without devices, they are empty."""
     if not machine.gpus:
         return []
-    fit: Verdict = ("fit one another", OK, "")
+    fit: Verdict = ("match", OK, "")
     if machine.cuda_fault is not None:
         value, _, remedy = machine.cuda_fault.rpartition("; ")
         fit = value, FAULT, remedy
     rows = [Row("host", "driver and torch", *fit), *_probed(in_child(PROBE), gpus)]
     if machine.gpus_reason is not None:
-        unread = "no health, clocks or energy of devices are read"
+        unread = "health, clocks and energy of devices are not read"
         return [*rows, Row("host", "NVML", machine.gpus_reason, UNKNOWN, unread), *host_rows(root)]
     try:
         with session():
@@ -98,12 +98,12 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
 
 
 def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield whether torch computes on each device, and was built for it."""
+    """Yield rows about torch: whether it computes on each device, and is built for it."""
     if "error" in seen:
-        yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can begin; fix this first")
+        yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can start; fix this first")
         return
     for at, error in enumerate(seen["devices"]):
-        advice = "nothing can be launched on it; see nvidia-smi -q, and what else holds it"
+        advice = "nothing can be launched on it; see nvidia-smi -q, and the processes that use it"
         yield Row(f"GPU{at}", "a first kernel", error or "ran", FAULT if error else OK, advice)
     for at, gpu in enumerate(gpus):
         capability = gpu.get("compute_capability")
@@ -131,12 +131,12 @@ def built_for(capability: str, archs: Sequence[str]) -> bool:
 def _asked(where: str, what: str, ask: Callable[[Any], Verdict], of: Any) -> Row:
     try:
         return Row(where, what, *ask(of))
-    except Exception as error:  # drivers that are newer or older than the binding fail in many ways
+    except Exception as error:  # other versions of the driver fail in many ways
         return Row(where, what, "unknown", UNKNOWN, str(error) or type(error).__name__)
 
 
 def _persistence(handle: Any) -> Verdict:
-    advice = "nvidia-smi -pm 1: else the driver unloads with its last user, and chosen clocks are forgotten"
+    advice = "nvidia-smi -pm 1: else the driver unloads with its last user, and clock settings are lost"
     return ("on", OK, "") if pynvml.nvmlDeviceGetPersistenceMode(handle) else ("off", WARNING, advice)
 
 
@@ -152,8 +152,8 @@ def _compute_mode(handle: Any) -> Verdict:
 def _clocks(handle: Any) -> Verdict:
     reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     if reasons & CHOSEN_CLOCKS:
-        return "held where somebody set them", WARNING, "compare only with devices at the same clocks; nvidia-smi -rgc"
-    return ("idle, where a lock does not show" if reasons & IDLE else "free"), OK, ""
+        return "locked by a setting", WARNING, "compare only with devices at the same clocks; nvidia-smi -rgc"
+    return ("idle, so a lock is not visible" if reasons & IDLE else "free"), OK, ""
 
 
 # nvmlClocksEventReason... in nvml.h.
@@ -163,7 +163,7 @@ IDLE, CHOSEN_CLOCKS = 0x1, 0x2
 def _ecc(handle: Any) -> Verdict:
     kind = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     count = pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)
-    advice = "reset the device, and do not trust its results"
+    advice = "reset the device, and discard its results"
     return f"{count} uncorrected since the driver was loaded", FAULT if count else OK, advice
 
 
@@ -171,9 +171,9 @@ def _remapped(handle: Any) -> Verdict:
     corrected, uncorrected, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
     rows = f"{corrected + uncorrected} rows"
     if failed:
-        return f"{rows}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
+        return f"{rows}, and one more failed", FAULT, "replace the device: it has no spare rows left"
     if pending:
-        return f"{rows}, others wait", WARNING, "reset the device, so that it takes effect"
+        return f"{rows}, others are pending", WARNING, "reset the device, so that it takes effect"
     return rows, OK, ""
 
 
@@ -183,7 +183,7 @@ def _fabric(handle: Any) -> Verdict:
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return "none", OK, ""
     if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
-        # Only a device whose fabric is required fails here; then its first kernel is a FAULT above.
+        # If the device requires the fabric, its first kernel is a FAULT above.
         return "not registered", UNKNOWN, "if CUDA fails with error 802, start nvidia-fabricmanager"
     if info.status != pynvml.NVML_SUCCESS:
         return "registration failed", FAULT, "see the log of nvidia-fabricmanager"
@@ -204,18 +204,20 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
     """Yield rows from the record of a device."""
     limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
     if limit is not None and default is not None:
-        advice = "nvidia-smi -pl: it is slower than others of its kind"
+        advice = "nvidia-smi -pl: the device is slower than others of its kind"
         value = f"{limit:g} W, by default {default:g}"
         yield Row(where, "power limit", value, WARNING if limit < default else OK, advice)
     if gpu.get("mig"):
-        yield Row(where, "MIG", "on", WARNING, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
+        yield Row(
+            where, "MIG", "on", WARNING, "ranks run on instances: NVML reads little about them, and NCCL uses only one"
+        )
     width, widest = gpu.get("pcie_width"), gpu.get("pcie_width_max")
     if width is not None and widest is not None:
-        advice = "reseat the device, or look at the slot: its link has lost lanes"
+        advice = "reseat the device, or check the slot: its link has lost lanes"
         yield Row(where, "PCIe lanes", f"{width} of {widest}", WARNING if width < widest else OK, advice)
     generation, newest = gpu.get("pcie_generation"), gpu.get("pcie_generation_max")
     if generation is not None and newest is not None and generation < newest:
-        advice = "an idle link goes down; look again while something runs"
+        advice = "idle links slow down; check again under load"
         yield Row(where, "PCIe generation", f"{generation} of {newest}", UNKNOWN, advice)
     if (node := gpu.get("numa_node")) is not None:
         yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
@@ -229,23 +231,23 @@ def _peers(handles: Sequence[Any], names: Sequence[str]) -> Verdict:
         if pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_READ) != pynvml.NVML_P2P_STATUS_OK
     ]
     if not apart:
-        return "every device reads every other's memory", OK, ""
+        return "each device can read the memory of the others", OK, ""
     value = f"no access between {', '.join(f'GPU{a}-GPU{b}' for a, b in apart)}"
     if all("GeForce" in names[at] for pair in apart for at in pair):
-        return f"{value}: GeForce devices have none over PCIe, so NCCL uses host memory", OK, ""
-    return value, WARNING, "NCCL goes through host memory between them; look at ACS and the IOMMU"
+        return f"{value}: GeForce devices do not have it over PCIe, so NCCL uses host memory", OK, ""
+    return value, WARNING, "NCCL uses host memory between them; check ACS and the IOMMU"
 
 
 def host_rows(root: Path = ROOT) -> Iterator[Row]:
-    """Yield what ranks on devices need of the host: shared memory and, with InfiniBand, locked memory."""
+    """Yield rows about the host: shared memory and, with InfiniBand, locked memory and GPUDirect."""
     yield _asked("host", "free /dev/shm", _free_shm, root)
     if not network(root)["infiniband"]:
         return
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     unlimited = limit == resource.RLIM_INFINITY
-    said = "unlimited" if unlimited else f"{limit / GIB:.2g} GiB"
-    advice = "ulimit -l unlimited: InfiniBand registers what it sends"
-    yield Row("host", "locked memory", said, OK if unlimited else WARNING, advice)
+    value = "unlimited" if unlimited else f"{limit / GIB:.2g} GiB"
+    advice = "ulimit -l unlimited: InfiniBand locks the memory that it sends"
+    yield Row("host", "locked memory", value, OK if unlimited else WARNING, advice)
     yield Row("host", "GPUDirect RDMA", *_gpudirect(root))
 
 

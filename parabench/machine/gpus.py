@@ -1,7 +1,6 @@
 """Records of devices from NVML: their limits and state, and their links.
 
-Every value is read separately. A value that the driver does not report, or not to this user, is None, with its reason
-in `reasons`.
+Every value is read separately. If the driver does not report a value, it is None, with a reason in `reasons`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
 from parabench.machine.nvml import address_of, asked, mig_instance, session
 
-# As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
+# The names of `nvidia-smi topo -m` for the path between two devices.
 LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PSB",
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -31,7 +30,7 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-# The end of NVLinks that lead to no device.
+# The end of an NVLink to a switch.
 SWITCH = "switch"
 
 # The oldest compute capability of CUDA 13.
@@ -65,7 +64,7 @@ QUESTIONS: dict[str, Ask] = {
 }
 DRIVER: dict[str, Ask] = {
     "version": lambda _: pynvml.nvmlSystemGetDriverVersion(),
-    # The newest that it can run; NVML's 12040 is 12.4.
+    # The newest version that it supports. NVML's 12040 is 12.4.
     "cuda": lambda _: "{}.{}".format(*divmod(pynvml.nvmlSystemGetCudaDriverVersion() // 10, 100)),
 }
 
@@ -88,7 +87,7 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
 
 
 def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """Return a record as `describe` does, for devices that NVML does not read for this reason."""
+    """Return a record like `describe`, for devices that NVML does not read, with the reason."""
     reasons = {"reasons": {"all": reason}}
     return {
         "gpus": [
@@ -102,9 +101,9 @@ def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
 
 
 def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the devices whose NVML numbers `which` returns, and why NVML reads none of them.
+    """Return the devices whose NVML numbers `which` returns, and the reason if NVML does not read them.
 
-    If NVML reports none, torch is asked, unless it is a CPU build or the user hides the devices.
+    If NVML reports no device, torch searches for them, unless it is a CPU build or the user hides the devices.
     """
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
@@ -129,25 +128,24 @@ def _gpu(index: int) -> Gpu:
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
-    """Return why a torch for CUDA `torch_cuda` cannot compute with these records of a driver and devices, if known.
+    """Return the reason why torch for CUDA `torch_cuda` cannot compute with this driver and these devices; else None.
 
-    A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
-    compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
+    A driver supports its major version of CUDA and older ones ("CUDA Compatibility"). CUDA 13 requires Turing.
     """
     if torch_cuda is None:
         return None
     major, newest = int(torch_cuda.partition(".")[0]), driver.get("cuda")
     if newest is not None and int(newest.partition(".")[0]) < major:
         return (
-            f"its driver {driver.get('version') or 'of an unknown version'} runs CUDA {newest} at most, and this torch "
+            f"its driver {driver.get('version') or '(version unknown)'} runs CUDA {newest} at most, and this torch "
             f"is built for CUDA {torch_cuda}; install a newer driver, or a torch that is built for CUDA {newest}"
         )
     for gpu in gpus:
         capability = gpu.get("compute_capability")
         if major >= 13 and capability is not None and tuple(map(int, capability.split("."))) < TURING:
             return (
-                f"{gpu['name']} has compute capability {capability}, and CUDA {torch_cuda}, for which this torch is "
-                f"built, begins at {TURING[0]}.{TURING[1]}; install a torch that is built for CUDA 12"
+                f"{gpu['name']} has compute capability {capability}, and this torch is built for CUDA {torch_cuda}, "
+                f"which requires {TURING[0]}.{TURING[1]}; install a torch that is built for CUDA 12"
             )
     return None
 
@@ -155,8 +153,8 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
     """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}, in the words of `nvidia-smi topo -m`.
 
-    `NV4` is four active NVLinks, to the peer itself or, through switches, to all. `NV?` is an unknown number of them,
-    None an unknown connection.
+    `NV4` is four active NVLinks to the peer, directly or through switches. `NV?` is an unknown number of NVLinks, and
+    None is an unknown connection.
     """
     buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
@@ -175,7 +173,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
             if count:
                 cell: str | None = f"NV{count}"
             elif _asked(over_nvlink, pair)[0] == pynvml.NVML_P2P_STATUS_OK:
-                # A virtual machine may hide where NVLinks lead, but not that they exist.
+                # A virtual machine may hide the ends of NVLinks.
                 cell = "NV?"
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
@@ -189,13 +187,13 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
 
 
 def _nvlinks(handle: Handle) -> Counter[str | None]:
-    """Return how many active NVLinks lead to each PCI address, and to switches; empty for a device without any."""
+    """Return the number of active NVLinks to each PCI address and to switches."""
     found: Counter[str | None] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = pynvml.nvmlDeviceGetNvLinkState(handle, link)
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
-            break  # this kind of device has that many
+            break  # after the last link of this kind of device
         if not active:
             continue
         if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
@@ -209,20 +207,20 @@ def _device(index: int, root: Path) -> dict[str, Any]:
     whole = pynvml.nvmlDeviceGetHandleByIndex(index)
     part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
-    of_part = ("name", "memory_bytes")  # all else is read from the whole device
+    of_part = ("name", "memory_bytes")  # the others are read from the whole device
     return facts({name: _asked(ask, part if name in of_part else whole) for name, ask in questions.items()})
 
 
-def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
+def _asked(ask: Ask, handle: Any) -> tuple[Any, str | None]:
     """Return (the answer, None), or (None, the reason)."""
     try:
-        return ask(of), None
+        return ask(handle), None
     except pynvml.NVMLError as error:
         return None, f"NVML: {error}"
     except OSError as error:
         return None, str(error.strerror or error)
     except LookupError as error:
-        return None, f"not a value that is known: {error}"
+        return None, f"unknown value: {error}"
 
 
 def _numa_node(handle: Handle, root: Path) -> int:
@@ -230,10 +228,10 @@ def _numa_node(handle: Handle, root: Path) -> int:
     domain, _, rest = address_of(handle).lower().partition(":")
     node = int((root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
     if node < 0:
-        raise LookupError("the kernel names no NUMA node for it")
+        raise LookupError("the kernel does not name its NUMA node")
     return node
 
 
 def _cpus(words: Sequence[int]) -> str:
-    """Return a set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
+    """Return the CPUs in NVML's words of 64 bits in the kernel's format: `0-15,32-47`."""
     return runs((64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1), ",")

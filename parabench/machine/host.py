@@ -1,6 +1,6 @@
-"""Facts of the host from /sys and /proc: cores, NUMA nodes, network, and the limits of its container.
+"""Facts of the host from /sys and /proc below `root`: cores, NUMA nodes, network, and limits of its container.
 
-Every group of facts is a dict for JSON. If a value is None, its reason is in `reasons`. `root` has /sys and /proc.
+They are dicts for JSON. If a value is None, its reason is in `reasons`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psutil
 
 ROOT = Path("/")
 
-# Below this a control group of version 1 writes a limit; "none" is the largest multiple of a page that fits 63 bits.
+# Control groups of version 1 have a limit below this. "No limit" is the largest multiple of a page in 63 bits.
 NO_LIMIT_BYTES = 1 << 60
 
 
@@ -26,11 +26,11 @@ def processor_name(root: Path = ROOT) -> str | None:
 
 
 def processor(root: Path = ROOT) -> dict[str, Any]:
-    """Return sockets, cores and hardware threads of the whole host, even if this process may not use all of them."""
+    """Return sockets, cores and hardware threads of the whole host, including those that this process may not use."""
     threads = [path / "topology" for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")]
     where = [(_text(each / "physical_package_id"), _text(each / "core_id")) for each in threads]
     known = [pair for pair in where if None not in pair]
-    reason = "the kernel does not tell in /sys/devices/system/cpu"
+    reason = "the kernel does not report it in /sys/devices/system/cpu"
     return facts(
         {
             "sockets": (len({package for package, _ in known}) or None, reason),
@@ -41,7 +41,7 @@ def processor(root: Path = ROOT) -> dict[str, Any]:
 
 
 def numa(root: Path = ROOT) -> dict[str, Any]:
-    """Return {"nodes": [{"node", "cpus", "memory_bytes"}]}, with cores as in `0-15,32-47`."""
+    """Return {"nodes": [{"node", "cpus", "memory_bytes"}]}, with cores such as `0-15,32-47`."""
     nodes = []
     for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         total = re.search(r"MemTotal:\s+(\d+) kB", _text(path / "meminfo") or "")
@@ -52,14 +52,11 @@ def numa(root: Path = ROOT) -> dict[str, Any]:
                 "memory_bytes": int(total[1]) * 1024 if total else None,
             }
         )
-    return facts({"nodes": (nodes or None, "the kernel does not tell in /sys/devices/system/node")})
+    return facts({"nodes": (nodes or None, "the kernel does not report it in /sys/devices/system/node")})
 
 
 def network(root: Path = ROOT) -> dict[str, Any]:
-    """{"interfaces": [{"name", "bits_per_s", "mtu"}], "infiniband": [{"name", "port", "bits_per_s", "state", "layer"}]}
-
-    Interfaces that are up; a virtual one has no speed. No addresses are read.
-    """
+    """Return the "interfaces" that are up, and the ports of "infiniband". No addresses are read."""
     interfaces = [
         {"name": name, "bits_per_s": stats.speed * 10**6 if stats.speed > 0 else None, "mtu": stats.mtu}
         for name, stats in sorted(psutil.net_if_stats().items())
@@ -86,7 +83,7 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dic
     no_limit = "no limit is set"
     return facts(
         {
-            "kind": (kind, "nothing here looks like one"),
+            "kind": (kind, "no container is detected"),
             "cores": (core_limit(root), no_limit),
             "memory_bytes": (memory_limit(root), no_limit),
         }
@@ -103,7 +100,7 @@ _KINDS: dict[str, Callable[[Path, Mapping[str, str]], bool]] = {
 
 
 def core_limit(root: Path = ROOT) -> float | None:
-    """Return how many cores the control groups allow, as in 1.5; None without a limit."""
+    """Return the number of cores that the control groups allow, such as 1.5; None without a limit."""
     shares = []
     for folder in _groups(root, "cpu"):
         quota, period = (_text(folder / "cpu.max") or "max 1").split()
@@ -116,7 +113,7 @@ def core_limit(root: Path = ROOT) -> float | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """Return how many bytes the control groups allow; None without a limit."""
+    """Return the number of bytes that the control groups allow; None without a limit."""
     limits = []
     for folder in _groups(root, "memory"):
         limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"
@@ -126,8 +123,10 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the control groups of this process and their parents: each may have a limit. Version 2 has one tree for all
-    controllers, version 1 one for each. In a container its own group is the root."""
+    """Yield the control groups of this process and their parents, which may have limits.
+
+    Version 2 has one tree for all controllers, version 1 has one tree for each.
+    """
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if names == "" or controller in names.split(","):

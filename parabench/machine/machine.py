@@ -18,10 +18,10 @@ from parabench.machine import accelerator, host, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.versions import Nccl, this_nccl
 
-# More ranks on the CPU would measure the scheduler.
+# With more ranks on the CPU, results would depend on the scheduler.
 RANKS_PER_CORE = 4
 
-# The recorded environment variables: they change how training runs, and none could be a secret.
+# The recorded environment variables. They affect training, and cannot be secrets.
 ENVIRONMENT_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "ENABLE_INTRA_NODE_COMM",
@@ -47,7 +47,7 @@ ENVIRONMENT_VARIABLES = (
     "TORCH_NCCL_USE_COMM_NONBLOCKING", "UCX_NET_DEVICES", "UCX_TLS",
 )  # fmt: skip
 
-# Variables that may hold paths: only the fact that they are set is recorded.
+# These variables may hold paths. Only the fact that they are set is recorded.
 PATH_VARIABLES = (
     "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE",
     "NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN", "TORCHINDUCTOR_CACHE_DIR",
@@ -57,32 +57,23 @@ SET = "set"
 # Files that NCCL reads (src/misc/param.cc).
 NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
 
-# {device of a case: memory}, of all ranks of a node together on the CPU, or of each accelerator; None if it is unknown.
+# {device: memory of a node for all ranks ("cpu"), or of each accelerator}; None if it is unknown.
 Room = Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The planner's view of a machine, and of each node of a session on several.
-
-    Attributes:
-        gpus: The visible devices.
-        gpus_reason: Why NVML reads no device: `gpus` is empty, or torch found them. None if NVML reads them.
-        cpu_reason: Why no GPU is used although torch or a driver is made for one.
-        ranks_per_node: How many ranks a node runs at most; None if the user did not say.
-        cuda_fault: Why this torch cannot use `gpus`.
-        memory_bytes: How much memory processes may have; None if unknown.
-    """
+    """The resources of a machine, or of each node of a session on several nodes."""
 
     cores: int
-    gpus: tuple[Gpu, ...] = ()
-    gpus_reason: str | None = None
-    cpu_reason: str | None = None
+    gpus: tuple[Gpu, ...] = ()  # the visible devices
+    gpus_reason: str | None = None  # why NVML does not read the devices; None if it does
+    cpu_reason: str | None = None  # why no GPU is used although torch or a driver supports one
     nodes: int = 1
-    ranks_per_node: int | None = None
+    ranks_per_node: int | None = None  # the user's limit
     nccl: Nccl = field(default_factory=Nccl)
-    cuda_fault: str | None = None
-    memory_bytes: int | None = None
+    cuda_fault: str | None = None  # why this torch cannot use `gpus`
+    memory_bytes: int | None = None  # that processes may use; None if unknown
 
     @property
     def room(self) -> Room:
@@ -91,19 +82,19 @@ class Machine:
         return {"cpu": self.memory_bytes, accelerator.TYPE: min(known, default=None)}
 
     def ranks(self, device: str) -> int:
-        """Return how many ranks a node may run on `device` ("cpu" or "cuda")."""
+        """Return the number of ranks that a node may run on `device` ("cpu" or "cuda")."""
         most = len(self.gpus) if device == accelerator.TYPE else self.cores * RANKS_PER_CORE
         return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
 
     def nodes_for(self, world_size: int) -> int:
-        """Return the smallest number of nodes that share the ranks evenly; 1 if there is none."""
+        """Return the smallest number of nodes with equally many ranks; 1 if there is none."""
         if world_size < 1:
             return 1
         most = self.ranks_per_node or world_size
         return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
 
     def world_sizes(self, device: str) -> list[int]:
-        """Return 1, 2, 4, ... up to a node's devices, or its cores; then whole nodes, 2, 4, ... up to all."""
+        """Return 1, 2, 4, ... up to a node's devices or cores, and then the ranks of 2, 4, ... and all nodes."""
         most = self.ranks_per_node or (len(self.gpus) if device == accelerator.TYPE else self.cores)
         sizes = [2**i for i in range(max(1, most).bit_length())]
         if self.ranks_per_node is not None:
@@ -123,7 +114,7 @@ def this_machine() -> Machine:
         memory_bytes = psutil.virtual_memory().total
     except FileNotFoundError as error:
         raise UsageError(
-            f"{error.filename} is not there: what runs is read from /proc; mount it (mount -t proc proc /proc)"
+            f"{error.filename} is missing, and processes are read from /proc; mount it (mount -t proc proc /proc)"
         ) from error
     found, reason = gpus.devices(nvml.visible_devices)
     fault = None
@@ -151,7 +142,7 @@ def cores() -> int:
 def environment(machine: Machine) -> dict[str, Any]:
     """Return the facts of this machine that a session records, for JSON. Unknown values are None with a reason.
 
-    They have no user, path, address, serial number or remote, and only the environment variables listed here.
+    They do not contain users, paths, addresses, serial numbers or remotes.
     """
     from parabench.machine import gpus
 

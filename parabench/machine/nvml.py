@@ -1,7 +1,6 @@
-"""What NVML can tell of a device, one function for each reading; and which devices a launch's ranks use.
+"""The readings of NVML in SI units, and the devices that ranks use.
 
-Every function takes NVML's handle and returns numbers in SI units. Not all devices and drivers know all of them:
-pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.h.
+If a device or driver does not support a reading, pynvml.NVMLError is raised. Names follow NVIDIA's nvml.h.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import pynvml
 
 from parabench.store.record import NOT_SUPPORTED
 
-# How a field's value is held, by NVML's type of it.
+# {NVML's type of a field: the name of its value}
 _HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 # All links of a device together.
 _ALL_LINKS = 0xFFFFFFFF
 
-HIDDEN = "NVML shows this process no such device"
+HIDDEN = "NVML does not show this device to this process"
 _REASONS = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
@@ -36,15 +35,14 @@ _REASONS = {
 Numbers = tuple[float, ...]
 T = TypeVar("T")
 
-# The most that a direction of a device's links carries in a second: of PCIe by its generation, for each of its lanes
-# (PCI-SIG's rates in GT/s, less their line code), and NVLink 5's 900 GB/s.
+# The maximum bytes per second in one direction: {generation: rate of a PCIe lane} (PCI-SIG), and the rate of NVLink 5.
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 NVLINK_MOST = 900e9
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Readings of counters that overflow after `period` (infinity: never), and grow by at most `most` per second."""
+    """Readings of counters that overflow after `period` (or infinity), and grow by at most `most` per second."""
 
     numbers: Numbers
     period: float
@@ -53,9 +51,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Reading:
-    """A call and its metrics. The metrics of `Counts` are rates per second.
+    """A call and its metrics. Metrics of `Counts` are rates per second.
 
-    `asks` are tried in order until the device supports one. The call is made in every `every`-th reading.
+    `asks` are tried in order until the device supports one. The call is made once in `every` ticks.
     """
 
     metrics: tuple[str, ...]
@@ -64,7 +62,7 @@ class Reading:
 
 
 def _asking(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
-    """Return a call of a function of NVML, whose value is multiplied by `unit`."""
+    """Return a function that calls NVML and multiplies the value by `unit`."""
     return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
 
 
@@ -102,7 +100,7 @@ def _power(handle: Any) -> float:
 
 
 def _values(handle: Any, *names: Any) -> list[Any]:
-    """Return fields by their numbers, or by pairs of number and scope."""
+    """Return the fields with these numbers, or pairs of number and scope."""
     values = pynvml.nvmlDeviceGetFieldValues(handle, list(names))
     for field in values:
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # this driver does not have the field
@@ -118,8 +116,8 @@ def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
     return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
 
 
-# Every reading has the values that are drawn over time, and counters, whose differences are used. Lists of processes,
-# means of the last second and slow values are read once a second: a reading of eight devices has 100 ms.
+# Process lists, means of the last second and slowly changing values are read once a second: the readings of all devices
+# must fit into 100 ms.
 SELDOM = 10
 
 # NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
@@ -128,7 +126,7 @@ READINGS = (
     Reading(("energy_j",), (_asking("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
     # On most devices since Ampere, the second is the mean of the last second.
     Reading(("power_w",), (_power, _asking("nvmlDeviceGetPowerUsage", unit=1e-3))),
-    # A clock is judged by the reasons that were read just before it. Drivers before 535 have the second name.
+    # These reasons are read just before the clock. Drivers before 535 have the second name.
     Reading(
         ("clock_event_reasons",),
         (_asking("nvmlDeviceGetCurrentClocksEventReasons"), _asking("nvmlDeviceGetCurrentClocksThrottleReasons")),
@@ -144,10 +142,9 @@ READINGS = (
 
 
 def processes(handle: Any) -> dict[int, float | None]:
-    """Return {process id: bytes in use on the device}, None if NVML does not report them.
+    """Return {process id: bytes in use on the device}, with None if NVML does not report them.
 
-    A process that computes and draws is in both of NVML's lists with the same memory. A process that uses several MIG
-    instances is in a list several times.
+    A process can be in both of NVML's lists. If it uses several MIG instances, it is in a list several times.
     """
     held: dict[tuple[int, Any, Any], int | None] = {}
     computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -187,7 +184,7 @@ def session() -> Iterator[None]:
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Ask in a session. Return (the answer, None), or (None, the reason)."""
+    """Call `question` in a session of NVML. Return (the result, None), or (None, the reason)."""
     begun = False
     try:
         with session():
@@ -199,16 +196,20 @@ def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
 
 @functools.cache
 def keep_nvml() -> None:
-    """Start NVML, if it is there, until this process ends. Without persistence mode, a driver without users unloads
-    itself, and each launch would wait for it."""
+    """Start NVML, if it is available, until this process ends.
+
+    Without persistence mode, a driver without users unloads, and each launch would wait for it.
+    """
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A device that ranks use: its recorded number, and its PCI address, which identifies it in every process. NVML's
-    numbers differ between processes if a container or a batch system shows them different devices."""
+    """A device that ranks use: its recorded number, and its PCI address.
+
+    NVML's numbers differ between processes if a container or a batch system shows them different devices.
+    """
 
     number: int
     address: str
@@ -220,8 +221,8 @@ class Used:
 def used_devices(size: int) -> list[Used]:
     """Return the devices that `size` ranks use, in the order of CUDA_VISIBLE_DEVICES.
 
-    CUDA's order is NVML's for devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise the fastest comes
-    first, and every visible device counts as used.
+    If the devices are of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA has NVML's order. Otherwise, every
+    visible device counts as used.
     """
     visible = visible_devices()
     names = {pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in visible}
@@ -230,19 +231,19 @@ def used_devices(size: int) -> list[Used]:
 
 
 def devices_at(indices: Iterable[int]) -> list[Used]:
-    """Return the devices with those numbers, with their addresses."""
+    """Return the devices with these numbers."""
     return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
 
 
 def address_of(handle: Any) -> str:
-    """Return a device's PCI address, as NVML writes it."""
+    """Return a device's PCI address in NVML's format."""
     return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
 def free_memory(size: int) -> list[tuple[Used, int | None]]:
-    """Return the devices that `size` ranks use, with the bytes that are free; `None` if that is unknown, as with MIG.
+    """Return the devices that `size` ranks use with their free bytes; `None` if unknown, as with MIG.
 
-    The list is empty if NVML does not read these devices.
+    If NVML does not read these devices, the list is empty.
     """
 
     def free(device: Used) -> int | None:
@@ -256,7 +257,7 @@ def free_memory(size: int) -> list[tuple[Used, int | None]]:
 
 
 def one_process_only() -> bool:
-    """Return whether a visible device lets only one process compute at a time, as far as NVML reports it."""
+    """Return whether a visible device is in the compute mode for one process, if NVML reports it."""
 
     def exclusive(index: int) -> bool:
         try:
@@ -269,7 +270,7 @@ def one_process_only() -> bool:
 
 
 def readable_devices() -> list[int]:
-    """Return NVML's index of each device that this process may use. Unlike CUDA, NVML counts the other devices too."""
+    """Return NVML's index of each device that this process may use."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         with suppress(pynvml.NVMLError_NoPermission):
@@ -279,10 +280,10 @@ def readable_devices() -> list[int]:
 
 
 def visible_devices() -> list[int]:
-    """Return NVML's index of each device that CUDA sees, in CUDA's order.
+    """Return NVML's index of each device that CUDA uses, in CUDA's order.
 
-    CUDA stops at the first entry of CUDA_VISIBLE_DEVICES that it does not know. If some device has MIG instances, CUDA
-    sees one instance and no other device (NVIDIA Multi-Instance GPU User Guide, "CUDA device enumeration").
+    CUDA stops at the first invalid entry of CUDA_VISIBLE_DEVICES. If a device has MIG instances, CUDA uses only one
+    instance (NVIDIA Multi-Instance GPU User Guide, "CUDA device enumeration").
     """
     named = readable_devices()
     if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
@@ -293,7 +294,7 @@ def visible_devices() -> list[int]:
 
 
 def _index_of(entry: str, there: Sequence[int]) -> int | None:
-    """Return the device that an entry of CUDA_VISIBLE_DEVICES names; None if there is no such device."""
+    """Return the device of an entry of CUDA_VISIBLE_DEVICES; None if it does not exist."""
     if entry.isdigit():
         return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
@@ -303,8 +304,10 @@ def _index_of(entry: str, there: Sequence[int]) -> int | None:
 
 
 def mig_instance(index: int) -> Any | None:
-    """Return NVML's handle of the MIG instance that CUDA uses on a device: the first one that CUDA_VISIBLE_DEVICES
-    names, or else the device's first. None if the device has no instance that this process may use."""
+    """Return NVML's handle of the MIG instance that CUDA uses on a device; None without an instance.
+
+    This is the first instance in CUDA_VISIBLE_DEVICES, or else the device's first.
+    """
     parent = pynvml.nvmlDeviceGetHandleByIndex(index)
     if not mig_is_on(parent):
         return None
@@ -319,7 +322,7 @@ def mig_instance(index: int) -> Any | None:
 
 
 def _parent_of(uuid: str) -> int | None:
-    """Return the index of a MIG instance's device; None if there is no such instance."""
+    """Return the index of a MIG instance's device; None if the instance does not exist."""
     try:
         instance = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
@@ -328,7 +331,7 @@ def _parent_of(uuid: str) -> int | None:
 
 
 def unsupported(error: Exception) -> bool:
-    """Return whether the device, driver or binding lacks the call. Another call may work."""
+    """Return whether the device, driver or binding does not have the call."""
     return isinstance(error, AttributeError) or _REASONS.get(getattr(error, "value", None)) == NOT_SUPPORTED
 
 
@@ -338,7 +341,7 @@ def refused(error: Exception) -> bool:
 
 
 def reason_of(error: Exception, *, mig: bool) -> str:
-    """Return why a value is null. With `mig` the reason may be that the device is split."""
+    """Return why a value is null. MIG is a possible reason."""
     if isinstance(error, pynvml.NVMLError):
         reason = _REASONS.get(error.value, str(error))
         return f"{reason}, and MIG is enabled" if mig and refused(error) else reason

@@ -11,21 +11,15 @@ T = 10**12
 
 
 class Device(NamedTuple):
-    """TFLOP/s of one device by arithmetic, without sparsity; None if the device has no unit for an arithmetic.
+    """TFLOP/s of one device by arithmetic, without sparsity; None if the device does not support an arithmetic."""
 
-    `name` is part of the name from NVML or torch, as whole words. `ieee` is the rate of the ordinary FP32 units (on AMD
-    devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others are the
-    tensor cores' rates with sums in float32; devices since Ampere multiply bfloat16 as fast as float16.
-    `multiprocessors` is how many a whole device has, if a partition of it has the same name.
-    """
-
-    name: str
+    name: str  # whole words in the name from NVML or torch
     source: str
-    ieee: float
+    ieee: float  # FP32 units (AMD: FP32 matrix cores)
     tf32: float | None
-    half: float
+    half: float  # float16 and, since Ampere, bfloat16, with sums in float32
     bf16: bool = True
-    multiprocessors: int | None = None
+    multiprocessors: int | None = None  # the number of a whole device, if a partition has its name
 
     def peak(self, arithmetic: str) -> float | None:
         """Return FLOP/s in one arithmetic."""
@@ -46,7 +40,7 @@ _CDNA3 = "AMD CDNA 3 architecture white paper, endnote MI300-11"
 _MI325X = "AMD Instinct MI325X specifications, footnote MI325-002"
 _PRO = "NVIDIA RTX PRO 6000 Blackwell datasheet, an eighth of the FP4 rate with sparsity"
 
-# Where a document gives the rate with sparsity, half of it; tensor cores are half as fast at each doubling of the bits.
+# If a document has the rate with sparsity, half of it is used. Twice the bits halve the rate of tensor cores.
 DEVICES = (
     Device("A100", "NVIDIA A100 Tensor Core GPU datasheet", 19.5, 156, 312),
     Device("A800", "NVIDIA A800 datasheet", 19.5, 156, 312),
@@ -90,28 +84,25 @@ DEVICES = (
     Device("Instinct MI355X", "AMD Instinct MI355X specifications", 157.3, None, 2_500, multiprocessors=256),
 )
 
-# Devices that are slower than the one whose name they contain: a part of it (MIG, virtual GPUs), a laptop's, and a
-# custom A100 with another number of multiprocessors.
+# Devices that are slower than the device whose name they contain: parts of it (MIG, virtual GPUs), laptop devices, and
+# a custom A100.
 _OTHERS = re.compile(r" MIG |^GRID |-\d+[ABCQ]$|Laptop|A100-SXM-64GB")
 # Suffixes of consumer devices with other rates.
 _VARIANTS = "D|Ti|SUPER"
 
 
 def peak_of(name: str, arithmetic: str, multiprocessors: int | None = None) -> tuple[float | None, str]:
-    """Return (FLOP/s of one device of that name, the source document), or (None, the reason).
+    """Return (FLOP/s of the device, the source document), or (None, the reason).
 
-    Args:
-        name: The device's name from NVML or torch. If several names of the table are in it, the longest counts, as in
-            torchtitan (torchtitan/tools/utils.py).
-        arithmetic: How matrices are multiplied: ieee, tf32, bf16 or fp16.
-        multiprocessors: How many the device has, if known.
+    `name` is from NVML or torch. If it contains several names of the table, the longest counts. `arithmetic` is ieee,
+    tf32, bf16 or fp16.
     """
     found = [
         device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w| (?:{_VARIANTS})\b)", name)
     ]
     device = max(found, key=lambda device: len(device.name), default=None)
     if device is None or _OTHERS.search(name):
-        return None, f"the peak of {name!r} is in no table here"
+        return None, f"the peak of {name!r} is not in the table"
     if None not in (multiprocessors, device.multiprocessors) and multiprocessors != device.multiprocessors:
         return None, f"{name} is a partition: {multiprocessors} of {device.multiprocessors} compute units"
     peak = device.peak(arithmetic)

@@ -1,7 +1,6 @@
 """Devices that torch finds if NVML reports none: AMD's, and NVIDIA's in a container without NVML. Free of torch.
 
-A child process asks torch. This process must not initialize CUDA, or else processes that are forked from it cannot use
-CUDA.
+A child process imports torch: if this process initialized CUDA, forked processes could not use it.
 """
 
 from __future__ import annotations
@@ -40,21 +39,20 @@ print(json.dumps(seen))
 # The first import of torch from a cold network file system takes minutes.
 PROBE_S = 180.0
 
-# Device files of the drivers: NVIDIA's, on Jetson boards too; AMD's; and both in WSL. Without any, no torch finds a
-# device, and its import is spared.
+# Device files of drivers: NVIDIA's (also Jetson), AMD's, and WSL's. Without one, torch is not imported.
 DEVICE_FILES = ("nvidia[0-9]*", "nvidiactl", "nvhost*", "nvmap", "kfd", "dxg")
 DEV = Path("/dev")
 
 
 def devices(reason: str | None) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return torch's devices and the `reason` why NVML does not read them; or no device, and all reasons."""
+    """Return torch's devices and the `reason` why NVML does not read them; or no devices, and all reasons."""
     if versions.torch_cuda()[0] is None and versions.torch_hip() is None:
         return (), reason
     if device_file() is None:
         return (), f"{reason}; the system has no GPU device file"
     seen = ask()
     found = tuple(Gpu(**each) for each in seen["devices"])
-    return found, reason if found else f"{reason}; torch finds no device: {seen['error'] or 'it counts none'}"
+    return found, reason if found else f"{reason}; torch finds no device: {seen['error'] or 'it reports none'}"
 
 
 def device_file() -> str | None:
@@ -64,7 +62,7 @@ def device_file() -> str | None:
 
 @functools.cache
 def ask(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
-    """Return {"devices": fields of Gpu for each, "error": why there are none} as a child process reports it."""
+    """Return the report of a child process: {"devices": fields of Gpu for each, "error": the reason if none}."""
     return {"devices": []} | in_child(PROBE, run)
 
 

@@ -1,7 +1,4 @@
-"""Versions of the measured software: packages, the NCCL that ranks will load, and the commit in the working directory.
-
-Free of torch.
-"""
+"""Versions of packages, of the NCCL that ranks will load, and of the working directory's repository. Free of torch."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "pytest-benchmark", "
 # The wheels of NVIDIA's libraries, one for each major version of CUDA.
 WHEELS = {name: (f"nvidia-{name}-cu13", f"nvidia-{name}-cu12") for name in ("nccl", "cudnn")}
 
-# From this version on several ranks may share a GPU, when this variable is set ("Environment variables" of NCCL 2.30).
+# Since this version, several ranks may share a GPU if the variable is set ("Environment variables" of NCCL 2.30).
 SHARED_GPU_SINCE = (2, 30)
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-# A repository that takes longer to look through is not worth the wait.
+# The limit for git in large repositories.
 GIT_TIMEOUT_S = 5.0
 
 
@@ -35,16 +32,16 @@ def installed() -> tuple[dict[str, str | None], dict[str, str]]:
     known["cuda"], why = torch_cuda()
     reasons = {"cuda": why} if why else {}
     if hip := torch_hip():
-        known["hip"], why = hip, "this torch is built for ROCm, which has its own"
+        known["hip"], why = hip, "this torch is built for ROCm, which includes it"
     for name in WHEELS:
         known[name] = _wheel(name)
         if known[name] is None:
-            reasons[name] = why or "no wheel of it is installed; torch may hold its own, or use the system's"
+            reasons[name] = why or "its wheel is not installed; torch may contain it, or use the system's"
     return known, reasons
 
 
 def _wheel(name: str) -> str | None:
-    """Return the version of the first installed wheel of one of NVIDIA's libraries."""
+    """Return the version of the first installed wheel of an NVIDIA library."""
     return next((found for wheel in WHEELS[name] if (found := version(wheel))), None)
 
 
@@ -57,7 +54,7 @@ def version(name: str) -> str | None:
 
 
 def numbers_of(version: str) -> tuple[int, ...] | None:
-    """Return the first three numbers of a version, as (2, 13) of 2.13.0+cpu; None if it has none."""
+    """Return up to three numbers of a version, such as (2, 13) for 2.13.0+cpu; None without numbers."""
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) or None
 
 
@@ -73,7 +70,7 @@ def torch_hip() -> str | None:
 
 
 def _built_with(name: str) -> tuple[str | None, str | None]:
-    """Read a variable from torch's `version.py` as text: (its value, None if it can be read, else the reason)."""
+    """Read a variable from torch's `version.py` without an import. Return (its value, the reason if unknown)."""
     try:
         path = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
         tree = ast.parse(path.read_text())
@@ -83,19 +80,19 @@ def _built_with(name: str) -> tuple[str | None, str | None]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             found = node.value.value if isinstance(node.value, ast.Constant) else None
             return (found, None) if isinstance(found, str) else (None, None)
-    return None, "torch's version.py names none"
+    return None, "torch's version.py does not have it"
 
 
 @dataclass(frozen=True, slots=True)
 class Nccl:
-    """NCCL's version, if known. `shares_gpu`: the user lets several ranks share a GPU."""
+    """NCCL's version, if known. With `shares_gpu`, the user lets several ranks share a GPU."""
 
     version: tuple[int, ...] | None = None
     shares_gpu: bool = False
 
     @property
     def may_share(self) -> bool:
-        """Return whether several ranks may share a GPU, as far as is known before they try."""
+        """Return whether several ranks may share a GPU. If the version is unknown, they may try."""
         return self.shares_gpu and (self.version is None or self.version >= SHARED_GPU_SINCE)
 
     def __str__(self) -> str:
@@ -103,8 +100,10 @@ class Nccl:
 
 
 def this_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
-    """Return NCCL as wheels and environment variables describe it. The version is unknown without a wheel, and if the
-    loader may find another library before the wheel's."""
+    """Return NCCL from wheels and environment variables.
+
+    The version is unknown without a wheel, or if the loader may find another library first.
+    """
     folders = [Path(each) for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
     other = "nccl" in environ.get("LD_PRELOAD", "") or any((each / "libnccl.so.2").exists() for each in folders)
     found = None if other else _wheel("nccl")
@@ -112,22 +111,19 @@ def this_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
 
 
 def git(folder: Path) -> dict[str, Any]:
-    """Return {"commit", "dirty", "reasons"} of the repository with `folder`, the project under test.
-
-    No remote, branch or path is read.
-    """
+    """Return {"commit", "dirty", "reasons"} of the repository that contains `folder`."""
     commit = _git(folder, "rev-parse", "HEAD")
     changes = None if commit is None else _git(folder, "status", "--porcelain")
     return facts(
         {
-            "commit": (commit, "git is not installed, or knows no commit of the working directory"),
-            "dirty": (None if changes is None else bool(changes), "git did not tell what has changed in time"),
+            "commit": (commit, "git is not installed, or the working directory has no commit"),
+            "dirty": (None if changes is None else bool(changes), "git did not report changes in time"),
         }
     )
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return the output of git, None if it fails. It takes no lock, runs no hook and asks for nothing."""
+    """Return the output of git, None if it fails. Git does not lock, run hooks or prompt."""
     command = ["git", "-c", "core.fsmonitor=false", *words]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:

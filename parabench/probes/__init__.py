@@ -1,7 +1,6 @@
-"""Probes: the instruments of a rank besides the step clock, one module each, and their table.
+"""Probes: the instruments of a rank besides the step clock. They do not run in measured steps.
 
-Only the step clock runs in measured steps. To add a probe: its module, its line here, and its metrics in
-`parabench.metrics`. Instruments outside of the ranks are sources of a `sampler.Sampler`.
+Instruments outside of the ranks are sources of a `sampler.Sampler`.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
 # The probes of each rank that trains, in the order of their calls.
 PROBES: dict[str, Entry] = {
     "memory": Entry(target="parabench.probes.memory:MemoryProbe", summary="peaks, parts of a step, training state"),
-    "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="what DDP logs of itself"),
+    "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="the times that DDP logs"),
     "communication": Entry(
         target="parabench.probes.communication:CommunicationProbe",
-        summary="calls of collectives, and when training was blocked on them",
+        summary="calls of collectives, and waits of the training for them",
     ),
     "program": Entry(
-        target="parabench.probes.program:ProgramProbe", summary="what a rank alone computes, calls and waits for"
+        target="parabench.probes.program:ProgramProbe", summary="compute times, calls and waits of a compute-only run"
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
 }
 
 
 class SeenCall(NamedTuple):
-    """A collective's call in an instrumented step, as its rank reports it. Times are on the clock of its node."""
+    """A call of a collective in an instrumented step. Times are seconds on the clock of its node."""
 
     step: int
     seq: int
@@ -55,7 +54,7 @@ class SeenCall(NamedTuple):
     ready_s: float | None
 
     def later(self, by_s: float) -> SeenCall:
-        """Return the same call on a clock that is ahead by so much."""
+        """Return the same call on a clock that is ahead by `by_s`."""
         return self._replace(
             made_s=self.made_s + by_s,
             start_s=None if self.start_s is None else self.start_s + by_s,
@@ -65,9 +64,9 @@ class SeenCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedRank:
-    """A rank whose training run is built, and has not begun.
+    """A rank whose training run is built, and has not started.
 
-    `take_step` takes its next step, marked on `clock`. The names of its traces begin with the path `traces`.
+    `take_step` takes the next step and marks it on `clock`. `traces` is the start of the paths of trace files.
     """
 
     case: Case
@@ -86,42 +85,28 @@ class ProbedRank:
 
 @dataclass(kw_only=True)
 class CaseReport:
-    """The observations of one rank for one case. Times are seconds on the clock that all processes of a host share.
-
-    Attributes:
-        facts: Facts of the launch.
-        rank_facts: {name: facts} of this rank alone.
-        numbers: {metric: value} of the whole launch.
-        readings: (step, metric, value) of single steps.
-        losses: The loss of each step, if the rank has it.
-        grad_norm: The norm of the first gradient, if it is known on the rank.
-        calls: Calls of collectives in the instrumented steps.
-        stalls: (step, start, end) of waits for communication in the instrumented steps.
-        checksums: {parameter: checksum}, if ranks must end with equal parameters.
-        marked: The steps that the rows of marks belong to, ascending; None for all steps.
-        steps: The number of steps of a watched loop.
-        later_waits: {step: seconds} of a watched loop's waits for batches after the first one of a step.
-        loop: The account of all steps of a watched loop (`watching.loop_time`).
-        failures: {instrument: reason} of instruments that failed in a watched loop.
-        wrong: (bytes, in place, elements) of each check of a collective: how many elements are wrong.
-        messages: Every message of the measurement of links that this rank timed, and `device` its device.
-    """
+    """The observations of one rank for one case. Times are seconds on the clock of its host."""
 
     facts: dict[str, Any] = field(default_factory=dict)
-    rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    numbers: dict[str, float] = field(default_factory=dict)
-    readings: list[tuple[int, str, float]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    grad_norm: float | None = None
+    rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {name: facts of this rank}
+    numbers: dict[str, float] = field(default_factory=dict)  # {metric: value for the whole launch}
+    readings: list[tuple[int, str, float]] = field(default_factory=list)  # (step, metric, value)
+    losses: list[float] = field(default_factory=list)  # one per step, if the rank has them
+    grad_norm: float | None = None  # the norm of the first gradient, if the rank has it
+    # In the instrumented steps: calls of collectives, and waits for communication as (step, start, end).
     calls: list[SeenCall] = field(default_factory=list)
     stalls: list[tuple[int, float, float]] = field(default_factory=list)
-    checksums: dict[str, int] = field(default_factory=dict)
-    marked: list[int] | None = None
+    checksums: dict[str, int] = field(default_factory=dict)  # {parameter: checksum}, if ranks must end equal
+    marked: list[int] | None = None  # the steps of the rows of timestamps, ascending; None for all steps
+    # Watched loops: the number of steps, {step: seconds of waiting for later batches}, the result of
+    # `watching.loop_time`, and {instrument: reason} of failed instruments.
     steps: int = 0
     later_waits: dict[int, float] = field(default_factory=dict)
     loop: dict[str, Any] | None = None
     failures: dict[str, str] = field(default_factory=dict)
+    # Collectives: (bytes, in place, number of wrong elements) of each check.
     wrong: list[tuple[int, bool, int]] = field(default_factory=list)
+    # Links: the messages that this rank timed, and its device.
     messages: list[LinkMessage] = field(default_factory=list)
     device: str | None = None
 
@@ -133,26 +118,26 @@ class Probe:
         self.rank = rank
 
     def after_first_backward(self) -> None:
-        """Look at the first warm-up step while its gradients exist."""
+        """Read the first warm-up step while its gradients exist."""
 
     def after_first_step(self) -> None:
-        """Look at the first warm-up step after its optimizer step."""
+        """Read the first warm-up step after its optimizer step."""
 
     def before_measured(self) -> None:
         """Prepare for the measured steps."""
 
     def after_measured(self) -> None:
-        """Read what the measured steps have left."""
+        """Read results of the measured steps."""
 
     def instrumented(self, clock: StepMarker) -> AbstractContextManager[StepMarker]:
-        """Surround the instrumented steps, and return the clock that they mark, which marks `clock`."""
+        """Surround the instrumented steps. Return the clock that they mark, which also marks `clock`."""
         return nullcontext(clock)
 
     def after_instrumented(self) -> None:
-        """Take further steps by `take_step`."""
+        """Take further steps with `take_step`."""
 
     def report(self, report: CaseReport) -> None:
-        """Add the observations, after the last step. All ranks do so together."""
+        """Add the observations, after the last step. All ranks call this together."""
 
 
 def probe_classes() -> list[type[Probe]]:
@@ -162,7 +147,7 @@ def probe_classes() -> list[type[Probe]]:
 
 @contextmanager
 def switched_on(probes: Sequence[Probe], clock: StepMarker) -> Iterator[StepMarker]:
-    """Switch all probes on for the instrumented steps. Yields the clock that these steps are to mark."""
+    """Switch all probes on for the instrumented steps. Yield the clock that these steps mark."""
     with ExitStack() as on:
         for probe in probes:
             clock = on.enter_context(probe.instrumented(clock))

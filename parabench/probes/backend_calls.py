@@ -1,11 +1,6 @@
-"""Watch calls of the backend at c10d's operators, which all callers use, also in C++.
+"""Watch calls of the backend at c10d's operators, such as `c10d::allreduce_`, which all callers use, also in C++.
 
-DDP's reducer, FSDP2, functional collectives and torch.distributed's functions all end in an operator such as
-`c10d::allreduce_`, dispatched by device. While this watches, a function is registered one dispatch key above the
-device's; measured steps have none. Calls that NCCL makes together, and FSDP2's waits, are watched separately.
-
-The device's kernel must be called with the interpreter's lock released, as in operators that are called from Python.
-gloo's threads need that lock to free tensors while they hold a lock that the call needs.
+In instrumented steps, a function is registered one dispatch key above the device's.
 """
 
 from __future__ import annotations
@@ -46,20 +41,20 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "barrier": ("barrier", None),
 }
 
-# A dispatch key that every call has, in every mode. c10d has no kernel for it.
+# A dispatch key that every call has. c10d does not have a kernel for it.
 ABOVE = "BackendSelect"
 
-# The observers whose blocks run, each with the device type of calls without a tensor. The last one follows calls.
+# The active observers, each with the device type of calls without a tensor. The last one follows calls.
 _following: list[tuple[Observer, str]] = []
-# One library for all of them, because torch warns of a kernel that replaces another one.
+# One library for all of them, because torch warns if a kernel replaces another one.
 _registered: list[torch.library.Library] = []
 
 
 @contextmanager
 def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
-    """Let `observer` follow every call of OPERATORS while the block runs; in nested blocks, only the innermost one.
+    """Let `observer` follow every call of OPERATORS in the block. In nested blocks, only the innermost observer does.
 
-    A call without a tensor is one on `device_type`.
+    Calls without a tensor are on `device_type`.
     """
     following = (observer, device_type)
     if not _following:
@@ -101,6 +96,8 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
         returned: Any = None
         observer, device_type = following[0]
 
+        # `_op_dk` releases the interpreter's lock. gloo's threads need this lock to free tensors while they hold
+        # another lock that the call needs.
         def call() -> Any:
             nonlocal returned
             returned = operator._op_dk(key_of(arguments, device_type), *arguments)
@@ -112,7 +109,7 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
         # Arguments at their default are left out. Asynchronous is the default.
         waits = async_at < len(arguments) and not arguments[async_at]
         work = observer.follow(op, group, results, call, waits=waits)
-        if work is None:  # NCCL's, for a call that is made together with others, or that its caller waits for
+        if work is None:  # NCCL returns none for calls in a batch, and for calls that their caller waits for
             return returned
         return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
 
@@ -121,10 +118,9 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
 
 @contextmanager
 def coalesced_calls(recorder: Recorder) -> Iterator[None]:
-    """Let `recorder` follow the calls that NCCL makes together, such as `batch_isend_irecv`, while the block runs.
+    """Let `recorder` follow batches of NCCL calls, such as `batch_isend_irecv`, in the block.
 
-    They return no work; the end of c10d's coalescing manager returns one for all. It has no future, so its end is known
-    only if something waits for it.
+    The end of c10d's coalescing manager returns one work for the batch. It does not have a future.
     """
     start, end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
 
@@ -145,7 +141,7 @@ def coalesced_calls(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def stream_waits(recorder: Recorder) -> Iterator[None]:
-    """Let `recorder` record waits of the training's stream for events of other streams while the block runs.
+    """Let `recorder` record waits of the training's stream for events of other streams in the block.
 
     FSDP2 gathers and reduces on separate streams and lets the training's stream wait for events, without `Work.wait`.
     `torch.cuda.Stream.wait_stream` calls `wait_event`, too.

@@ -1,8 +1,6 @@
-"""Calls of collectives in the instrumented steps: when each was made, started and ended, and who was blocked on it.
+"""Calls of collectives in the instrumented steps, with their start and end, and the waits of the training for them.
 
-parabench's algorithms record start and end where they run. A call of the backend is timed until its future completes.
-gloo's sends and receives have no future: their end is known only if something waited for it. Communication is exposed
-by waits: on the CPU by waits of the training thread, on CUDA by waits of the compute stream.
+gloo's sends and receives do not have a future. Their end is known only if something waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from parabench.probes.step_clock import Moments
 from parabench.store.record import MESSAGES
 from parabench.strategies.base import stored_parts
 
-# A wait for a message that is there already takes some 10 us. After a longer wait, the message ended with the wait.
+# A wait for a message that has ended takes some 10 us. If a wait is longer, the message ended with the wait.
 BLOCKED_S = 1e-4
 
 # The longest wait for a due callback, after the last step.
@@ -40,11 +38,7 @@ BY_PARTS = ("reduce_scatter", "gather", "scatter")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
-    """One call: when it was made, returned to its caller (`handed`), started and ended.
-
-    `awaited` is the start of the wait for it, if only the wait shows its end. `taken`: the caller has the future, so
-    its waits are not observed. `measured_s` is NCCL's own duration.
-    """
+    """One call and its timestamps."""
 
     recorder: Recorder
     op: str
@@ -54,12 +48,12 @@ class Call:
     dtype: str | None
     on_stream: bool
     made: Moment
-    handed: Moment | None = None
+    handed: Moment | None = None  # when it returned to its caller
     begin: Moment | None = None
     end: Moment | None = None
-    awaited: Moment | None = None
-    taken: bool = False
-    measured_s: float | None = None
+    awaited: Moment | None = None  # the start of the wait for it, if it has no future
+    taken: bool = False  # the caller has the future, so its waits are not observed
+    measured_s: float | None = None  # the duration that NCCL measured
 
     def now(self) -> Moment:
         """Return the time where the call runs: on the device's current stream, or on the host."""
@@ -77,7 +71,7 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Surround the start of the job; with `waits`, the caller is blocked meanwhile."""
+        """Surround the start of the job. With `waits`, the caller is blocked until the job ends."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
@@ -98,10 +92,9 @@ class Call:
 
 
 class Recorder:
-    """Keep the calls of one process, in order, and the `waits` of its training for them.
+    """Keep the `calls` of one process, in order, and the `waits` of its training for them.
 
-    `native` is the name of the backend's algorithm. The training computes on `device`, on `stream`. `together` are the
-    calls that NCCL makes as one; None outside of such a batch.
+    The training computes on `device`. `native` is the name of the backend's algorithm.
     """
 
     def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
@@ -112,12 +105,12 @@ class Recorder:
         self._device = device
         self._thread = threading.get_ident()
         self.stream = accelerator.current_stream(device) if device.type == accelerator.TYPE else None
-        self.together: list[Call] | None = None
+        self.together: list[Call] | None = None  # the calls of a batch of NCCL
         self._works: list[WatchedWork] = []
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
-        """Return whether the caller's wait blocks training: its thread, or on CUDA its stream."""
+        """Return whether waits of the caller block training: on its thread, or on its stream on CUDA."""
         if self.stream is not None:
             return bool(accelerator.current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread
@@ -144,10 +137,9 @@ class Recorder:
     def follow(
         self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        """Make a call of the backend, and return its work, watched.
+        """Make a call of the backend, and return its watched work.
 
-        NCCL returns no work for calls that it makes together, or if the caller `waits`: then it runs on the caller's
-        stream.
+        NCCL returns no work for calls in a batch, and if the caller `waits`: then it runs on the caller's stream.
         """
         self.let_go()
         tensors = list(results)
@@ -166,7 +158,7 @@ class Recorder:
         return None
 
     def follow_all(self, work: Any) -> Any:
-        """Return the work of all calls in `together`, watched, and end the batch."""
+        """Return the watched work of all calls in `together`, and end the batch."""
         calls, self.together = self.together or [], None
         if work is not None and calls:
             return self._kept(WatchedWork(work, calls, futured=False))
@@ -175,18 +167,18 @@ class Recorder:
         return work
 
     def let_go(self) -> None:
-        """Drop works that are over and were waited for, because a work holds its tensors."""
+        """Drop works that have ended and were waited for, because a work holds its tensors."""
         with accelerator.current_on(self._device):
             self._works = [work for work in self._works if not work.let_go()]
 
     def settle(self) -> None:
-        """Wait briefly for the ends that are still missing, and let go."""
+        """Wait briefly for missing ends, and drop works that have ended."""
         for work in self._works:
             work.settle()
         self.let_go()
 
     def _kept(self, work: WatchedWork) -> WatchedWork:
-        """Keep a work alive: c10d holds only its C++ part, and may call it until something has waited for it."""
+        """Keep a work alive: c10d holds only its C++ part, and may call it until something waits for it."""
         self._works.append(work)
         return work
 
@@ -198,9 +190,9 @@ class Recorder:
 
 
 class WatchedWork(Work):
-    """A backend's work, of one call or of several made together, that records its end and the waits for it.
+    """A work of the backend, for one call or a batch, that records its end and the waits for it.
 
-    A work that is not `futured` has no future, and c10d would wrap a null pointer.
+    If it is not `futured`, it does not have a future, and c10d would wrap a null pointer.
     """
 
     def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
@@ -209,14 +201,14 @@ class WatchedWork(Work):
         self._waited = False
         self._end: Any = None
         if futured:
-            with contextlib.suppress(RuntimeError):  # gloo's sends and receives have none
+            with contextlib.suppress(RuntimeError):  # gloo's sends and receives do not have one
                 self._end = inner.get_future()
         if self._end is not None:
-            # A future of NCCL's is there at once; its callback's stream is where its kernels have ended.
+            # NCCL's future is available at once. Its callback runs on a stream after the kernels.
             self._end.add_done_callback(lambda _: self._ended())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self._inner is None:  # somebody has waited before, and it is let go
+        if self._inner is None:  # dropped after an earlier wait
             return True
         begin = perf_counter()
         on_stream = self._call.on_stream and self._end is None
@@ -225,7 +217,7 @@ class WatchedWork(Work):
                 call.awaited = call.now()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
-        # The future of a collective has recorded its end, or the rest of it is done here. Messages of gloo have none.
+        # A collective has ended after a wait. A message of gloo may have ended before a short wait.
         if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
         self._waited = True
@@ -241,16 +233,13 @@ class WatchedWork(Work):
         return self._inner.get_future() if self._end is None else self._end
 
     def let_go(self) -> bool:
-        """Drop the inner work if it is over and its outcome was waited for or taken; return whether it is dropped.
-
-        NCCL's duration is read before.
-        """
+        """Drop the inner work if it has ended and was waited for or taken. Return whether it is dropped."""
         if not (self._waited or self._call.taken):
             return False
         if self._call.on_stream:
             if not self._inner.is_completed():
                 return False
-            with contextlib.suppress(RuntimeError):  # NCCL does not measure
+            with contextlib.suppress(RuntimeError):  # NCCL did not measure
                 for call in self._calls:
                     call.measured_s = float(self._inner._get_duration()) / 1e3
         elif self._end is not None and self._call.end is None:
@@ -278,7 +267,7 @@ class WatchedWork(Work):
             self._inner.synchronize()
 
     def settle(self) -> None:
-        """Wait until the future's callback has recorded the end: it needs the interpreter, unlike waits in C++."""
+        """Wait until the future's callback has recorded the end. The callback needs the interpreter's lock."""
         patience = perf_counter() + SETTLE_S
         while self._end is not None and self._call.end is None and perf_counter() < patience:
             sleep(0)
@@ -291,19 +280,19 @@ class WatchedWork(Work):
 
 
 def is_nccl(group: Any, device: torch.device) -> bool:
-    """Return whether NCCL carries the messages of `group` from `device`."""
+    """Return whether `group` uses NCCL on `device`."""
     if device.type != accelerator.TYPE:
         return False
     try:
         return "nccl" in group._get_backend(device).name().lower()
-    except RuntimeError:  # the group has no backend for that device
+    except RuntimeError:  # the group does not have a backend for this device
         return False
 
 
 def enable_nccl_timing(device: torch.device) -> None:
-    """Let NCCL's works measure their duration (`Work._get_duration`): c10d records a timed event before each.
+    """Let NCCL's works measure their duration (`Work._get_duration`).
 
-    c10d cannot disable this again, so it must not be called before the last measured step.
+    c10d cannot disable this again, so call it only after the last measured step.
     """
     for group in dist.distributed_c10d._world.pg_map:
         if is_nccl(group, device):

@@ -1,4 +1,4 @@
-"""Communication in the instrumented steps: calls of collectives, their buckets, and when training was blocked."""
+"""Communication in the instrumented steps: calls of collectives, their buckets, and waits of the training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parabench.strategies.base import StepMarker
 
 
 class CommunicationProbe(Probe):
-    """Watches calls, waits and DDP's buckets."""
+    """Watch calls, waits and DDP's buckets."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -45,7 +45,7 @@ class CommunicationProbe(Probe):
                     group.observer = self.recorder
                     on.callback(setattr, group, "observer", None)
                 if self.rank.case.backend == "gloo":
-                    # Its calls are on the host's clock, steps on the device's: they meet at the end of each step.
+                    # Its calls are on the host's clock, and steps on the device's. Each step must end on both.
                     clock = SynchronizedClock(clock, self._moments, self.rank.clock.width)
             if (module := only_ddp(self.rank.module)) is not None:
                 self._buckets = Buckets(module, self._moments)
@@ -87,11 +87,8 @@ class CommunicationProbe(Probe):
         report.facts |= self._buckets.facts() if self._buckets else {}
 
     def _span(self, call: Call) -> tuple[float | None, float | None]:
-        """Return when a call began and ended. The start is more exact if the backend measured its own kernels.
-
-        The end of a call without a future is unknown if it was over before the wait for it: then it is put where it
-        was called.
-        """
+        """Return the start and the end of a call; None if unknown."""
+        # The end of a call without a future is unknown if it ended before the wait for it.
         seconds, measured = self._moments.seconds, call.measured_s
         begin = None if call.begin is None else seconds(call.begin)
         end = None if call.end is None else seconds(call.end)
@@ -102,8 +99,11 @@ class CommunicationProbe(Probe):
         return begin, end
 
     def _unseen_waits(self, taken: Sequence[Call], begins: Sequence[float]) -> list[tuple[float, float]]:
-        """Return when training was blocked on futures: DDP, in C++, waits for all buckets of a backward pass as soon as
-        the last is handed over. If the buckets are not known, a step counts as one pass."""
+        """Return (start, end) of waits for futures in C++.
+
+        DDP waits for all buckets of a backward pass after it has called the last one. If the buckets are unknown, a
+        step counts as one pass.
+        """
         seconds = self._moments.seconds
         if self._buckets and self._buckets.bytes:
             passes = [i // len(self._buckets.bytes) for i in range(len(taken))]

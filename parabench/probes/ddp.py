@@ -1,10 +1,4 @@
-"""DDP in the instrumented steps: its buckets, and its logger, to compare parabench's instruments with it.
-
-torch's reducer takes five times in a step (`torch/csrc/distributed/c10d/reducer.cpp`, `logger.cpp`): forward starts;
-the module's forward ends, which it calls the start of backward; the first bucket is ready; the last gradient is ready;
-all buckets are reduced and copied back. DDP reads the times of a step in the next forward; here, they are read after
-the last step.
-"""
+"""DDP in the instrumented steps: its buckets, and the times of its logger, to compare them with parabench's."""
 
 from __future__ import annotations
 
@@ -25,15 +19,14 @@ from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
-# The attribute of a module with a function that is called instead of its class's.
+# The attribute of a module with a function that is called instead of its class's. `module.compile()` sets it.
 PLACE = "_compiled_call_impl"
 
 
 class Call:
-    """A module's call, after which `tell` is called. `before` is the function that it replaces, or None.
+    """Call a module, and then `tell`. `before` is the replaced function, or None.
 
-    A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has None instead, and can be loaded without
-    parabench. In compiled functions that call the module, `tell` is left out, so that no graph breaks.
+    Copies of the module (`torch.save`, `copy.deepcopy`) have None instead, so they can be loaded without parabench.
     """
 
     def __init__(self, before: Callable[..., Any] | None, call: Callable[..., Any], tell: Callable[[], object]) -> None:
@@ -41,7 +34,7 @@ class Call:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         result = self.call(*args, **named)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():  # else the graph would break
             self._tell()
         return result
 
@@ -51,15 +44,14 @@ class Call:
 
 @contextlib.contextmanager
 def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[None]:
-    """Call `tell` after every forward of the module while the block runs; never for TorchScript.
+    """Call `tell` after every forward of the module in the block, but not for TorchScript.
 
-    This uses the attribute of `module.compile()`. With a forward hook, torch takes a longer way through
-    `Module._call_impl`: 20 us per call if a step has emptied the caches.
+    A forward hook would be slower: torch needs up to 20 us more per call.
     """
     if isinstance(module, torch.jit.ScriptModule):
         yield
         return
-    # Not by the module's __setattr__, which may refuse, or set it on a wrapped module.
+    # The module's __setattr__ may raise an error, or set it on a wrapped module.
     held = vars(module)
     before = held.get(PLACE)
     called = held[PLACE] = Call(before, before or module._call_impl, tell)
@@ -82,14 +74,13 @@ def compiled_in_place(module: nn.Module) -> bool:
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
-    """Return the DDP module in `module`; None if there is none or if there are several, because their calls cannot be
-    distinguished."""
+    """Return the only DDP module in `module`, else None: calls of several cannot be distinguished."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
     return replicas[0] if len(replicas) == 1 else None
 
 
 class GradientsReady:
-    """Record when each gradient of a module was accumulated, until `stop`."""
+    """Record the times when gradients of a module are accumulated, until `stop`."""
 
     def __init__(self, module: nn.Module, moments: Moments) -> None:
         self._moments = moments
@@ -110,12 +101,14 @@ class GradientsReady:
             hook.remove()
 
     def seconds(self) -> dict[str, list[float]]:
-        """Return when the gradient of each parameter was ready, in every step."""
+        """Return {parameter: the times when its gradient was ready, in every step}."""
         return {name: [self._moments.seconds(each) for each in seen] for name, seen in self._seen.items()}
 
     def after_backward(self, begins: Sequence[float], backward: Sequence[float]) -> list[tuple[str, int, float]]:
-        """Return (name, bytes, seconds from the start of backward) of each parameter, the median over the steps that
-        began at `begins` and whose backward began at `backward`, in the order in which gradients are ready."""
+        """Return (name, bytes, seconds from the start of backward) of each parameter in the order of time.
+
+        These are medians over steps that start at `begins` and whose backward starts at `backward`.
+        """
         found = []
         for name, seen in self.seconds().items():
             after = [at - backward[step] for at in seen if (step := step_of(at, begins)) is not None]
@@ -125,34 +118,34 @@ class GradientsReady:
 
 
 class Buckets:
-    """The buckets of one DDP module, the all-reduce of each, and when each gradient was ready, until `stop`.
+    """The buckets of one DDP module in the order of reduction, and the times of gradients, until `stop`.
 
-    `bytes` and `parameters` have a value for each bucket, in the order of reduction. `parameters` is empty if the
-    contents are unknown, with the `reason`.
+    If the `parameters` of the buckets are unknown, they are empty, and `reason` is set.
     """
 
     def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:
         logged: dict[str, Any] = module._get_ddp_logging_data()
         self.cap_bytes: int | None = logged.get("bucket_cap_bytes")
         self.bytes = _numbers(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes"))
-        # DDP numbers what it reduces in the module's order.
+        # DDP numbers the parameters in the module's order.
         reduced = [(name, p) for name, p in module.module.named_parameters() if p.requires_grad]
-        told = str(logged.get("rebuilt_per_bucket_param_indices") or "").split(",")
-        indices = [_numbers(text, " ") for text in told if text.strip()]
+        rebuilt = str(logged.get("rebuilt_per_bucket_param_indices") or "").split(",")
+        indices = [_numbers(text, " ") for text in rebuilt if text.strip()]
         self.reason: str | None = None
         if not indices:
             indices = _first_assignment(module, reduced)
             if [sum(reduced[i][1].nbytes for i in bucket) for bucket in indices] != self.bytes:
-                indices, self.reason = [], "DDP does not tell what is in its buckets, and its rule makes other sizes"
+                indices, self.reason = (
+                    [],
+                    "DDP does not report the contents of its buckets, and its rule gives other sizes",
+                )
         self.parameters = [[reduced[i][0] for i in bucket] for bucket in indices]
         self._ready = GradientsReady(module.module, moments)
         self.stop = self._ready.stop
 
     def index_of(self, position: int, size: int) -> int | None:
-        """Return the bucket of DDP's all-reduce at `position`, of `size` bytes; None if the size does not fit.
-
-        DDP reduces buckets in their order, all of them in every backward pass that reduces.
-        """
+        """Return the bucket of DDP's all-reduce at `position`, of `size` bytes; None if the size does not fit."""
+        # DDP reduces all buckets in their order in each backward pass that reduces.
         index = position % len(self.bytes) if self.bytes else 0
         return index if index < len(self.bytes) and self.bytes[index] == size else None
 
@@ -171,8 +164,7 @@ class Buckets:
 def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[str, nn.Parameter]]) -> list[list[int]]:
     """Return the parameters in each of DDP's first buckets, which it keeps with `find_unused_parameters`.
 
-    As in `DistributedDataParallel._ddp_init_helper` (torch/nn/parallel/distributed.py), a list of caps starts at the
-    module's first parameters, whose bucket is reduced last.
+    This is the rule of `DistributedDataParallel._ddp_init_helper` (torch/nn/parallel/distributed.py).
     """
     first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if module.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
     limits = module.bucket_bytes_cap_list or [*first, module.bucket_bytes_cap]
@@ -183,8 +175,8 @@ def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[s
 
 
 def last_before(seen: Sequence[tuple[int, float]], bucket: int | None, made_s: float) -> float | None:
-    """Return when the last gradient of `bucket` before `made_s` was ready; None if there is none."""
-    return max((at for of, at in seen if of == bucket and at <= made_s), default=None)
+    """Return the time of the last gradient of `bucket` before `made_s`; None if there is none."""
+    return max((at for index, at in seen if index == bucket and at <= made_s), default=None)
 
 
 def _numbers(text: Any, between: str = ",") -> list[int]:
@@ -194,8 +186,8 @@ def _numbers(text: Any, between: str = ",") -> list[int]:
 # One step in a hundred, torch's own choice (kDDPRuntimeLoggingSampleRate).
 USUAL_RATE = 100
 
-# {DDP's name of a span, in nanoseconds: parabench's}. "Overlap" is one span, too: from the first bucket to the last
-# gradient, even if nothing was sent in between.
+# {DDP's name of a span, in nanoseconds: parabench's name}. "Overlap" is from the first bucket to the last gradient.
+# torch/csrc/distributed/c10d/reducer.cpp and logger.cpp define these times.
 SPANS = {
     "forward_compute_time": "forward_s",
     "backward_compute_time": "backward_s",
@@ -223,7 +215,7 @@ class DdpLoggerProbe(Probe):
             with after_forward(module, self._forward_is_over):
                 yield clock
         finally:
-            # The last step is kept.
+            # DDP reads the times of a step in the next forward. Read the last step now.
             logger: Any = module.logger
             logger.set_runtime_stats_and_log()
             self._logged = module._get_ddp_logging_data()
@@ -233,10 +225,7 @@ class DdpLoggerProbe(Probe):
         self._forward_end = self.rank.clock.moments.now()
 
     def report(self, report: CaseReport) -> None:
-        """Add the spans of the last logged step in seconds, None if DDP did not take a time.
-
-        `forward_end_s` is on the clock that all processes share, and connects the spans with parabench's tables.
-        """
+        """Add the spans of the last logged step in seconds; None if DDP did not take a time."""
         if self._forward_end is None:
             return
         forward_end = self.rank.clock.moments.seconds(self._forward_end)

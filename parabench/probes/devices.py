@@ -18,24 +18,23 @@ from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
 
-# By the kernel's name of a process, its first 15 characters: the server of CUDA's Multi-Process Service, through which
-# ranks on one device compute at the same time, and NVIDIA's Data Center GPU Manager. Neither takes part in computing.
+# Processes that do not compute, by the first 15 characters of their names: the server of CUDA's Multi-Process Service,
+# and NVIDIA's Data Center GPU Manager.
 MPS = "nvidia-cuda-mps"
 MONITORS = ("nv-hostengine", "dcgm-exporter")
 PROC = Path("/proc")
 
-UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
-UNTOLD = "NVML does not tell this process's memory"
-WRAPPED = "the counter began anew"
+UNLISTED = "NVML does not list this launch's ranks: they have not started, or they are in another namespace"
+UNREPORTED = "NVML does not report this process's memory"
+WRAPPED = "the counter was reset"
 
 # The time between two readings of a counter that may overflow between two ticks. A 32-bit counter of a PCIe 5 x16 link
-# overflows after 68 ms at least, and nvmlDeviceGetPcieThroughput measures over 20 ms, too.
+# overflows after 68 ms or more.
 PAIR_S = 0.02
 
 
 class Devices(Source):
-    """Read the devices that `used` returns once NVML is started. If a device fails, its values are null, each with its
-    reason until the reason changes. Processes that `ours` started are not foreign: ranks of an interleaved launch."""
+    """Read the devices that `used` returns after the start of NVML. Processes that `ours` started are not foreign."""
 
     name = "nvml"
 
@@ -71,7 +70,7 @@ class Devices(Source):
                 self._read_processes(device, ranks)
         fast = [(device, reading) for device in self._devices for reading in device.fast]
         if fast and self._ticks % nvml.SELDOM == 0:
-            # Last in a tick, so that no other reading is late: all fast counters twice, PAIR_S apart.
+            # All fast counters are read twice, at the end of a tick, so that no other reading is late.
             for device, reading in fast:
                 device.restart(reading)
             self._sleep(PAIR_S)
@@ -80,7 +79,7 @@ class Devices(Source):
         self._ticks += 1
 
     def stop(self) -> None:
-        """Read the seldom readings once more: a launch may be shorter than their period."""
+        """Read slow readings once more, because a launch may be shorter than their period."""
         for device in self._devices:
             for reading in nvml.READINGS:
                 if reading.every > 1:
@@ -94,21 +93,21 @@ class Devices(Source):
         for pid in sorted(there.keys() & ranks.keys()):
             self._a_rank_was_listed = True
             held = there[pid]
-            device.tell("used_bytes", held, None if held is not None else UNTOLD, rank=ranks[pid])
+            device.tell("used_bytes", held, None if held is not None else UNREPORTED, rank=ranks[pid])
         if not self._a_rank_was_listed:
             for metric in FOREIGN:
                 device.tell(metric, None, UNLISTED)
             return
         me = os.getpid()
-        # The processes of the launch that this one is interleaved with.
+        # The processes of the launch that this one is interleaved with (`ab`).
         partners = set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
         strangers = {pid: _name(pid) for pid in there if pid not in {*ranks, me, *partners}}
         device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
         others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
         device.tell("foreign_processes", float(len(others)))
-        untold = len(known) < len(others)
-        device.tell("foreign_bytes", None if untold else sum(known), UNTOLD if untold else None)
+        unknown = len(known) < len(others)
+        device.tell("foreign_bytes", None if unknown else sum(known), UNREPORTED if unknown else None)
 
 
 def _name(pid: int) -> str | None:
@@ -120,10 +119,7 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device, and the calls that it supports; `source` keeps its rows.
-
-    `fast` are the readings of counters that may overflow between two ticks.
-    """
+    """One device and its supported calls. `source` keeps its rows. `fast` counters may overflow between two ticks."""
 
     def __init__(self, used: nvml.Used, source: Source) -> None:
         self._used, self._source = used, source
@@ -148,7 +144,7 @@ class _Device:
                 self.tell(metric, number)
 
     def restart(self, reading: nvml.Reading) -> None:
-        """Read counters without a rate: the next reading's rate starts here."""
+        """Read counters. The rate of the next reading starts here."""
         self._counted.pop(reading.metrics, None)
         self.read(reading)
 
@@ -166,8 +162,10 @@ class _Device:
             self.tell(metric, None if reason else grown / passed_s, reason)
 
     def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:
-        """Return the answer of the first of `asks` that this device supports; None, with a row for the reason, if none
-        answers. Calls that are not supported or not permitted are not made again."""
+        """Return the result of the first of `asks` that this device supports; else None, with a row for the reason.
+
+        Calls that are not supported or not permitted are not made again.
+        """
         self._t_s = self._source.now_s()
         left = self._asks.setdefault(metrics, asks)
         reason = None
@@ -195,13 +193,13 @@ class _Device:
 def sources_of(
     began_s: float, pids: RankPids, used: Callable[[], Sequence[nvml.Used]] | None, ours: int
 ) -> list[Source]:
-    """Make the sources of a launch; `used` returns the devices that its ranks use, `None` for CPUs."""
+    """Return the sources of a launch. `used` returns the devices of its ranks, and is None for CPUs."""
     host = Host(began_s, pids, ours=ours)
     return [host] if used is None else [host, Devices(began_s, pids, used, ours=ours)]
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
-    """Return [(device, {metric: why it cannot be read now})] of CUDA's devices, and the reason if there are none."""
+    """Return [(device, {metric: why it cannot be read})] of CUDA's devices, and the reason if there are none."""
     devices, reason = nvml.asked(
         lambda: [(one.number, _unread(one)) for one in nvml.devices_at(nvml.visible_devices())]
     )

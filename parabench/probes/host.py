@@ -12,16 +12,16 @@ import psutil
 from parabench.probes.sampler import RankPids, Source
 from parabench.store.record import HostSample
 
-# The processes of this launch are looked up once in this many readings, because that costs more than a reading.
+# The number of readings between two searches for processes of this launch. A search costs more than a reading.
 LOOK_EVERY = 10
 
 ENDED = "the process has ended"
-UNCOUNTED = "the kernel counts no CPU time of the host"
+UNCOUNTED = "the kernel does not count the CPU time of the host"
 
 
 class Host(Source):
-    """Read the resident set of each rank, and the share of the host's CPU time that other processes used since the
-    last reading."""
+    """Read the resident set of each rank, and the share of other processes in the host's CPU time since the last
+    reading."""
 
     name = "host"
 
@@ -66,12 +66,9 @@ class Host(Source):
                 self._process(pid)
 
     def _other_share(self) -> float:
-        """Return the share of others in the CPU time since the last reading.
-
-        The host's time is counted in ticks of 10 ms, a process's more finely, so the time of others may decrease from
-        one reading to the next. Only a new maximum counts: no share is negative, and over several readings the shares
-        add up to the time of others.
-        """
+        """Return the share of others in the CPU time since the last reading."""
+        # The host's time is counted in ticks of 10 ms and a process's more finely, so the time of others may decrease.
+        # Only a new maximum counts: then shares are not negative, and their sum is correct.
         if self._ticks % LOOK_EVERY == 1:
             self._find_ours()
         new = self._processes.keys() - self._spent.keys()
@@ -84,14 +81,14 @@ class Host(Source):
             raise ValueError(UNCOUNTED)
         others_s = busy - self._begin - sum(self._spent.values())
         grown = max(0.0, others_s - self._others_s)
-        # The time of a new process of ours was counted as that of others until now.
+        # Until now, the time of a new process of ours was counted as time of others.
         self._others_s = others_s if new else self._others_s + grown
         return grown / passed
 
 
 def _resident_bytes(process: psutil.Process) -> float:
     resident = process.memory_info().rss
-    if resident == 0:  # a process that has ended, and that its parent has not waited for yet
+    if resident == 0:  # it has ended, and its parent has not waited for it
         raise psutil.NoSuchProcess(process.pid)
     return float(resident)
 
@@ -109,11 +106,11 @@ def _busy_and_all() -> tuple[float, float]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the descendants of a process. psutil would read every process of the host for it."""
+    """Return the descendants of a process. psutil would read every process of the host."""
     found: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
-    except OSError:  # it has ended, or this kernel does not tell
+    except OSError:  # it has ended, or this kernel does not list children
         pass
     return found + [below for child in found for below in descendants(child)]

@@ -1,8 +1,4 @@
-"""The memory of a rank: peaks of the measured steps, memory of each part of an instrumented step, and model states.
-
-The resident set of a process is mostly torch itself. The bytes of the model states, which strategies divide, are
-counted from tensors.
-"""
+"""The memory of a rank: peaks of the measured steps, memory of each part of an instrumented step, and model states."""
 
 from __future__ import annotations
 
@@ -25,11 +21,10 @@ from parabench.strategies.base import OptimizerLike, StepMarker, local_part, sto
 
 
 class MemoryProbe(Probe):
-    """Read peaks of the measured steps, memory of each part of an instrumented step, and model states.
+    """Read peaks, memory of each part of an instrumented step, and model states.
 
-    Gradients and optimizer state are counted in the first step. Parameters are counted at the end of forward, with the
-    gathered ones that are still held, and again after backward; the larger counts. A shard and the parameters gathered
-    from it both count.
+    Parameters are counted at the end of forward, when gathered ones may still be held, and after backward. The larger
+    number counts.
     """
 
     def __init__(self, rank: ProbedRank) -> None:
@@ -39,7 +34,7 @@ class MemoryProbe(Probe):
         self._numbers: dict[str, float] = {}
         self._readings: list[tuple[int, str, float]] = []
         self._hook: RemovableHandle | None = None
-        # TorchScript has no hooks, and gathers nothing.
+        # TorchScript does not have hooks, and does not gather.
         if rank.parallel.counted and not isinstance(rank.module, torch.jit.ScriptModule):
             self._hook = rank.module.register_forward_hook(lambda *_: self._count_parameters())
 
@@ -64,7 +59,7 @@ class MemoryProbe(Probe):
         return [*updated, *self.rank.module.parameters()]
 
     def before_measured(self) -> None:
-        # The first step also allocates buffers that later ones reuse.
+        # The first step also allocates buffers that later steps reuse.
         forget_peak(self._device)
 
     def after_measured(self) -> None:
@@ -83,9 +78,9 @@ class MemoryProbe(Probe):
 
 def state_bytes(optimizer: OptimizerLike) -> int:
     """Return the bytes of an optimizer's state that this rank holds."""
-    # ZeroRedundancyOptimizer has this rank's optimizer in `optim`. Its module would import torch.jit.
+    # ZeroRedundancyOptimizer has the optimizer of this rank in `optim`.
     inner: OptimizerLike = getattr(optimizer, "optim", optimizer)
-    # The number of steps is a scalar for each parameter, which no formula counts.
+    # Scalars, such as the number of steps, are not counted.
     states = (each for state in inner.state.values() for each in state.values())
     return held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0)
 
@@ -101,14 +96,14 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def forget_building(device: torch.device) -> None:
-    """Free memory that only building needed, before the warm-up: whole layers of other ranks would stay reserved."""
+    """Free memory that only building needed, such as whole layers of other ranks."""
     gc.collect()
     if device.type == accelerator.TYPE:
         accelerator.api().empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:
-    """Count peaks from here, with the memory that is held and reserved now."""
+    """Reset peaks to the memory that is held and reserved now."""
     if device.type == accelerator.TYPE:
         for each in range(accelerator.api().device_count()):
             accelerator.api().reset_peak_memory_stats(each)
@@ -125,17 +120,15 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     return peaks
 
 
-# The part that ends at each of a step's five marks; None at the second, after the batch.
+# The part that ends at each of the five marks of a step; None at the second, after the batch.
 ENDS = ("begin", None, "forward", "backward", "optimizer")
 Reading = tuple[str, float]
 
 
 class MemoryClock(AroundClock):
-    """Read memory after each of ENDS in instrumented steps.
+    """Read memory after each of ENDS in instrumented steps: torch's allocator on CUDA, the resident set on the CPU.
 
-    On CUDA, this reads torch's allocator, which follows the host: an allocation belongs to the part that requested it,
-    wherever its kernels are. On the CPU, torch does not count, and this reads the resident set. `before_reading` is
-    called before each reading, which restarts the allocator's peaks.
+    An allocation belongs to the part that requested it. `before_reading` is called before a reading resets the peaks.
     """
 
     def __init__(
@@ -166,8 +159,10 @@ class MemoryClock(AroundClock):
 
 
 def allocator(part: str, device: torch.device) -> list[Reading]:
-    """Return (name, bytes) of torch's allocator: peaks since the last reading, or held memory when a step starts, and
-    memory that is in no tensor now. The next peak counts from here."""
+    """Return (name, bytes) of torch's allocator, and reset its peaks.
+
+    These are peaks since the last reading, or the held memory when a step starts; and memory that no tensor uses.
+    """
     counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(device)
     allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
     which = "current" if part == "begin" else "peak"
@@ -181,7 +176,7 @@ def allocator(part: str, device: torch.device) -> list[Reading]:
 
 
 class ResidentSet:
-    """Reads the resident set of this process from /proc/self/statm, which stays open to make readings fast."""
+    """Read the resident set of this process from /proc/self/statm, which stays open to make readings fast."""
 
     def __init__(self) -> None:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,11 +1,7 @@
-"""Read NCCL's log (version, rings and trees, transports, the choice for each size), and the files of its Inspector.
+"""Read NCCL's log, and the files of its Inspector.
 
-NCCL has no interface for its choices, so one launch that never counts runs with its log enabled (`NCCL_DEBUG=INFO`).
-The lines come from `src/init.cc`, `src/graph/`, `src/transport/` and `src/enqueue.cc`. Values that a version does not
-log are unknown.
-
-The Inspector is a plugin of NCCL that times every collective (NCCL's ext-profiler/inspector), also in measured steps,
-if NCCL_PROFILER_PLUGIN and NCCL_INSPECTOR_ENABLE are set. It writes when the group is left.
+NCCL has no interface for its choices, so a separate launch runs with its log enabled. The Inspector is a plugin that
+times every collective (NCCL's ext-profiler/inspector).
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from typing import Any
 
 from parabench.plan.protocol import Protocol
 
-# The most that is read of a file: the Inspector writes some hundred bytes per call.
+# The number of bytes that are read of a file. The Inspector writes some hundred bytes per call.
 MOST_BYTES = 64 << 20
 # Larger than every size and number of ranks.
 MOST = 1 << 53
@@ -37,7 +33,7 @@ OPS = {
     "Scatter": "scatter",
 }  # fmt: skip
 
-_TOLD = {
+_FACTS = {
     "version": re.compile(r"(?:NCCL|RCCL) version (?:: )?(\d\S*)"),
     "network": re.compile(r"NCCL INFO Using network (.+)"),
     "plugin": re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)"),
@@ -48,19 +44,18 @@ _TREES = re.compile(r"NCCL INFO Trees (\[.+)")
 _TREE = re.compile(r"\[(\d{1,9})\] ([-\d]\S*)")
 _CHANNELS = re.compile(r"\b(\d{1,9}) (coll|collnet|nvls|p2p) channels(?! per peer)")
 _TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? ?: \d+\[\S+\] -> \d+\[\S+\](?: \[\w+\])? via (\S.*)")
-# 2.24 and later name them, with the channels; before, they are numbers, before 2.20 without the operation.
+# Before NCCL 2.24, these are numbers without channels; before 2.20, the operation is missing.
 _CHOICE = re.compile(
     r"NCCL INFO (?:(\w+): )?(\d{1,15}) Bytes -> Algo (\w+) proto (\w+)"
     r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?"
 )
-# The host and the prefix of a message, which may be in the middle of a line if several ranks write to one file.
+# The host and the prefix of a message. It may be in the middle of a line if several ranks write to one file.
 MESSAGE = re.compile(r"(\S+):\d+:\d+ \[\d+\].* NCCL [A-Z]+ ")
 COMMUNICATOR = re.compile(r" nranks (\d{1,7})\b")
 
 
 def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
-    """Return what makes NCCL write its log, one file for each process, into `folder`; nothing unless the protocol
-    explains."""
+    """Return the variables that let NCCL write its log, one file per process, if the protocol explains."""
     if not protocol.explain:
         return {}
     return {
@@ -71,8 +66,7 @@ def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
 
 
 def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what NCCL ("nccl") and its Inspector ("nccl_inspector") wrote in this process, once it has left its
-    group."""
+    """Return the facts that NCCL and its Inspector wrote in this process, after it has left its group."""
     seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
     if protocol.explain and log.exists():
         seen["nccl"] = parse_log(_beginning(log))
@@ -80,29 +74,26 @@ def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _beginning(path: Path) -> str:
-    """The text of a file, of a large one the first MOST_BYTES; what is no text is marked."""
+    """Return the first MOST_BYTES of a file as text."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES).decode(errors="replace")
 
 
 def parse_log(text: str) -> dict[str, Any]:
-    """Return what a log shows: "version", "network", "plugin", "nvls" (whether it could be used), "channels" of each
-    kind, "rings" and "trees" ({channel: ranks}), "transports" ({name: connections}), "choices". Missing facts are None
-    or empty.
+    """Return the facts in a log. Missing facts are None or empty.
 
     If several ranks or communicators write to one log, rings and trees are the first ones, and connections add up.
-
-    A choice is "op", "bytes", "algorithm", "protocol", "channels" (how many it runs on) and "calls". Bytes are as NCCL
-    counts them: of a reduce-scatter or an all-gather one rank's part. Only a communicator's first rank logs choices.
     """
+    # "nvls": whether NVLink SHARP can be used.
     seen: dict[str, Any] = {"version": None, "network": None, "plugin": None, "nvls": None}
-    channels: dict[str, int] = {}
-    rings: dict[str, str] = {}
+    channels: dict[str, int] = {}  # {kind: number}
+    rings: dict[str, str] = {}  # {channel: ranks}
     trees: dict[str, str] = {}
-    transports: Counter[str] = Counter()
+    transports: Counter[str] = Counter()  # connections of each
+    # Only a communicator's first rank logs choices. Bytes of a reduce-scatter or an all-gather are one rank's part.
     choices: Counter[tuple[Any, ...]] = Counter()
     for line in map(str.rstrip, text.splitlines()):
-        for name, pattern in _TOLD.items():
+        for name, pattern in _FACTS.items():
             if match := pattern.search(line):
                 seen[name] = match[1]
         if match := _NVLS.search(line):
@@ -136,13 +127,13 @@ def _choice(match: re.Match[str]) -> tuple[Any, ...]:
 
 
 def _name(word: str, names: tuple[str, ...]) -> str:
-    """The name of what is logged as a number, or as a name in another spelling."""
+    """Return the name for a logged number or another spelling."""
     if not word.isdigit():
         return word.lower().replace("_", "")
     return names[int(word)] if len(word) == 1 and int(word) < len(names) else word
 
 
-# The plugin's name for each number, behind `coll_` or `p2p_`, and ours, with the factor to SI units.
+# {the plugin's name of a number after `coll_` or `p2p_`: (parabench's name, the factor to SI units)}
 NUMBERS = {
     "exec_time_us": ("duration_s", 1e-6),
     "algobw_gbs": ("algbw_bytes_per_s", 1e9),
@@ -151,9 +142,9 @@ NUMBERS = {
 
 
 def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """{"nccl_inspector": {"file", "ops"}} of this process; {} where the Inspector is off or writes for Prometheus.
+    """Return {"nccl_inspector": {"file", "ops"}} of this process; {} if the Inspector is off or writes for Prometheus.
 
-    "file" is None where none was found.
+    If the file is missing, "file" is None.
     """
     if _is_off(environment, "NCCL_INSPECTOR_ENABLE") or not _is_off(environment, "NCCL_INSPECTOR_PROM_DUMP"):
         return {}
@@ -166,7 +157,7 @@ def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def _is_off(environment: Mapping[str, str], name: str) -> bool:
-    """Whether a switch of the environment is not set, or set to 0."""
+    """Return whether a variable is not set, or set to 0."""
     return environment.get(name, "0") in ("", "0")
 
 

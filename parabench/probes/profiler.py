@@ -1,6 +1,6 @@
 """Additional steps on request: torch.profiler's trace, and a snapshot of torch's CUDA allocator.
 
-They have a large overhead, so no statistic uses them. Files are written after the last step.
+No statistic uses them. Files are written after the last step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP_NAME = "ProfilerStep#"
 
 
 class ProfilerProbe(Probe):
-    """Record single steps if the protocol requests them."""
+    """Record single steps if the protocol requests it."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -34,18 +34,18 @@ class ProfilerProbe(Probe):
             self._profiled()
         if self.rank.protocol.memory_snapshot:
             if self._on_cuda:
-                # Names for C++ frames of every allocation would take a minute.
+                # Names of C++ frames would take a minute.
                 accelerator.api().memory._record_memory_history(stacks="python")
             self.rank.take_step()  # on the CPU, without a history
 
     def _profiled(self) -> None:
-        """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
+        """Take a step under torch.profiler, with the operators of all threads and their shapes."""
         activities = [ProfilerActivity.CPU]
         if self._on_cuda:
             activities.append(getattr(ProfilerActivity, accelerator.TYPE.upper()))
         # Autograd's threads and the queue of a custom algorithm belong to the step, too.
         config = _ExperimentalConfig(profile_all_threads=True)
-        # torch.profiler's name of a step, which readers of traces expect.
+        # Readers of traces expect this name of a step.
         named = f"{STEP_NAME}{self.rank.clock.steps}"
         recording = profile(activities=activities, record_shapes=True, experimental_config=config)
         with recording as self._profile, record_function(named):
@@ -53,7 +53,7 @@ class ProfilerProbe(Probe):
             accelerator.synchronize(self._device)
 
     def report(self, report: CaseReport) -> None:
-        """Write the recordings as files, with the facts {"profile" or "memory_snapshot": {"file", "bytes"}}."""
+        """Write the files, and add the facts {"profile" or "memory_snapshot": {"file", "bytes"}}."""
         stem = self.rank.traces
         if stem is None:
             return
@@ -70,7 +70,7 @@ class ProfilerProbe(Probe):
 
 
 def _export(seen: profile, path: Path) -> None:
-    """Write the compressed trace. torch puts the path of its file on this machine into it; name it after the file."""
+    """Write the compressed trace. Replace the path in it, which torch adds, by the name of the file."""
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, "trace.json")
         seen.export_chrome_trace(str(plain))

@@ -1,7 +1,6 @@
 """The operation trace of a rank in a compute-only run: compute times, calls of collectives, and waits for them.
 
-A wait in C++, as DDP's for its buckets, is not recorded; it ends with backward. With DDP, this also records when each
-gradient is ready, except with gradient accumulation, where backward begins more than once in a step.
+Waits in C++, such as DDP's for its buckets, are not recorded. With DDP, this also records the times of gradients.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ProgramProbe(Probe):
             return
         self._log = alone.log = ProgramLog(clock, self.rank.clock.moments)
         module = only_ddp(self.rank.module)
-        if module is not None and self.rank.case.grad_accumulation == 1:
+        if module is not None and self.rank.case.grad_accumulation == 1:  # else a step has several backward passes
             self._ready = GradientsReady(module, self.rank.clock.moments)
         try:
             yield self._log
@@ -48,8 +47,7 @@ class ProgramProbe(Probe):
                 self._ready.stop()
 
     def report(self, report: CaseReport) -> None:
-        """Add the fact `program` of this rank, as `ProgramLog.program` returns it, and `gradients`, as
-        `GradientsReady.after_backward` does."""
+        """Add `ProgramLog.program` of this rank, and the launch's `GradientsReady.after_backward`."""
         if self._log is not None:
             report.rank_facts["program"] = {"events": self._log.program()}
         if self._ready is not None:
@@ -63,7 +61,7 @@ class ProgramLog(AroundClock):
     def __init__(self, clock: StepMarker, moments: Moments) -> None:
         super().__init__(clock)
         self._moments = moments
-        # For each step: the time and content of each entry.
+        # The time and content of each entry, for each step.
         self._steps: list[list[tuple[Moment, list[Any]]]] = []
         self._calls = 0
 
@@ -93,15 +91,17 @@ class ProgramLog(AroundClock):
 
     @property
     def _inside(self) -> bool:
-        """Return whether a step runs. Calls between steps belong to none."""
+        """Return whether a step runs. Calls between steps are not recorded."""
         return self._at > 0
 
     def _note(self, what: list[Any]) -> None:
         self._steps[-1].append((self._moments.now(), what))
 
     def program(self) -> list[list[Any]]:
-        """Return a step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds of the call itself] and
-        [WAIT_FOR, number of the call]. Times are medians over the steps with the same entries as the last one."""
+        """Return a step: [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds], [WAIT_FOR, call].
+
+        Times are medians over the steps with the same entries as the last one.
+        """
         seconds = self._moments.seconds
         last = [what for _, what in self._steps[-1]]
         alike = [step for step in self._steps if [what for _, what in step] == last]

@@ -1,7 +1,6 @@
 """Check whether replicas of parameters are equal after training.
 
-Data parallel keeps replicas equal to the last bit, because every rank updates with the same reduced gradient. A missing
-reduction, of one layer or in one late step, makes them differ, however small the difference in the loss is.
+With data parallel, replicas are bitwise equal. If a reduction is missing, they differ, even if the losses are similar.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from parabench.strategies.base import ParallelModel, full_tensor
 
-# Elements that are weighted at once: a full device has no room for 64-bit copies of a parameter.
+# The number of elements that are weighted at once, because a 64-bit copy of a whole parameter may not fit.
 PIECE = 2**20
 # {bytes of an element: the integer type of this size}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -24,9 +23,9 @@ SPREAD = 0x9E3779B97F4A7C15 - 2**64
 
 
 def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
-    """Return `fingerprints` of a pure data-parallel model, which alone promises bitwise equal replicas; else nothing.
+    """Return `fingerprints` of a pure data-parallel model; else nothing, because replicas need not be bitwise equal.
 
-    All ranks must call this: a strategy's own `full_tensor` communicates.
+    All ranks must call this, because the `full_tensor` of a strategy may communicate.
     """
     if not parallel.data_ranks == world_size > 1 or parallel.parameters is None:
         return {}
@@ -36,12 +35,12 @@ def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
 
 
 def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return {name: checksum} of what this rank holds. The name of a shard says which shard it is, so that ranks with
-    equal names hold replicas; a shard without a replica is left out.
+    """Return {name: checksum} of this rank's parameters. Ranks with the same name of a shard hold replicas of it.
 
-    Nothing is gathered. `DTensor.full_tensor` would call `allgather_into_tensor_coalesced_`, and gloo reads CUDA
-    pointers on the host there (pytorch/pytorch#132471).
+    Shards without a replica are left out.
     """
+    # Do not use `DTensor.full_tensor`: it calls `allgather_into_tensor_coalesced_`, and gloo would read CUDA pointers
+    # on the host (pytorch/pytorch#132471).
     sums = {}
     for name, tensor in parameters.items():
         if not isinstance(tensor, DTensor):
@@ -52,7 +51,7 @@ def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _shard(tensor: DTensor) -> str:
-    """Return which shard this rank holds, such as " (shard 1 of 2)": its coordinates along the sharded dimensions."""
+    """Return the name of this rank's shard, such as " (shard 1 of 2)"."""
     coordinates: Sequence[int] = tensor.device_mesh.get_coordinate() or ()
     sharded = [at for at, each in enumerate(tensor.placements) if not each.is_replicate()]
     shards = (f" (shard {coordinates[at] + 1} of {tensor.device_mesh.size(at)})" for at in sharded)
@@ -60,12 +59,9 @@ def _shard(tensor: DTensor) -> str:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return a 64-bit checksum of a tensor, on its device: the sum of its elements' bits, each times a different
-    weight.
-
-    It wraps around. Weights are odd and so have an inverse modulo 2^64: one different element always changes the sum.
-    They are scattered, so that several differences cancel only by chance.
-    """
+    """Return a 64-bit checksum of a tensor, on its device: the weighted sum of its elements' bits, modulo 2^64."""
+    # Weights are odd, so they have an inverse, and one different element always changes the sum. They are scattered, so
+    # that several differences cancel only by chance.
     bits = tensor.contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.int64))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start in range(0, bits.numel(), PIECE):
@@ -77,8 +73,10 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 def replicas_apart(checksums: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """Compare the `fingerprints` of all ranks, in order. Return the fact that `verify` reads: the first parameter that
-    differs from the lowest rank's replica, the ranks where it differs, and how many parameters differ; or nothing."""
+    """Compare the `fingerprints` of all ranks. Return the fact `replicas_apart`, or nothing if they are equal.
+
+    It has the first parameter that differs from the lowest rank's replica, the ranks, and the number of parameters.
+    """
     first: dict[str, int] = {}
     apart: dict[str, list[int]] = {}
     for rank, each in enumerate(checksums):

@@ -1,4 +1,4 @@
-"""The sampler: a thread of the driver that reads hosts and devices ten times a second while a launch runs.
+"""The sampler: a thread that reads hosts and devices ten times a second while a launch runs.
 
 It must not delay a launch or make it fail. A value that cannot be read is null, with the reason.
 """
@@ -22,13 +22,15 @@ T = TypeVar("T")
 
 PERIOD_S = 0.1
 
-# A library that hangs (a device that fell off the bus) is left behind after this.
+# If a library hangs, for example because a device fell off the bus, it is left behind after this time.
 PATIENCE_S = 1.0
 
 
 class Source:
-    """Something to read while the ranks `pids`, which began at `began_s`, run: `samples` are rows of a table of the
-    results database. What the process `ours` started, and it itself, is no other load. `name` is used in reports."""
+    """A source of `samples`, rows of the results database, while the ranks `pids` run. They started at `began_s`.
+
+    The process `ours` and its descendants are not other load.
+    """
 
     name: str
 
@@ -39,33 +41,32 @@ class Source:
         self.samples: list[Any] = []
         self._began_s, self._pids, self._clock = began_s, pids, clock
         self._ticks = 0
-        self._told: dict[tuple[Any, ...], str] = {}
+        self._reasons: dict[tuple[Any, ...], str] = {}
 
     def start(self) -> None: ...
     def tick(self) -> None: ...
     def stop(self) -> None: ...
 
     def now_s(self) -> float:
-        """Return the seconds since the ranks began."""
+        """Return the seconds since the ranks started."""
         return self._clock() - self._began_s
 
     def keep(self, sample: HostSample | DeviceSample) -> None:
         """Keep a row. A null is kept only if its reason is new."""
         what = sample._replace(t_s=0.0, value=None, reason=None)
         if sample.reason is None:
-            self._told.pop(what, None)
-        elif self._told.get(what) == sample.reason:
+            self._reasons.pop(what, None)
+        elif self._reasons.get(what) == sample.reason:
             return
         else:
-            self._told[what] = sample.reason
+            self._reasons[what] = sample.reason
         self.samples.append(sample)
 
 
 class Sampler:
-    """Reads `sources` while its block runs, every `period_s` from `began_s` on, on `clock`.
+    """Read `sources` in a `with` block, every `period_s` from `began_s` on, on `clock`.
 
-    The schedule does not depend on how long a reading takes; readings that would be late are left out. A source that
-    raises is not read again.
+    Late readings are left out. If a source raises an error, it is not read again.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Sampler:
     def __enter__(self) -> Sampler:
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread is left: the launch goes on without samples
+        except RuntimeError as error:  # the limit of threads: the launch goes on without samples
             self._unread |= {source.name: str(error) for source in self._sources}
         return self
 
@@ -100,7 +101,7 @@ class Sampler:
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
-            self._unread |= {source.name: "a reading did not come back" for source in self._sources}
+            self._unread |= {source.name: "a reading did not return" for source in self._sources}
 
     def run(self) -> None:
         self._each(lambda source: source.start())
@@ -126,12 +127,11 @@ class Sampler:
                 self._sources.remove(source)
 
     def samples(self, kind: type[T]) -> list[T]:
-        """Return the rows of one table that sources have read."""
+        """Return the rows of one table."""
         return [sample for source in self._all for sample in source.samples if isinstance(sample, kind)]
 
     def facts(self) -> dict[str, Any]:
-        """Return the cost of reading, and the sources that failed: {"period_s", "ticks", "missed", "cpu_s", "unread":
-        {name: reason}}."""
+        """Return the cost of reading, and {name: reason} of the failed sources (`unread`)."""
         return {
             "period_s": self._period_s,
             "ticks": self._ticks,
@@ -147,7 +147,7 @@ def leave_pid(folder: Path, rank: int) -> None:
 
 
 class RankPids:
-    """The process ids of `ranks`, as far as they have left them. Safe for several threads."""
+    """The process ids of `ranks`, after `leave_pid`. Safe for several threads."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder

@@ -1,14 +1,9 @@
-"""The step clock: the start of each part of each step, on the clock that all processes of a host share.
+"""The step clock: the start of each part of each step, on the host's monotonic clock. Marks are in a file that outlives
+the rank, so the measurements of a killed rank are kept."""
 
-Marks are in a file that outlives the rank: the measurements of a killed rank are kept, and a hang shows which rank
-stopped first.
-
-On the CPU, a moment is a reading of the host's monotonic clock. A CUDA device runs behind the host, so there a moment
-is an event on the device's current stream, which is converted to the host's clock afterwards. Two events of the idle
-device, at the start and at the end, are known on both clocks. Moments between them are placed linearly, because the
-clocks drift apart by tens of microseconds a second. An event is read against a nearby one, because of the grid of
-`accelerator.elapsed_s`.
-"""
+# A CUDA device runs behind the host, so a timestamp is an event, which is converted to the host's clock later.
+# Two events of the idle device, at the start and at the end, are known on both clocks. Events between them are
+# interpolated, because the clocks drift apart.
 
 from __future__ import annotations
 
@@ -35,21 +30,20 @@ if TYPE_CHECKING:
 T = TypeVar("T", float, npt.NDArray[np.float64])
 Marks = npt.NDArray[np.float64]
 
-# A step has five marks; between them are data, forward, backward, optimizer.
+# A step has five marks. Between them are data, forward, backward, optimizer.
 MARKS = 5
-# The mark with which backward begins.
+# The mark at the start of backward.
 BACKWARD = 2
 
-# On CUDA, two blocks of this many steps have events. The events of the older block are read between two steps and used
-# again, so that a launch of a million steps holds some thousand events, and a killed rank leaves its measurements.
+# On CUDA, two blocks of this number of steps have events. The events of the older block are read between two steps and
+# reused. This limits the number of events, and keeps the measurements of a killed rank.
 BLOCK = 128
 
 
 class StepClock:
-    """A clock with `width` marks a step. On the CPU, a mark is one clock reading; on CUDA, it also records an event.
+    """A clock with `width` marks per step. On CUDA, a mark is the time when the device reaches an event.
 
-    On CUDA, a mark is the time when the device reached the event. If a launch does not finish, marks that the device
-    did not reach are unknown. `moments` converts events to the host's clock.
+    If a launch does not finish, marks that the device did not reach are unknown.
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device, width: int = MARKS) -> None:
@@ -62,17 +56,16 @@ class StepClock:
         self._device = device
         self.moments = Moments(device)
         self._events: list[accelerator.Event] = []
-        # When the host had enqueued each mark; NaN for missing ones.
+        # The time when the host enqueued each mark; NaN for missing ones.
         self._enqueued: Marks = np.empty(0)
         if self._cuda:
-            # The number of marks that are read, the last event of them, and its seconds by the device's clock.
+            # The number of marks that are read, the last event of them, and its seconds on the device's clock.
             self._read, self._last, self._last_s = 0, self.moments.first, 0.0
             self._reading = threading.Lock()
         self.make_room(steps)
 
     def make_room(self, steps: int) -> None:
-        """Make room for `steps` steps in all, unless there is room already. If the disk is full (OSError), nothing
-        changes."""
+        """Make room for `steps` steps in total. Raises OSError if the disk is full; then nothing changes."""
         more = steps * self.width - self._room
         if more <= 0:
             return
@@ -80,26 +73,26 @@ class StepClock:
             with self._path.open("ab") as file:
                 file.write(np.full(more, np.nan).tobytes())
         except OSError:
-            # The file may end inside a step, and then no mark of it would be read.
+            # Remove an incomplete step at the end of the file, else no mark would be read.
             os.truncate(self._path, self._room * 8)
             raise
         self._room += more
         self._marks = np.memmap(self._path, dtype=np.float64, mode="r+", shape=(self._room,))
-        self._view = self._marks.data.cast("B").cast("d")  # quicker to write into
+        self._view = self._marks.data.cast("B").cast("d")  # faster for writing
         if self._cuda:
             self._enqueued = np.concatenate([self._enqueued, np.full(more, np.nan)])
             lacking = min(self._room, 2 * self._block) - len(self._events)
             self._events += [_event() for _ in range(lacking)]
 
     def mark(self) -> None:
-        """Mark the next moment of a step, now."""
+        """Take the next timestamp of a step."""
         if self._cuda and self._at % self._block == 0 and self._at >= 2 * self._block:
             self._use_again()
         self._record(self._at)
         self._at += 1
 
     def again(self) -> None:
-        """Mark the last moment again, now."""
+        """Take the last timestamp again."""
         self._record(self._at - 1)
 
     def _record(self, at: int) -> None:
@@ -110,23 +103,23 @@ class StepClock:
         self._enqueued[at] = perf_counter()
 
     def skip(self) -> None:
-        """Leave out the next moment: forward and backward alternate in this step."""
+        """Leave out the next timestamp: forward and backward alternate in this step."""
         self._at += 1
 
     def forget(self, back: int = 1, *, skipped: bool = False) -> None:
-        """Forget the moment marked `back` marks ago: with `skipped` it does not exist, else marking goes on there."""
+        """Remove the mark `back` marks ago. With `skipped` it does not exist, else marking continues there."""
         at = self._at - back
         (self._enqueued if self._cuda else self._marks)[at] = np.nan
         if not skipped:
             self._at = at
 
     def keep_steps(self, steps: int) -> None:
-        """Forget every moment after the first `steps` steps."""
+        """Remove all marks after the first `steps` steps."""
         while self._at > steps * self.width:
             self.forget()
 
     def finish(self) -> None:
-        """On CUDA, wait for the device and read every mark, placed between two comparisons of the clocks."""
+        """On CUDA, wait for the device, compare the clocks, and convert all marks to the host's clock."""
         if not self._cuda:
             return
         self.moments.synchronize()
@@ -136,9 +129,9 @@ class StepClock:
         marks[:] = self.moments.on_host(marks - self.moments.begin_s)
 
     def read(self, *, upto: int | None = None, keep: bool = False) -> None:
-        """On CUDA, read the marks that the device has reached, without waiting; from any thread.
+        """On CUDA, read the marks that the device has reached, without waiting. Any thread may call this.
 
-        With `keep`, their events are not used again: other moments are read against them.
+        With `keep`, later timestamps may be read relative to the first event of each step.
         """
         if not self._cuda:
             return
@@ -156,14 +149,13 @@ class StepClock:
                 self._read = at + 1
 
     def _use_again(self) -> None:
-        """Read the block of steps whose events are used again. This waits only if steps are much shorter than the
-        device's queue."""
+        """Read the block of steps whose events are reused. This waits if the device is more than a block behind."""
         upto = self._at - self._block
         slot = (upto - 1) % (2 * self._block)
         with accelerator.current_on(self._device):
             self._events[slot].synchronize()
         self.read(upto=upto)
-        # The next mark is read against it, and so are other moments of these steps.
+        # The next mark and other timestamps of these steps are read relative to it.
         self.moments.know(self._last, self._last_s)
         self._events[slot] = _event()
 
@@ -173,17 +165,19 @@ class StepClock:
 
     @property
     def marked(self) -> int:
-        """The number of moments that were marked or skipped."""
+        """The number of marks, including skipped ones."""
         return self._at
 
     @property
     def enqueued(self) -> int | None:
-        """How many moments the host has enqueued, if the device reaches them later; None on the CPU."""
+        """The number of marks that the host has enqueued on CUDA; None on the CPU."""
         return self._at if self._cuda else None
 
     def lags(self) -> list[tuple[int, str, float]]:
-        """Return, on CUDA after `finish`, (step, metric, seconds) of the longest time in each step from when the host
-        enqueued a mark until the device reached it."""
+        """Return (step, metric, seconds) on CUDA: the longest time from enqueuing to reaching a mark in each step.
+
+        Call this after `finish`.
+        """
         if not self._cuda:
             return []
         whole = slice(0, self.steps * self.width)
@@ -191,17 +185,17 @@ class StepClock:
         return [(step, "device_lag_s", float(seconds)) for step, seconds in enumerate(late)]
 
     def begins(self) -> list[float]:
-        """Return, after `finish`, the starts of all steps and the end of the last one, in seconds."""
+        """Return the starts of all steps and the end of the last one in seconds, after `finish`."""
         return [*self.came_to(0), float(self._marks[self._at - 1])]
 
     def came_to(self, mark: int) -> list[float]:
-        """Return, after `finish`, the second of this mark in each step; NaN if a step has none."""
+        """Return the time of this mark in each step, after `finish`; NaN if it was skipped."""
         moments: list[float] = self._marks[: self._at].reshape(-1, self.width)[:, mark].tolist()
         return moments
 
 
 class AroundClock:
-    """Wraps a clock with `width` marks a step, for instruments that act after each mark."""
+    """A wrapper of a clock with `width` marks per step, for instruments that act after each mark."""
 
     def __init__(self, clock: StepMarker, width: int = MARKS) -> None:
         self._clock, self._width, self._at = clock, width, 0
@@ -219,19 +213,19 @@ class AroundClock:
         self._at = (self._at + 1) % self._width
 
     def marked(self, at: int, *, exists: bool) -> None:
-        """Act after mark number `at` of a step, which was skipped if it does not exist."""
+        """Act after mark number `at` of a step. If it does not exist, it was skipped."""
 
 
 def _event() -> accelerator.Event:
-    """Make an event with a time. Waiting for it sleeps instead of spinning."""
+    """Return an event with a time. Waiting for it sleeps instead of spinning."""
     event: accelerator.Event = accelerator.api().Event(enable_timing=True, blocking=True)
     return event
 
 
 def read_marks(path: Path, steps: int | None, width: int = MARKS) -> Marks:
-    """Read a rank's marks, shape (steps, width), in seconds; NaN for marks that the rank did not reach.
+    """Read a rank's marks in seconds, shape (steps, width); NaN for marks that the rank did not reach.
 
-    If the rank itself found out the number of steps, `steps` is None: then it is the number that it made room for.
+    If `steps` is None, it is the number of steps with room in the file.
     """
     size = path.stat().st_size if path.exists() else 0
     if steps is None:
@@ -242,12 +236,12 @@ def read_marks(path: Path, steps: int | None, width: int = MARKS) -> Marks:
 
 
 def write_counts(folder: Path, rank: int, counts: Counts) -> None:
-    """Write the numbers of steps that ranks agreed on to the launch's folder, where they survive the rank."""
+    """Write the numbers of steps that ranks agreed on into the launch's folder, which outlives the rank."""
     hand_over_file(folder / f"counts{rank}", f"{counts.warmup} {counts.measured}")
 
 
 def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
-    """Return (warm-up steps, measured steps) that any of these ranks wrote; None if none did."""
+    """Return (warm-up steps, measured steps) that a rank wrote; None if no rank did."""
     written = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)
     if written is None:
         return None
@@ -255,12 +249,12 @@ def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
     return warmup, measured
 
 
-# The first pairs of a process create events and modules, and others of the device's users may hold one up.
+# The first tries of a process create events and modules, and other users of the device may delay a try.
 ANCHOR_TRIES = 10
 
 
 class Anchor(NamedTuple):
-    """One event on both clocks: the host's reading is right within `error_s`."""
+    """One event on both clocks. The host's time is correct within `error_s`."""
 
     event: accelerator.Event
     host_s: float
@@ -268,8 +262,7 @@ class Anchor(NamedTuple):
 
 
 class Moments:
-    """Takes moments of work on `device`, and converts them to seconds. On CUDA, its creation and `close` wait for the
-    device."""
+    """Take timestamps of work on `device`, and convert them to seconds. On CUDA, creation and `close` wait for it."""
 
     def __init__(self, device: torch.device) -> None:
         self.now = clock_of(device)
@@ -278,7 +271,7 @@ class Moments:
         self._rate = 1.0
         self._first: Anchor | None = None
         self._clock: dict[str, float] = {}
-        # Events that are read already, and their seconds since the first anchor by the device's clock.
+        # Events that are read, and their seconds since the first anchor on the device's clock.
         self._known: list[accelerator.Event] = []
         self._known_s: list[float] = []
         if device.type == accelerator.TYPE:
@@ -289,14 +282,14 @@ class Moments:
 
     @property
     def first(self) -> accelerator.Event:
-        """On CUDA the first anchor's event, from which the device's seconds are counted."""
+        """The first anchor's event on CUDA. The device's seconds count from it."""
         assert self._first is not None
         return self._first.event
 
     def synchronize(self) -> None:
-        """Wait until every moment that was taken is over."""
+        """Wait until the device has reached all timestamps."""
         if self._first is not None:
-            # Sleep: if ranks share a device or cores, a rank that spins takes time from those that compute.
+            # Sleep, because a spinning rank takes time from other ranks on the same device or cores.
             asleep = accelerator.api().Event(blocking=True)
             asleep.record(accelerator.current_stream(self._device))
             with accelerator.current_on(self._device):
@@ -304,14 +297,14 @@ class Moments:
             accelerator.synchronize(self._device)
 
     def know(self, event: accelerator.Event, device_s: float) -> None:
-        """Add an event, later than all known ones, that was at `device_s`. Later moments are read against it."""
+        """Add an event at `device_s`, later than all known ones. Later timestamps are read relative to it."""
         self._known.append(event)
         self._known_s.append(device_s)
 
     def close(self) -> None:
-        """Wait for the device, and compare the clocks again. Then every moment is placed between two anchors.
+        """Wait for the device, and compare the clocks again.
 
-        If the clocks differ by less than the anchors' errors, the drift is unknown, and none is assumed.
+        If the clocks differ by less than the errors of the anchors, the drift is unknown, and none is assumed.
         """
         if self._first is None:
             return
@@ -327,26 +320,25 @@ class Moments:
         }
 
     def numbers(self) -> dict[str, float]:
-        """{metric: value} of the two clocks, on CUDA after `close`."""
+        """Return {metric: value} about the two clocks, on CUDA after `close`."""
         return self._clock
 
     def on_host(self, device_s: T) -> T:
-        """Return the host's time when the device's clock had counted `device_s` since the first anchor."""
+        """Return the host's time at `device_s` seconds after the first anchor on the device's clock."""
         return device_s * self._rate + self.begin_s
 
     def seconds(self, moment: Moment) -> float:
-        """Return the host's time at `moment`, in seconds. On CUDA, wait for the device first."""
+        """Return the host's time at `moment` in seconds. On CUDA, the device must have reached it."""
         if isinstance(moment, float):
             return moment
-        # The first event is exact enough to find a nearby one, against which the moment is read. It is the last but one
-        # before the moment, so that the grid of the first reading cannot choose one after it.
+        # The time since the first event is exact enough to find a nearby event. Take the last but one before the
+        # moment, because the resolution of this time could choose an event after it.
         near = max(0, bisect_right(self._known_s, elapsed_s(self._known[0], moment)) - 2)
         return self.on_host(self._known_s[near] + elapsed_s(self._known[near], moment))
 
 
 def anchor(device: torch.device) -> Anchor:
-    """Record an event on an idle `device` between two readings of the host's clock. Return the narrowest of
-    ANCHOR_TRIES pairs."""
+    """Record an event on an idle `device` between two readings of the host's clock. Return the best of ANCHOR_TRIES."""
     stream = accelerator.current_stream(device)
 
     def pair() -> Anchor:
@@ -362,7 +354,6 @@ def anchor(device: torch.device) -> Anchor:
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:
-    """Return the step that contains `second`; None if there is none. `begins` are the starts of the steps in order, and
-    the end of the last one."""
+    """Return the step that contains `second`; None if there is none. `begins` are as in `StepClock.begins`."""
     step = bisect_right(begins, second, hi=len(begins) - 1) - 1
     return step if step >= 0 and second <= begins[-1] else None

@@ -1,5 +1,4 @@
-"""Describe a watched training as a configuration, from its model, its optimizer and its first batch; and the warnings
-about what cannot be read from them."""
+"""Describe a watched training run as a configuration, from its model, its optimizer and its first batch."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from parabench.plan.case import BACKENDS, NAME, slug
 from parabench.probes.ddp import only_ddp
 from parabench.store.record import BATCH_UNSEEN, MIB, Finding
 
-# A strategy that is none of STRATEGIES, and the data of a watched loop.
+# A strategy that is not in STRATEGIES, and the data of a watched loop.
 OWN_STRATEGY, OWN_DATA = "own:strategy", "own"
 
 UNSEEN = Finding(
@@ -50,12 +49,12 @@ def others(steps_of: Mapping[str, int], steps: int) -> Finding:
         "other_optimizer",
         f"Other optimizers stepped between forward and backward of the {steps:,} watched steps ({counts} times). Their "
         "models' time is part of forward and backward here; their batches do not count as gradient accumulation.",
-        "To see where the other model's time goes, watch it with its own optimizer in another run.",
+        "To see where the other model's time goes, watch that model with its optimizer in another run.",
     )
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the user's own module, without what parallelizes or compiles it."""
+    """Return the user's module without the wrappers of DDP, DataParallel and torch.compile."""
     while True:
         inner = getattr(module, "_orig_mod", None) or (
             module.module if isinstance(module, (DistributedDataParallel, nn.DataParallel)) else None
@@ -76,7 +75,7 @@ def name_of(module: nn.Module) -> str:
 
 
 def strategy_of(module: nn.Module, optimizer: Any, ranks: int) -> str:
-    """Return the key of STRATEGIES if the model is certainly made parallel like this, else OWN_STRATEGY."""
+    """Return the key of STRATEGIES if the model certainly uses this strategy, else OWN_STRATEGY."""
     meshes = {parameter.device_mesh.ndim for parameter in module.parameters() if isinstance(parameter, DTensor)}
     sharded = any(isinstance(each, FSDPModule) for each in module.modules())
     replicated = any(isinstance(each, DistributedDataParallel) for each in module.modules())
@@ -94,15 +93,17 @@ def caps_of(module: nn.Module) -> float | None:
     replicas = only_ddp(module)
     if replicas is None or getattr(replicas, "bucket_bytes_cap_default", False):
         return None
-    # DDP keeps whole bytes: the given cap is the shortest number that results in as many.
-    held = int(replicas.bucket_bytes_cap)
-    given = (float(f"{held / MIB:.{digits}g}") for digits in range(1, 18))
-    return next((each for each in given if int(each * MIB) == held), held / MIB)
+    # DDP rounds the given cap down to whole bytes. Return the shortest number with the same result.
+    whole_bytes = int(replicas.bucket_bytes_cap)
+    given = (float(f"{whole_bytes / MIB:.{digits}g}") for digits in range(1, 18))
+    return next((each for each in given if int(each * MIB) == whole_bytes), whole_bytes / MIB)
 
 
 def size_of(batch: Any) -> tuple[int, int] | None:
-    """Return (samples, tokens per sample) of a rank's batch, however it is nested: the first dimension of its first
-    tensor, and the second if it holds integers; `None` if no tensor has a dimension."""
+    """Return (samples, tokens per sample) of a rank's batch, which may be nested; `None` if no tensor has a dimension.
+
+    They are the first dimension of the first tensor, and the second if it holds integers, else 1.
+    """
     leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
     first = next((each for each in leaves if isinstance(each, Tensor) and each.dim() and each.shape[0]), None)
     if first is None:
@@ -117,19 +118,18 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def precision_of(module: nn.Module, autocast: torch.dtype | None) -> str:
-    """Return the key of PRECISIONS; `autocast` is the type that the forward ran with, if any."""
+    """Return the key of PRECISIONS. `autocast` is the dtype of autocast during forward, if it was on."""
     parameters = next((str(p.dtype).removeprefix("torch.") for p in module.parameters()), "float32")
     wanted = None if autocast is None else str(autocast).removeprefix("torch.")
     for name, each in PRECISIONS.items():
-        own = each.parameters or "float32"
-        if name not in (IEEE, TF32) and each.autocast == wanted and own == parameters:
+        if name not in (IEEE, TF32) and each.autocast == wanted and each.parameters == parameters:
             return name
     on_device = device_of(module).type == accelerator.TYPE
     return TF32 if on_device and torch.backends.cuda.matmul.fp32_precision == "tf32" else IEEE
 
 
 def backend_of(device: str) -> str:
-    """Return the backend of the default process group for a type of device, as a case names it."""
+    """Return the name of the default process group's backend for a type of device."""
     backends = dist.get_backend().split(",") if dist.is_initialized() else []
     named = {of or device: backend for of, _, backend in (each.rpartition(":") for each in backends)}  # "cpu:gloo"
     return named[device] if named.get(device) in BACKENDS else "auto"

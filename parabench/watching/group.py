@@ -1,6 +1,8 @@
-"""The ranks of a watched loop and their hosts. Ranks send their results to rank 0 over the process group's own store,
-so that nothing else listens. A batch system or a container may show each rank only its own device and cores, so every
-rank reports them, and rank 0 assembles the record of a host."""
+"""The ranks of a watched loop and their hosts.
+
+Ranks send their results to rank 0 over the rendezvous store. Rank 0 assembles the record of each host, because a batch
+system may show each rank only its device and cores.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,22 @@ from parabench.machine import gpus, host
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, environment
 
-# How long a rank waits for the others: at the start they are all there soon, at the end one may still write a
-# checkpoint. If this rank failed, others that failed with it have sent their results long before.
+# The time that a rank waits for the others: at the start, at the end, and if this rank failed. At the end, another rank
+# may still write a checkpoint. If this rank failed, others have usually failed before.
 ENTER_S, LEAVE_S, FAILED_S = 60.0, 120.0, 5.0
 LOOK_S = 0.02
 
-# Torch's TCP store drops the connection of a client that sends more than 8 MiB at once (TCPStoreLibUvBackend.cpp,
-# MAX_PAYLOAD_LEN), the size of 70,000 steps as text.
+# torch's TCPStore disconnects a client that sends more than 8 MiB at once (TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN),
+# the size of 70,000 steps as text.
 PIECE_BYTES = 4 * 2**20
 
-# Each use of `watch` in a process has its own keys; all ranks count alike.
+# Each use of `watch` in a process has separate keys. All ranks count the same uses.
 _uses = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes that train together: `hosts` has the host's name of each, in order of ranks. `store` is None if
-    there is only one process."""
+    """The processes that train together: `hosts` has the host name of each rank. `store` is None for one process."""
 
     store: Any
     rank: int
@@ -67,8 +68,10 @@ class Group:
 
     @classmethod
     def enter(cls) -> Group:
-        """Return the default process group, whose ranks all call this. Raises UsageError if one does not, or if hosts
-        have different numbers of ranks."""
+        """Return the default process group. All ranks must call this.
+
+        Raises UsageError if a rank does not, or if hosts have different numbers of ranks.
+        """
         number = next(_uses)
         if not (dist.is_available() and dist.is_initialized()):
             return cls(None, 0, (socket.gethostname(),))
@@ -80,24 +83,24 @@ class Group:
         if missing:
             absent = ", ".join(name.rpartition("/")[2] for name in missing)
             raise UsageError(
-                f"watch: of {size} ranks, {absent} did not enter the block within {ENTER_S:g} s; every rank must"
+                f"watch: ranks {absent} of {size} did not enter the block within {ENTER_S:g} s; every rank must"
             )
         hosts = tuple(store.get(name).decode() for name in names)
         group = cls(store, rank, hosts)
         runs = [len([*run]) for _, run in itertools.groupby(hosts)]
         if len(runs) != group.nodes or len(set(runs)) > 1:
             on = ", ".join(hosts)
-            raise UsageError(f"watch: ranks are on the hosts {on}; every host must have as many, and those in a row")
+            raise UsageError(f"watch: ranks are on the hosts {on}; each host must have equally many consecutive ranks")
         return group
 
     def clock_offset(self) -> dict[str, float] | None:
-        """Return how this host's clock differs from node 0's (`RendezvousPoint.clock_offset`). All ranks call this."""
+        """Return the offset of this host's clock to node 0 (`RendezvousPoint.clock_offset`). All ranks call this."""
         if self.nodes == 1:
             return None
         return RendezvousPoint("", 0, self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
     def send(self, found: Any) -> None:
-        """Send `found`, which JSON can hold, to rank 0."""
+        """Send `found`, a value for JSON, to rank 0."""
         text = zlib.compress(json.dumps(found).encode(), level=1)
         pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
@@ -105,8 +108,10 @@ class Group:
         self.store.set(f"found/{self.rank}", str(len(pieces)))
 
     def collect(self, timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
-        """Return, at rank 0, the message of each other rank, in order; `None` for a rank that sent none within that
-        time, or within FAILED_S once it is `hurried`."""
+        """Return at rank 0 the message of each other rank; `None` for a rank that sent none in time.
+
+        The time is `timeout_s`, or FAILED_S as soon as `hurried` is true.
+        """
         missing = await_keys(self.store, [f"found/{rank}" for rank in range(1, self.size)], timeout_s, hurried)
         return [None if f"found/{rank}" in missing else self._received(rank) for rank in range(1, self.size)]
 
@@ -118,8 +123,8 @@ class Group:
 def await_keys(
     store: Any, names: list[str], timeout_s: float, hurried: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """Wait until all keys are in a store. Return those that are not after `timeout_s`, or FAILED_S once it is
-    `hurried`. It polls, because a wait of the store itself handles no signals."""
+    """Wait until all keys are in a store. Return those that are missing after `timeout_s`, or after FAILED_S as soon as
+    `hurried` is true. This polls, because signals are not handled while the store waits."""
     until = time.monotonic() + timeout_s
     while names := [name for name in names if not store.check([name])]:
         if time.monotonic() > until:
@@ -132,16 +137,14 @@ def await_keys(
 
 # -- the hosts --------------------------------------------------------------------------------------------------------
 
-
-# What one rank reports of its host.
+# The report of a rank about its host.
 About = Mapping[str, Any]
 
 APART = "the ranks of this host see different devices"
 
 
 def of_this(group: Group, machine: Machine) -> dict[str, Any]:
-    """Return the report of this rank: its cores, the device that it uses, and, for the first rank of a host, the record
-    of the host, with the devices that its ranks use if all of them see the same devices."""
+    """Return the report of this rank: its cores and its device. The first rank of a host adds the host's record."""
     about: dict[str, Any] = {"cores": sorted(os.sched_getaffinity(0)), "core_limit": host.core_limit()}
     about["devices_reason"] = machine.gpus_reason
     if machine.gpus:
@@ -157,7 +160,7 @@ def of_this(group: Group, machine: Machine) -> dict[str, Any]:
 
 
 def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machine:
-    """Return `machine`, rank 0's host, with the cores of all its ranks and the devices that they use."""
+    """Return `machine`, rank 0's host, with the cores and devices of all its ranks."""
     used = used_devices(abouts)
     unread = next((each["devices_reason"] for each in abouts if "used" in each and each["devices_reason"]), None)
     return replace(
@@ -171,7 +174,7 @@ def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machi
 
 
 def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
-    """Return the record of a host, with the cores of all its ranks and the devices that they use."""
+    """Return the record of a host, with the cores and devices of all its ranks."""
     found: dict[str, Any] = dict(abouts[0]["environment"]) | {"cores": cores_of(abouts)}
     used = used_devices(abouts)
     if used and [*map(_place, used)] != abouts[0]["shown"]:
@@ -182,21 +185,23 @@ def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
 
 
 def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
-    """Return the records of all hosts if there are several; rank 0's own is completed later."""
+    """Return the records of all hosts if there are several. Rank 0's host is completed later."""
     if len(hosts) < 2:
         return []
     return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
 
 
 def cores_of(abouts: Sequence[About]) -> int:
-    """Return how many cores the ranks of a host may use together: mpirun and srun bind each rank to some of them."""
+    """Return the number of cores of all ranks of a host: mpirun and srun bind each rank to some of them."""
     bound, limit = len({core for about in abouts for core in about["cores"]}), abouts[0]["core_limit"]
     return bound if limit is None else max(1, min(bound, round(limit)))
 
 
 def used_devices(abouts: Sequence[About]) -> list[Gpu]:
-    """Return the devices that the ranks of a host use, each once, in the order of ranks. They have NVML's numbers. If
-    NVML shows ranks different devices under the same number, they are counted in the order of their addresses."""
+    """Return the devices that the ranks of a host use, each once, in the order of ranks, with NVML's numbers.
+
+    If NVML shows ranks different devices under the same number, they are numbered in the order of their addresses.
+    """
     used = {_place(gpu): gpu for about in abouts if "used" in about for gpu in (Gpu(**about["used"]),)}
     if len({gpu.index for gpu in used.values()}) < len(used):
         used = {place: replace(gpu, index=sorted(used).index(place)) for place, gpu in used.items()}

@@ -1,9 +1,5 @@
-"""The timestamps of the user's training loop: when it requests a batch and has it, when forward is over, and when the
-optimizer starts and ends.
-
-Nothing here waits for a device or changes a result: there is an iterator around the loader, the model's call is
-wrapped, and the optimizer has two hooks.
-"""
+"""Take the timestamps of the user's training loop: an iterator around the loader, a wrapper around the model's call,
+and hooks of the optimizer. None of them waits for a device or changes a result."""
 
 from __future__ import annotations
 
@@ -28,14 +24,14 @@ from parabench.strategies.base import StepMarker
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The marks of a step: a batch was requested, it was there, forward was over, backward was over and the optimizer
-# started, the optimizer ended, and the next batch was requested. OVER: no further step is marked.
+# The timestamps of a step: a batch is requested, the batch is available, forward has ended, backward has ended and the
+# optimizer starts, the optimizer has ended, the next batch is requested. After OVER, no further step is marked.
 REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END, OVER = range(7)
 WIDTH = END + 1
 
 
 def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | None]:
-    """Keep errors of a callback away from the training: after the first error, the loop marks no further step."""
+    """Keep errors of a callback away from the training. After the first error, the loop marks no further step."""
 
     @functools.wraps(callback)
     def call(loop: Loop, *args: P.args, **named: P.kwargs) -> T | None:
@@ -44,46 +40,32 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
         except Exception as why:
             loop._next = OVER  # the started step does not count
             loop.marks_failed(why)
-            with contextlib.suppress(Exception):  # of a clock that fails again
+            with contextlib.suppress(Exception):  # the clock may fail again
                 loop.clock.keep_steps(loop.steps)
             return None
 
-    # As `torch.compiler.disable` marks a function, but without importing the compiler: a compiled `optimizer.step`
-    # calls the callback instead of tracing into it.
+    # `torch.compiler.disable` sets this, but imports the compiler: a compiled `optimizer.step` does not trace into it.
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return call
 
 
 @dataclass(slots=True)
 class Step:
-    """The step that has begun.
-
-    Attributes:
-        later_s: Seconds that it waited for batches after its first one.
-        straddles: It continues in another loop over batches.
-        batches_of_others: Batches after which another optimizer stepped.
-        other_stepped: Another optimizer has stepped since the last batch.
-    """
+    """The current step."""
 
     forwards: int = 0
     batches: int = 0
-    later_s: float = 0.0
-    straddles: bool = False
-    batches_of_others: int = 0
-    other_stepped: bool = False
+    later_s: float = 0.0  # seconds of waiting for batches after the first one
+    straddles: bool = False  # it continues in another loop over batches
+    batches_of_others: int = 0  # batches after which another optimizer stepped
+    other_stepped: bool = False  # since the last batch
 
 
 class Loop:
-    """Mark the steps of one rank on `clock`. A step ends when a batch is requested after the optimizer has stepped, so
-    with gradient accumulation it has several batches.
+    """Mark the steps of one rank on `clock`.
 
-    A step that continues in another loop over batches is discarded, because it includes the time between the loops.
-
-    Attributes:
-        steps: The number of complete steps.
-        pauses: {step: seconds} between two loops over batches, before that step, such as a validation.
-        other_steps: Steps of other optimizers within the steps of the watched one, by class.
-        batch_seen, forward_seen, optimizer_seen: A batch came, the model was called, the optimizer stepped.
+    A step ends when a batch is requested after the optimizer has stepped. A step that continues in another loop over
+    batches is discarded, because it includes the time between them.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -91,41 +73,46 @@ class Loop:
         self._marker: StepMarker = clock
         self._next = REQUESTED
         self._step = Step()
-        self._alternates = False  # the previous step had several forwards, so forward and backward alternate
-        # When the loop over batches was left, and when the awaited batch was requested; None if neither is the case.
+        # Whether the previous step had several forwards: then forward and backward alternate.
+        self._alternates = False
+        # The time when the loop over batches was left, and when the batch was requested; None if not applicable.
         self._left_s: float | None = None
         self._asked_s: float | None = None
-        self.steps = 0
+        self.steps = 0  # complete ones
+        # {step: seconds} between two loops over batches, before that step, such as a validation.
         self.pauses: dict[int, float] = {}
         self.batch_seen = self.forward_seen = self.optimizer_seen = False
+        # {class: number} of steps of other optimizers during steps of the watched one.
         self.other_steps: Counter[str] = Counter()
         self._later_waits = array("d")
         self._batches_of: Counter[int] = Counter()
 
-    def begin_step(self, step: int) -> StepMarker | None:
-        """Return the marker for the step, or `None` to mark no further step. Called again if a step starts again."""
+    def begin_step(self, step: int) -> StepMarker:
+        """Return the marker for the step. Called again if a step starts again."""
         return self.clock
 
     def first_batch(self, batch: Any) -> None:
         """Receive the first batch."""
 
     def first_forward(self) -> None:
-        """Be called in the forward calls of the first step."""
+        """Called in the forward passes of the first step."""
 
     def first_gradients(self) -> None:
-        """Be called when the first step has its gradients."""
+        """Called when the first step has its gradients."""
 
     def marks_failed(self, why: Exception) -> None:
         """Receive the first error of a callback. The steps before it are kept."""
 
     @property
     def batches_of_step(self) -> int:
-        """The number of batches of most steps. With accumulation, the last step of an epoch may have fewer, and a step
-        that a loss scaler skips is part of the next one."""
+        """The number of batches of most steps.
+
+        The last step of an epoch may have fewer. A step that a loss scaler skips is part of the next one.
+        """
         return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
 
     def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
-        """Return the seconds that `steps` with several batches waited for batches after the first, by step."""
+        """Return {step: seconds} of waiting for batches after the first one of a step."""
         return {at: self._later_waits[at] for at in steps if at < self.steps and self._later_waits[at]}
 
     @contextlib.contextmanager
@@ -146,10 +133,10 @@ class Loop:
                 hook.remove()
 
     def over(self, batches: Iterable[T]) -> Batches[T]:
-        """Return `batches` unchanged, for a loop whose steps are marked."""
+        """Yield `batches` unchanged, and mark the steps between them."""
         return Batches(self, batches)
 
-    # For frameworks that own the loop, `asks`, `has` and `has_none` are called from their callbacks.
+    # Frameworks that own the loop call `asks`, `has` and `has_none` from their callbacks.
 
     @guarded
     def asks(self) -> None:
@@ -159,12 +146,8 @@ class Loop:
         if self._next == END:
             self._end_step()
         if self._next == REQUESTED:
-            marker = self.begin_step(self.steps)
-            if marker is None:
-                self._next = OVER
-            else:
-                self._marker = marker
-                self._mark()
+            self._marker = self.begin_step(self.steps)
+            self._mark()
         elif self._left_s is not None and self._next > LOADED:
             self._step.straddles = True
         self._asked_s, self._left_s = perf_counter(), None
@@ -189,7 +172,7 @@ class Loop:
 
     @guarded
     def has_none(self) -> None:
-        """There are no more batches: the last request did not start a step."""
+        """There are no more batches. The last request did not start a step."""
         self._leave(perf_counter() if self._asked_s is None else self._asked_s)
         if self._next == LOADED:
             self.clock.forget()
@@ -208,7 +191,7 @@ class Loop:
 
     @guarded
     def finish(self) -> None:
-        """Mark no further step, and discard the step that has begun."""
+        """Mark no further step, and discard the current one."""
         self.leaves()
         if self._next != OVER:
             self._forget(self._next)
@@ -230,8 +213,7 @@ class Loop:
 
     @guarded
     def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
-        """Handle a call of the optimizer's step. With a closure, as in Lightning, forward and backward happen inside of
-        the closure, which is therefore wrapped."""
+        """Handle a call of the optimizer's step. A closure, as in Lightning, contains forward and backward: wrap it."""
         self.optimizer_seen = True
         closures = [each for each in (*args[1:], *more.values()) if callable(each)] if args[1:] or more else ()
         if not closures:
@@ -251,20 +233,22 @@ class Loop:
 
     @guarded
     def _closure_is_over(self, again: bool) -> None:
-        if again and self._next == OPTIMIZER:  # LBFGS calls it many times: backward is over only now
+        if again and self._next == OPTIMIZER:  # LBFGS calls it repeatedly: backward ends with the last call
             self.clock.again()
         self._optimizer_begins()
 
     @guarded
     def _other_optimizer_ends(self, other: torch.optim.Optimizer) -> None:
-        """Another optimizer stepped: the batch before was not accumulated for the watched one. An optimizer inside or
-        around the watched one steps when backward is over, and does not count."""
+        """Another optimizer stepped: the last batch was not accumulated for the watched one.
+
+        An optimizer inside or around the watched one steps after backward, and does not count.
+        """
         if self._next in (FORWARD, BACKWARD):
             self._step.other_stepped = True
             self.other_steps[type(other).__name__] += 1
 
     def _optimizer_begins(self) -> None:
-        if self._next == FORWARD:  # the forward was called past the hook
+        if self._next == FORWARD:  # forward was not observed
             self._skip()
         if self._next == BACKWARD:
             if self.steps == 0:
@@ -307,8 +291,10 @@ class Loop:
 
 
 class Batches(Generic[T]):
-    """Batches that tell the loop when they are requested and when they are available: an iterable, or the iterator that
-    it was made of. It has the attributes of what it was made of, such as a loader's `sampler`."""
+    """An iterable or iterator of batches that reports to the loop when they are requested and available.
+
+    It has the attributes of the wrapped object, such as a loader's `sampler`.
+    """
 
     def __init__(self, loop: Loop, batches: Iterable[T]) -> None:
         self._loop, self._batches = loop, batches
@@ -319,16 +305,16 @@ class Batches(Generic[T]):
         return next(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_loop", "_batches", "_iterator"):  # of a copy that is being made
+        if name.startswith("__") or name in ("_loop", "_batches", "_iterator"):  # while a copy is being made
             raise AttributeError(name)
         return getattr(self._batches, name)
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]  # raises TypeError if there is no length
+        return len(self._batches)  # type: ignore[arg-type]  # may raise TypeError
 
     def __iter__(self) -> Iterator[T]:
         loop = self._loop
-        loop.asks()  # the start of a loader's workers is part of the wait for the first batch
+        loop.asks()  # the first wait includes the start of a loader's workers
         iterator = iter(self._batches)
         try:
             while True:

@@ -15,18 +15,19 @@ from parabench.watching.loop import BACKWARD, END, FORWARD, LOADED, OPTIMIZER, R
 Seconds = npt.NDArray[np.float64]
 
 PARTS = tuple(STEP_PARTS)
-# A step is usual if its time is near this quantile, also in a loop whose every second step is expensive.
+# The usual time is this quantile, so that it is correct even if every second step is expensive.
 USUAL = 0.25
-# Instruments cost the difference of this quantile between steps with and without them.
+# The cost of instruments is the difference of this quantile between steps with and without them.
 UNDISTURBED = 0.1
-# Expensive steps are shown if they take at least this share of the loop beyond the usual.
+# Expensive steps are shown if their extra time is at least this share of the loop.
 LEAST_SHARE = 0.05
-# A recurring step takes at least this much longer, in usual steps; a step at irregular intervals must be twice as long,
-# because many steps of a busy machine are somewhat longer.
+# The minimum of an expensive step's extra time in usual step times: if it recurs, and if it does not. The second is
+# larger, because many steps of a busy machine are somewhat longer.
 LEAST_EXTRA, LEAST_EXTRA_IRREGULAR = 0.25, 1.0
-# Thresholds fall by this factor, so that a group of rare and long steps is found before a frequent one.
+# The factor between two thresholds. Thresholds fall, so that groups of rare and long steps are found first.
 FALL = 2**0.5
-# A group recurs if it has so many members, and so many of the gaps between them are alike within TOLERANCE.
+# A group recurs if it has at least this number of members, and this share of the gaps between them differ by TOLERANCE
+# or less.
 LEAST_MEMBERS, ALIKE, TOLERANCE = 4, 0.75, 0.1
 
 
@@ -37,21 +38,12 @@ def loop_time(
     later_waits: Mapping[int, float],
     pauses: Mapping[int, float],
 ) -> dict[str, Any] | None:
-    """Return where the wall time of the loop went, from step `first` on; `None` if no plain step is known.
+    """Return the total seconds of each part of the steps from `first` on; `None` if no plain step is known.
 
-    A pause between two loops over batches belongs to the step before it. Instrumented steps count with what they would
-    take without instruments: their parts less the difference of the 10th percentiles of both kinds of steps.
-
-    Args:
-        marks: Timestamps of all steps in seconds, shape (steps, 6).
-        instrumented: Whether each step was instrumented.
-        later_waits: Seconds that a step waited for batches after its first, by step.
-        pauses: Seconds between two loops over batches, by the step that follows.
-
-    Returns:
-        `steps` and `instrumented`, counts; `first`; `seconds`, the total of each part over all steps; `expensive`, the
-        groups of expensive steps as `expensive_steps` returns them.
+    `marks` are timestamps in seconds, shape (steps, 6). `later_waits` and `pauses` are as in `Loop`.
     """
+    # A pause between two loops over batches belongs to the step before it. Instrumented steps count without the cost of
+    # their instruments.
     known = int(np.isfinite(marks[first:, END]).cumprod().sum())
     counted = slice(first, first + known)
     waits, paused = (_by_step(each, len(marks) + 1)[counted] for each in (later_waits, pauses))
@@ -59,8 +51,8 @@ def loop_time(
     if with_instruments.all():
         return None
     if with_instruments.any():
-        seen, plain = (np.quantile(parts[each], UNDISTURBED, axis=0) for each in (with_instruments, ~with_instruments))
-        parts[with_instruments] = np.maximum(0.0, parts[with_instruments] - np.maximum(0.0, seen - plain))
+        slow, plain = (np.quantile(parts[each], UNDISTURBED, axis=0) for each in (with_instruments, ~with_instruments))
+        parts[with_instruments] = np.maximum(0.0, parts[with_instruments] - np.maximum(0.0, slow - plain))
     return {
         "first": first,
         "steps": known,
@@ -96,13 +88,7 @@ def _parts(marks: Marks, waits: Seconds, paused: Seconds) -> Seconds:
 def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
     """Return the groups of steps whose extra time in one part is a relevant share of the loop, largest share first.
 
-    Args:
-        parts: Seconds of each part of each step, shape (steps, parts).
-
-    Returns:
-        For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
-    `extra_s`, the time beyond the usual time of the part (the median of a group with a period, otherwise the mean);
-    `share` of the loop that this extra time is.
+    `parts` are seconds, shape (steps, parts). `every` is the period in steps, or `None`.
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
@@ -118,7 +104,7 @@ def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
 
 
 def _grouped(extra: Seconds, usual: float) -> Iterator[tuple[int | None, npt.NDArray[np.int64]]]:
-    """Yield (period, members) of the steps that recur, the longest first, then those without a period."""
+    """Yield (period, members) of groups: recurring steps, the longest first, then the others with the period None."""
     left = extra >= max(LEAST_EXTRA * usual, np.finfo(float).tiny)
     if not left.any():
         return
@@ -140,7 +126,7 @@ def _grouped(extra: Seconds, usual: float) -> Iterator[tuple[int | None, npt.NDA
 
 
 def _period(at: npt.NDArray[np.int64], steps: int) -> int | None:
-    """Return the period at which the steps `at` recur throughout a loop of so many steps; `None` if they do not."""
+    """Return the period of the steps `at` if they recur throughout the loop of `steps` steps, else `None`."""
     if len(at) < LEAST_MEMBERS:
         return None
     gaps = np.diff(at)
@@ -152,7 +138,7 @@ def _period(at: npt.NDArray[np.int64], steps: int) -> int | None:
 
 
 def _on_grid(candidates: npt.NDArray[np.int64], core: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.int64]:
-    """Return the candidates that are whole periods away from a neighbor in `core`."""
+    """Return the candidates at a distance of whole periods from a neighbor in `core`."""
     slack = int(TOLERANCE * every)
     fits = np.zeros(len(candidates), dtype=bool)
     for neighbor in (np.searchsorted(core, candidates) - 1, np.searchsorted(core, candidates, side="right")):

@@ -1,6 +1,6 @@
-"""The view of a watched loop on one rank: its marks, the instruments of some steps, and the report at the end.
+"""Watch the loop of one rank: its timestamps, the instruments of some steps, and the report at the end.
 
-No error of an instrument reaches the training: the first one switches the instrument off.
+Errors of instruments do not reach the training. The first error of an instrument switches this instrument off.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from parabench.errors import UsageError
 from parabench.launch.results import Marks, RankError, RankReport, marks_path
 from parabench.machine import accelerator
 from parabench.plan.case import Case
@@ -38,10 +37,10 @@ from parabench.watching.tune import Tuning
 
 T = TypeVar("T")
 
-# Room for the marks of so many steps is made at a time.
+# The file of timestamps grows by this number of steps at a time.
 ROOM = 1024
 
-# The instruments, as messages name them. Each is switched off alone if it fails.
+# The names of the instruments in messages. Each is switched off separately if it fails.
 STEP_MARKS = "the marking of steps"
 BATCH_SIZE = "the reading of the batch size"
 ARITHMETIC = "the reading of autocast"
@@ -52,16 +51,16 @@ ACCOUNT = "the account of the loop's time"
 
 
 class Instruments:
-    """The instruments of a few consecutive steps, from now until `off`. The steps mark `self`: if an instrument fails,
-    `failed` receives its error, and the clock alone marks them."""
+    """The instruments of a few consecutive steps, which mark this object until `off`.
+
+    If an instrument fails, `failed` receives the error, and only the clock marks the following steps.
+    """
 
     def __init__(
         self, rank: ProbedRank, before_reading: Callable[[], object], failed: Callable[[Exception], None]
     ) -> None:
         communication = CommunicationProbe(rank)
-        guarded = GuardedRecorder(communication.recorder, failed)
-        communication.recorder.follow = guarded.follow  # type: ignore[method-assign]
-        communication.recorder.follow_all = guarded.follow_all  # type: ignore[method-assign]
+        guard(communication.recorder, failed)
         self._probes = (DdpLoggerProbe(rank), communication)
         self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
         self._clock, self._failed = rank.clock, failed
@@ -74,20 +73,20 @@ class Instruments:
     def skip(self) -> None:
         self._guarded(self._marker.skip, self._clock.skip)
 
-    def _guarded(self, marks: Callable[[], None], marks_alone: Callable[[], None]) -> None:
+    def _guarded(self, mark: Callable[[], None], mark_clock: Callable[[], None]) -> None:
         before = self._clock.marked
         try:
-            marks()
+            mark()
         except Exception as why:
-            if self._marker is self._clock:  # the clock itself fails
+            if self._marker is self._clock:
                 raise
             self._marker = self._clock
             self._failed(why)
             if self._clock.marked == before:
-                marks_alone()
+                mark_clock()
 
     def off(self, step: int) -> None:
-        """Switch them off, and remove their readings of `step` and later steps, which are not complete."""
+        """Switch them off. Readings from `step` on are incomplete and removed."""
         try:
             self._on.close()
         except Exception as why:
@@ -95,54 +94,58 @@ class Instruments:
         self._memory.readings = [each for each in self._memory.readings if each[0] < step]
 
     def report(self, report: CaseReport) -> None:
-        """Add the readings, once the clock is finished."""
+        """Add the readings after the clock is finished."""
         report.readings += self._memory.readings
         for probe in self._probes:
             probe.report(report)
 
 
-class GuardedRecorder:
-    """Follow collectives as `recorder` does. An error of the recorder leaves the call as it is; an error of the call
-    is raised."""
+def guard(recorder: Recorder, failed: Callable[[Exception], None]) -> None:
+    """Keep errors of `recorder` away from the calls that it follows. Errors of the calls are raised.
 
-    def __init__(self, recorder: Recorder, failed: Callable[[Exception], None]) -> None:
-        self._follow, self._follow_all, self._failed = recorder.follow, recorder.follow_all, failed
-        self._on = True
+    `failed` receives an error of the recorder. After an error in `follow`, it follows no further call.
+    """
+    follow, follow_all = recorder.follow, recorder.follow_all
+    following = True
 
-    def follow_all(self, work: Any) -> Any:
+    def guarded_follow_all(work: Any) -> Any:
         try:
-            return self._follow_all(work)
+            return follow_all(work)
         except Exception as why:
-            self._failed(why)
+            failed(why)
             return work
 
-    def follow(
-        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    def guarded_follow(
+        op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        if not self._on:
-            return call()
-        started: list[bool] = []
+        nonlocal following
+        calling = False
         works: list[Any] = []
 
-        def once() -> Any:
-            started.append(True)
+        def call_once() -> Any:
+            nonlocal calling
+            calling = True
             works.append(call())
             return works[0]
 
+        if not following:
+            return call()
         try:
-            return self._follow(op, group, results, once, waits=waits)
+            return follow(op, group, results, call_once, waits=waits)
         except Exception as why:
-            if started and not works:  # the call itself failed
+            if calling and not works:
                 raise
-            self._on = False
-            self._failed(why)
+            following = False
+            failed(why)
             return works[0] if works else call()
+
+    recorder.follow, recorder.follow_all = guarded_follow, guarded_follow_all  # type: ignore[method-assign]
 
 
 @dataclass(kw_only=True, eq=False)
 class Observer(Loop):
-    """The object that `with watch(...)` returns. Called with a loader, it yields the loader's batches and marks the
-    steps that are taken with them. `failures` maps each instrument that failed to the reason."""
+    """The object that `with watch(...)` returns. If it is called with a loader, it yields the loader's batches and
+    marks the steps between them. `failures` maps each failed instrument to the reason."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -162,8 +165,8 @@ class Observer(Loop):
     _tuning: Tuning | None = None
     _used: list[Instruments] = field(default_factory=list)
     _on: Instruments | None = None
-    _begun: int = -1
-    # Until that step, steps are only marked: with cold caches, everything else is expensive.
+    _started: int = -1
+    # Before this step, `begin_step` returns at once, because more code is expensive with cold caches.
     _plain_until: int = 0
     _peaks: dict[str, float] = field(default_factory=dict)
 
@@ -178,15 +181,12 @@ class Observer(Loop):
             )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
-        """Return `batches` unchanged, for a loop whose steps are timed."""
+        """Yield `batches` unchanged, and time the steps between them."""
         return self.over(batches)
-
-    def __iter__(self) -> NoReturn:
-        raise UsageError("watch: the loop has no batches; write `for batch in steps(loader)`")
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Mark the steps that are taken while the block runs."""
+        """Mark the steps of the block."""
         with self.hooked(self.module, self.optimizer):
             try:
                 yield
@@ -195,8 +195,11 @@ class Observer(Loop):
                 self._instruments_off()
 
     def release(self) -> None:
-        """Drop everything that belongs to the training. A DDP reducer that outlives its group joins gloo's threads with
-        the interpreter's lock held, and may wait forever."""
+        """Drop the references to the training.
+
+        A DDP reducer that is deleted after its group waits for gloo's threads while it holds the interpreter's lock.
+        This can hang.
+        """
         del self.module, self.optimizer
         self._used.clear()
         self._tuning = None
@@ -204,15 +207,15 @@ class Observer(Loop):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[RankReport, Marks]:
-        """Return the report of this rank, and the marks of the steps to record, one row per step.
+        """Return the report of this rank, and the timestamps of the recorded steps, shape (steps, WIDTH).
 
-        If the rank failed, there are only marks, as far as its device came. Errors of reading are logged.
+        If the rank failed, only timestamps are read, and only those that its device has reached.
         """
         report = CaseReport()
         if error is None:
             self._read_instruments(report, log)
         else:
-            with contextlib.suppress(RuntimeError):  # a device that failed raises its error again
+            with contextlib.suppress(RuntimeError):  # a failed device raises its error again
                 self.clock.read()
         recorded = self.schedule.recorded(self.steps, self.group.size)
         report.steps, report.marked = self.steps, recorded.tolist()
@@ -232,7 +235,7 @@ class Observer(Loop):
                 self._guard(INSTRUMENTED, partial(each.report, report))
             report.readings += self.clock.lags()
             report.numbers |= self.clock.moments.numbers()
-        except RuntimeError as why:  # of the device, which must not lose what was measured before
+        except RuntimeError as why:  # the device failed; earlier measurements are kept
             reason = str(why).partition("\n")[0]
             log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
         report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
@@ -251,7 +254,7 @@ class Observer(Loop):
         }
 
     def case(self) -> Case:
-        """Return the configuration of the training, as far as it is known. The seed is a case's default."""
+        """Return the configuration of the training. The seed is unknown, and has the default."""
         ranks, batches = self.group.size, self.batches_of_step
         samples, tokens = self._size or (1, 1)
         strategy = describe.strategy_of(self.module, self.optimizer, ranks)
@@ -276,13 +279,13 @@ class Observer(Loop):
     def findings(self) -> list[Finding]:
         """Return the warnings about the loop."""
         found = [describe.UNSEEN] if self._size is None and self.global_batch is None else []
-        # Calls from compiled code and TorchScript are not observed, but leave gradients.
+        # Calls in compiled code and TorchScript are not observed, but compute gradients.
         if self.optimizer_seen and not self.forward_seen and not self._gradient_bytes:
             found.append(describe.uncalled(self.module))
         return found + ([describe.others(self.other_steps, self.steps)] if self.other_steps else [])
 
     def why_no_step(self) -> str:
-        """Return why the loop has no step, and the remedy."""
+        """Return the reason why the loop has no step, and the remedy."""
         if STEP_MARKS in self.failures:
             return f"{STEP_MARKS} failed ({self.failures[STEP_MARKS]})"
         if not self.batch_seen:
@@ -297,21 +300,22 @@ class Observer(Loop):
 
     # -- during the loop ----------------------------------------------------------------------------------------------
 
-    def begin_step(self, step: int) -> StepMarker | None:
+    def begin_step(self, step: int) -> StepMarker:
         if step < self._plain_until:
             return self.clock
-        if step % ROOM == 0 and not self._make_room(step + ROOM):
-            return None
+        if step % ROOM == 0:
+            self.clock.make_room(step + ROOM)
         tuning = self._tuning
         if tuning is not None and step <= self.schedule.first_measured:
             self._guard(TUNING, lambda: tuning.before(step, self._marks_so_far))
-        wanted = self.schedule.phase(step) is Phase.INSTRUMENT
-        if not wanted or step == self._begun:  # a step that begins twice was none at first
+        instrumented = self.schedule.phase(step) is Phase.INSTRUMENT
+        # A step starts twice if a loop over batches ends before its first batch.
+        if not instrumented or step == self._started:
             self._instruments_off()
-        if wanted and self._on is None:
+        if instrumented and self._on is None:
             self._on = self._guard(INSTRUMENTED, self._instruments)
             self._used += [self._on] if self._on is not None else []
-        self._begun = step
+        self._started = step
         if self._on is None:
             self._plain_until = min(self.schedule.plain_until(step), step - step % ROOM + ROOM)
         return self._on or self.clock
@@ -344,16 +348,6 @@ class Observer(Loop):
         first_line = str(why).partition("\n")[0]
         self.failures.setdefault(instrument, f"{type(why).__name__}: {first_line}")
 
-    def _make_room(self, steps: int) -> bool:
-        """Make room for the marks of so many steps. Return False if there is none; the training goes on."""
-        try:
-            self.clock.make_room(steps)
-        except OSError as why:
-            self._instruments_off()
-            self.log(f"watch: steps from {self.steps} on are not seen: {self.folder} has no room ({why.strerror})")
-            return False
-        return True
-
     def _marks(self) -> Marks:
         return read_marks(self._marks_path, None, WIDTH)
 
@@ -371,7 +365,7 @@ class Observer(Loop):
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
             optimizer=self.optimizer,
             clock=self.clock,
-            take_step=_not_ours,
+            take_step=_take_step,
         )
         return Instruments(probed, self._keep_peaks, partial(self._failed, INSTRUMENTED))
 
@@ -381,7 +375,7 @@ class Observer(Loop):
             self._on = None
 
     def _keep_peaks(self) -> dict[str, float]:
-        """Return the peaks of memory so far: on CUDA, instrumented steps reset them."""
+        """Return the peaks of memory so far. On CUDA, instrumented steps reset torch's peaks."""
         for name, value in peak_memory(self.device).items():
             self._peaks[name] = max(value, self._peaks.get(name, 0.0))
         return self._peaks
@@ -391,5 +385,5 @@ class Observer(Loop):
         return torch.get_autocast_dtype(self.device.type) if enabled else None
 
 
-def _not_ours() -> None:
-    raise AssertionError("a watched loop computes for itself")
+def _take_step() -> None:
+    raise AssertionError("only the user's loop takes steps")

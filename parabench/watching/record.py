@@ -52,13 +52,13 @@ from parabench.workloads.training import record_ranks, samples, step_marks
 # Another run may lock the results database for this long. A run that records a loop takes less.
 BUSY_S = 10.0
 
-# Warnings that are printed at the end: what to change in the loop, and why something could not be measured.
+# The warnings that are printed at the end: about changes of the loop, and about missing measurements.
 PRINTED = (
     "data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled",
     BATCH_UNSEEN, "instrument_off", "no_measured_step",
 )  # fmt: skip
 
-# Ranks whose mean steps differ by no more than this share wait for the rank that computes least.
+# If mean steps of ranks differ by no more than this share, the ranks wait for each other.
 NEAR = 0.01
 COMPUTES = ("forward_s", "backward_s", "forward_backward_s")
 
@@ -80,7 +80,7 @@ def thinned(steps: int, recorded: int) -> Finding:
     """Return the warning that only a sample of the steps of a long loop is recorded."""
     return Finding(
         "steps_sampled",
-        f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
+        f"The loop took {steps:,} steps, and {recorded:,} are recorded: the first steps, instrumented steps, and a "
         "random sample of the others, the same on every rank.",
         "No action is needed: step time and parts count all steps; other figures are estimates from the sample.",
     )
@@ -106,15 +106,15 @@ def only_warm_up(steps: int, first: int, tuning: bool) -> Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """The results that one rank hands over. Readings count from `began_s` on the clock of its host. `about` describes
-    the host (`group.of_this`); `stopped` is True if the rank was asked to end."""
+class RankResult:
+    """The results that a rank sends to rank 0."""
 
     report: RankReport
     marks: Marks
+    # The start of the block on the host's clock. The times of readings count from here.
     began_s: float
-    about: dict[str, Any]
-    stopped: bool
+    about: dict[str, Any]  # of `group.of_this`
+    stopped: bool  # the rank was asked to end
     device_samples: list[DeviceSample]
     host_samples: list[HostSample]
     sampler: dict[str, Any]
@@ -127,8 +127,8 @@ class Found:
         clock: dict[str, float] | None,
         error: BaseException | None,
         log: Callable[[str], None],
-    ) -> Found:
-        """Return the results of this rank, at the end of its block or while `error` ends it."""
+    ) -> RankResult:
+        """Return the results of this rank at the end of its block, which may have ended with `error`."""
         group = observer.group
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
         report, marks = observer.read(None if error is None or stopped else error_of(error), log)
@@ -140,14 +140,14 @@ class Found:
             about=of_this(group, this_machine()),
             stopped=stopped,
             device_samples=sampler.samples(DeviceSample),
-            # The load of the host is the same for all of its ranks.
+            # All ranks of a host read the same load.
             host_samples=[s for s in sampler.samples(HostSample) if s.rank is not None or group.local_rank == 0],
             sampler=sampler.facts(),
         )
 
     @classmethod
-    def from_json(cls, values: Any) -> Found | None:
-        """Return the object that `as_json` was called with; `None` for `None`."""
+    def from_json(cls, values: Any) -> RankResult | None:
+        """Return the result that `as_json` wrote; `None` for `None`."""
         if not values:
             return None
         return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
@@ -155,16 +155,19 @@ class Found:
 
 def record(
     observer: Observer,
-    found: Sequence[Found | None],
+    found: Sequence[RankResult | None],
     waited_s: float,
     out: Path,
     label: str | None,
     log: Callable[[str], None],
 ) -> int:
-    """Store the results of the ranks, in order; None for a rank that sent none within `waited_s` seconds. Write the
-    report, and return the session's number.
+    """Store the results of the ranks, write the report, and return the session's number.
 
-    Raises UsageError if the folder cannot be written.
+    Args:
+        found: The result of each rank; None for a rank that sent none within `waited_s` seconds.
+
+    Raises:
+        UsageError: If the folder cannot be written.
     """
     nodes = node_results(observer.group, found, waited_s)
     steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
@@ -205,28 +208,26 @@ def record(
 
 @contextlib.contextmanager
 def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
-    """Yield the results database of a folder, or of a new one if another run locks it for longer than BUSY_S."""
+    """Yield the results database of a folder, or a new one if another run locks it for longer than BUSY_S."""
     until = time.monotonic() + BUSY_S
     with contextlib.ExitStack() as on:
-        while True:
+        store: Store | None = None
+        while store is None:
             try:
                 store = on.enter_context(store_in(out))
-                break
             except FolderInUse as why:
-                if time.monotonic() <= until:
+                if time.monotonic() > until:
+                    out = out.with_name(f"{out.name}-{os.getpid()}")
+                    log(f"watch: {why}; the session is in {str(out)!r}")
+                else:
                     time.sleep(LOOK_S)
-                    continue
-                beside = out.with_name(f"{out.name}-{os.getpid()}")
-                log(f"watch: {why}; the session is in {str(beside)!r}")
-                store = on.enter_context(store_in(beside))
-                break
         yield store
 
 
-def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each node, from the results that its ranks sent within `waited_s` seconds.
+def node_results(group: Group, found: Sequence[RankResult | None], waited_s: float) -> list[NodeResult]:
+    """Return the result of each node from the results that its ranks sent within `waited_s` seconds.
 
-    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
+    If a rank was asked to stop, other ranks may lose their connection to it. These errors are removed.
     """
     stopped = any(each.stopped for each in found if each)
     reports = [each.report if each else RankReport(rank=rank, reported=False) for rank, each in enumerate(found)]
@@ -242,12 +243,12 @@ def node_results(group: Group, found: Sequence[Found | None], waited_s: float) -
     return nodes
 
 
-def _node(group: Group, first: int, found: Sequence[Found | None], reports: list[RankReport]) -> NodeResult:
-    """Join the results of the ranks of a node, from rank `first` on."""
-    own = found[first : first + len(reports)]
-    parts = [each for each in own if each]
+def _node(group: Group, first: int, found: Sequence[RankResult | None], reports: list[RankReport]) -> NodeResult:
+    """Join the results of the ranks of a node, whose first rank is `first`."""
+    of_node = found[first : first + len(reports)]
+    parts = [each for each in of_node if each]
     ok = all(report.reported and report.error is None for report in reports)
-    # Times count from the start of the node's first rank, but readings of a rank from its own start.
+    # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
     began_s = parts[0].began_s if parts else 0.0
     costs = [each.sampler["cpu_s"] for each in parts]
     unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
@@ -258,7 +259,7 @@ def _node(group: Group, first: int, found: Sequence[Found | None], reports: list
         host=group.hosts[first],
         first_rank=first,
         reports=reports,
-        marks=[each.marks if each else nothing for each in own],
+        marks=[each.marks if each else nothing for each in of_node],
         outcome=ProcessOutcome(ok=ok),
         began_s=began_s,
         tails=[] if ok else [""] * len(reports),
@@ -269,7 +270,7 @@ def _node(group: Group, first: int, found: Sequence[Found | None], reports: list
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
-    """Return the number of steps of each kind, at most as many as a protocol can have."""
+    """Return the number of steps of each kind, limited to the most that a protocol can have."""
     counts = Counter(schedule.phases(steps))
     return Protocol(
         warmup=max(2, counts[Phase.WARMUP]),
@@ -284,12 +285,12 @@ def session_of(
     store: Store,
     plan: Plan[Case, Protocol],
     group: Group,
-    found: Sequence[Found | None],
+    found: Sequence[RankResult | None],
     label: str | None,
     out: Path,
 ) -> tuple[int, int]:
-    """Return the session of the launch, and its repetition: the last session with the same label, script and
-    configurations, else a new one. The caps of a tuning are in the next repetition."""
+    """Return the session of the launch and its repetition: the last session with the same label, script and
+    configurations, or a new one. The launches of tuned caps are in the next repetition."""
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
     last = store.last_labelled(label, script) if label is not None else None
     if last is not None:
@@ -298,9 +299,9 @@ def session_of(
             more = before.replace(protocol=before.protocol.replace(launches=before.blocks + plan.blocks))
             store.replan(last.id, more.to_dict())
             return last.id, before.blocks
-    # A rank that handed nothing over is like the first one.
-    own = next(each for each in found if each)
-    abouts = [(each or own).about for each in found]
+    # A rank without a result is assumed to be like the first one with a result.
+    known = next(each for each in found if each)
+    abouts = [(each or known).about for each in found]
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
     machine = machine_of(hosts[0], this_machine(), group)
     request = TrainingRequest(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
@@ -311,13 +312,13 @@ def session_of(
 
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
-    """The steps of a loop that has run already. `of_caps` has the case of each bucket cap of a tuning."""
+    """The steps of a loop that has ended. `of_caps` has the case of each tuned bucket cap."""
 
     schedule: Schedule
     of_caps: tuple[Case, ...] = ()
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
-        raise AssertionError("the loop has run already")
+        raise AssertionError("the loop has ended")
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         return step_marks(WIDTH, None)
@@ -335,13 +336,13 @@ class WatchWorkload(Workload):
             launch.findings.append(only_warm_up(steps, first, self.schedule.tuning is not None))
         if launch.status is Status.OK and min(each.steps for each in cases.values()) >= first:
             launch.arms += self._arms(launch, ranks)
-        # All steps of the tuning are recorded, so its arms have no such warning.
+        # All steps of the tuning are recorded, so this is not a warning of its launches.
         recorded = max(len(case.marked or ()) for case in cases.values())
         if recorded < steps:
             launch.findings.append(thinned(steps, recorded))
 
     def _arms(self, launch: Launch, ranks: Sequence[tuple[RankReport, Marks]]) -> Iterator[Launch]:
-        """Yield a launch for each cap of a tuning; its steps are the first rows of marks."""
+        """Yield a launch for each tuned cap. The steps of the tuning are among the first rows of the timestamps."""
         if self.schedule.tuning is None:
             return
         shared = {"cases": [case.id for case in self.of_caps], "protocol": self.schedule.tuning.to_dict()}
@@ -355,11 +356,9 @@ class WatchWorkload(Workload):
 
 
 def slowest_loop(cases: Mapping[int, CaseReport]) -> dict[str, Any] | None:
-    """Return the account of the rank with the longest mean step, with its `rank`; `None` if no rank has one.
-
-    Ranks that wait for one another have the same mean step. Of these, the rank with the shortest forward and backward
-    is shown: the others wait for it there.
-    """
+    """Return the account of the rank with the longest mean step, with its `rank`; `None` if no rank has an account."""
+    # If ranks wait for each other, they have the same mean step. Then the rank with the shortest forward and backward
+    # is the slowest, because the others wait for it there.
     loops = []
     for rank, case in cases.items():
         if case.loop is not None:

@@ -1,4 +1,4 @@
-"""The phase of each step of a watched loop: the same on every rank, without communication."""
+"""The phase of each step of a watched loop. It is the same on every rank, without communication."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from parabench.plan.turns import Turn, TurnsProtocol, turns
 from parabench.records import Record
 from parabench.store.record import Phase
 
-# The steps, after warm-up and tuning, at which instruments are switched on: soon for short loops, then ever more
-# seldom, so that less than 1% of the steps of a long loop are instrumented.
+# Instruments are switched on at these steps, counted without the tuning. Less than 1% of the steps of a long loop are
+# instrumented.
 INSTRUMENTED_AT = (25, 500, 5_000, 50_000, 500_000)
 
-# How many steps of all ranks together are recorded, and of each rank at least: 100,000 steps take 12 s to record.
+# The number of recorded steps of all ranks together, and the minimum of each rank. Recording 100,000 steps takes 12 s.
 RECORDED, LEAST_RECORDED = 100_000, 500
 
 
 class Schedule(Record, frozen=True, dict=True):
-    """`warmup` steps, then the turns of `caps` bucket caps if there is a `tuning`, then measured steps. `instrumented`
-    consecutive ones have instruments, from each of INSTRUMENTED_AT on, counted from the end of the tuning."""
+    """`warmup` steps, then the `tuning` of a number of bucket `caps`, if any, then measured steps.
+
+    `instrumented` consecutive steps have instruments, starting at each of INSTRUMENTED_AT.
+    """
 
     warmup: Annotated[int, Meta(ge=2)] = 5
     instrumented: Annotated[int, Meta(ge=0)] = 8
@@ -52,16 +54,16 @@ class Schedule(Record, frozen=True, dict=True):
         return [first + len(self._of_tuning) for first in INSTRUMENTED_AT] if self.instrumented else []
 
     def turn(self, step: int) -> Turn | None:
-        """Return the turn that a step of the tuning belongs to; `None` for all other steps."""
+        """Return the turn of a step of the tuning; `None` for other steps."""
         return self._of_tuning[step - self.warmup][0] if step in self.tuning_steps else None
 
     def of_cap(self, place: int) -> tuple[list[int], list[Phase]]:
         """Return the steps of the tuning with the cap at `place`, and the phase of each."""
-        own = [(at, phase) for at, (turn, phase) in enumerate(self._of_tuning, self.warmup) if turn.arm == place]
-        return [at for at, _ in own], [phase for _, phase in own]
+        steps = [at for at in self.tuning_steps if self._of_tuning[at - self.warmup][0].arm == place]
+        return steps, [self._of_tuning[at - self.warmup][1] for at in steps]
 
     def phase(self, step: int) -> Phase:
-        """Return the phase of a step. The measured steps of a cap do not count as the loop's."""
+        """Return the phase of a step. Measured steps of the tuning are not measured steps of the loop."""
         if step < self.warmup:
             return Phase.WARMUP
         if step in self.tuning_steps:
@@ -75,14 +77,16 @@ class Schedule(Record, frozen=True, dict=True):
         return [self.phase(step) for step in range(steps)]
 
     def plain_until(self, step: int) -> int:
-        """Return the end of the plain steps from `step` on, in which nothing starts or ends; `step` if it is none."""
+        """Return the first step after `step` that is not a plain step; `step` itself if it is not a plain step."""
         if self.phase(step) is not Phase.MEASURE or step == self.first_measured:
             return step
         return min((first for first in self._instrumented_at if first > step), default=sys.maxsize)
 
     def recorded(self, steps: int, ranks: int) -> npt.NDArray[np.int64]:
-        """Return which of `steps` steps are recorded: warm-up, tuning, instrumented steps, and a random sample of the
-        others, the same on every rank. With fewer steps, the sample is at least the same as far as it goes."""
+        """Return the recorded steps: warm-up, tuning, instrumented steps, and a random sample of the others.
+
+        The sample is the same on every rank. If a rank took fewer steps, its sample has at least the same steps.
+        """
         chosen = np.random.default_rng(0).random(steps) * steps < max(LEAST_RECORDED, RECORDED // ranks)
         chosen[: self.first_measured] = True
         for first in self._instrumented_at:

@@ -1,7 +1,6 @@
-"""Tune DDP's bucket cap during a training run: the caps take turns of a few steps, and the fastest one stays.
+"""Tune DDP's bucket cap during a training run: caps are interleaved for a few steps each, and the fastest one stays.
 
-The training is the same: gradients are the mean over ranks, whatever buckets they travel in. With more than two ranks,
-their order of addition can change, and with it the last bit of a sum.
+With more than two ranks, the order of addition can change, and with it the last bit of a gradient.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from parabench.probes.ddp import only_ddp
 from parabench.store.record import Phase
 from parabench.watching.schedule import Schedule
 
-# In the first step with a new cap, DDP reduces by guessed buckets, from which it makes those that stay.
+# In the first step with a new cap, DDP guesses its buckets. Then it rebuilds them.
 SETTLE, TIMED, ROUNDS = 2, 5, 15
 AXIS = "bucket_mib"
 CONFIDENCE = 0.95
 
-# The attributes of a DDP module that belong to its buckets; torch before 2.13 has only some of them. With a static
-# graph, the first backward of a reducer reduces at its end, which DDP requests once: the last attribute notes it.
+# The attributes of a DDP module that belong to its buckets. torch before 2.13 does not have all of them. The last one
+# records that DDP has requested the reduction at the end of the first backward of a static graph.
 OF_BUCKETS = (
     "reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_list", "bucket_bytes_cap_default", "_bucket_config",
     "_static_graph_delay_allreduce_enqueued",
 )  # fmt: skip
-# Options of a reducer that stay; torch before 2.13 has none of them.
+# Options of a reducer that stay. torch before 2.13 does not have them.
 KEPT = ("skip_all_reduce_unused_params", "batched_grad_copy")
 
 Numbers = npt.NDArray[np.float64]
@@ -74,7 +73,7 @@ def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[floa
 
 @dataclass(kw_only=True)
 class Tuning:
-    """Bucket caps in MiB that take turns, as `schedule` has it. All ranks call `before` before the same steps."""
+    """Bucket caps in MiB that are interleaved by `schedule`. All ranks call `before` before the same steps."""
 
     module: DistributedDataParallel
     caps: tuple[float, ...]
@@ -85,14 +84,16 @@ class Tuning:
     _over: bool = False
 
     def before(self, step: int, marks: Callable[[], Marks]) -> None:
-        """Set the cap of the next turn, or after the last turn the fastest cap. `marks` returns those of all steps so
-        far. If a rank cannot set a cap, all ranks keep the cap that they have, and each raises an error."""
+        """Set the cap of the next turn, or the fastest cap after the last turn. `marks` returns all timestamps so far.
+
+        If a rank cannot set a cap, all ranks keep their current cap, and each raises an error.
+        """
         turn = self.schedule.turn(step)
         if turn is not None and turn.arm != self._place:
             self._place = turn.arm
             self._set(self.caps[turn.arm])
         elif step == self.schedule.tuning_steps.stop and not self._over:
-            self._over = True  # a step begins twice if a loader ends before it
+            self._over = True  # a step starts twice if a loader ends before it
             self._set_fastest(marks)
 
     def _set(self, cap_mib: float) -> None:
@@ -109,37 +110,31 @@ class Tuning:
         try:
             found = marks()
             seconds = (found[:, -1] - found[:, 0])[np.array(measured)]
-        finally:  # a rank that fails here must still take part, because the others wait for it
+        finally:  # a rank that fails here must still take part in the reduction
             slowest = self._reduced(seconds, dist.ReduceOp.MAX)
         if not np.isfinite(slowest).all():
             self.log("watch: the tuning of bucket caps has no result, because the times of a rank are missing")
             return
         assert self.schedule.tuning is not None
         turns = np.median(np.log(slowest).reshape(len(self.caps), self.schedule.tuning.rounds, -1), axis=2)
-        # One choice, should processors round logarithms differently.
+        # All ranks must choose the same cap, even if their processors round logarithms differently.
         best = int(self._reduced(np.argmin(compared(turns)), dist.ReduceOp.MIN))
         self._set(self.caps[best])
         self.log(sentence(self.caps, turns, best))
 
     def _reduced(self, values: Any, op: Any) -> Any:
-        """Return `values` reduced over all ranks. A collective call, which waits for the device."""
+        """Return `values` reduced over all ranks. This waits for the device."""
         tensor = torch.as_tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op, group=self.module.process_group)
         return tensor.cpu().numpy()
 
 
 def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[bool], bool] = bool) -> None:
-    """Reduce in buckets of another cap from the next step on. Call it between two steps, on every rank.
+    """Use another bucket cap from the next step on. All ranks call this between two steps.
 
-    A second wrapper is made around the same module, in 1 to 2 ms and without communication. If all ranks could make
-    one, its reducer replaces the old one; else the old one stays on all ranks.
-
-    Args:
-        all_can: Returns whether all ranks could make a wrapper, given whether this one could. A collective call.
-
-    Raises:
-        Exception: The error of this rank, or RuntimeError for that of another rank.
+    `all_can` returns whether all ranks can, given whether this rank can. If not, an error is raised on all ranks.
     """
+    # A second wrapper around the same module takes 1 to 2 ms and does not communicate. Its reducer replaces the other.
     other: DistributedDataParallel | None = None
     failed: Exception | None = None
     try:
@@ -159,7 +154,7 @@ def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[
 
 
 def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> DistributedDataParallel:
-    """Return a second wrapper around what `module` wraps, with the same options and another cap."""
+    """Return a second wrapper around the wrapped module, with the same options and another cap."""
     return DistributedDataParallel(
         module.module,
         device_ids=module.device_ids,
@@ -175,8 +170,10 @@ def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> Distribute
 
 
 def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
-    """Return by how much each cap is slower than the best one, as a fraction, and the half-width of its 95% confidence
-    interval: Student's over the rounds, for one cap at a time. `turns` are logarithms, shape (caps, rounds)."""
+    """Return the slowdown of each cap relative to the best one, and the half-width of its 95% confidence interval.
+
+    The interval is Student's t over the rounds, for one cap at a time. `turns` are logarithms, shape (caps, rounds).
+    """
     rounds = turns.shape[1]
     apart = turns - turns[best]
     half = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)

@@ -1,4 +1,4 @@
-"""What doctor says of GPUs that are not here: NVML is replaced at its functions, torch's process by an answer."""
+"""The GPU checks of doctor, with fake functions of NVML and a fake child process of torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO = Machine(cores=8, gpus=(Gpu("NVIDIA H200", 1, 0), Gpu("NVIDIA H200", 1, 1))
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The answers of two healthy devices, for a test to change."""
+    """Return the answers of two healthy devices, for tests to change."""
     answers: dict[str, Any] = {
         "PersistenceMode": 1, "ComputeMode": 0, "CurrentClocksEventReasons": 0, "TotalEccErrors": 0,
         "RemappedRows": (0, 0, 0, 0), "P2PStatus": 0, "fabric": (3, 0),
@@ -55,12 +55,12 @@ def rows(root: Any, machine: Machine = TWO, **record: Any) -> dict[tuple[str, st
     return {(row.where, row.what): row for row in check(machine, [RECORD | record, RECORD], root)}
 
 
-def test_healthy_devices_are_well(nvml, tmp_path):
+def test_check_is_ok_for_healthy_devices(nvml, tmp_path):
     found = rows(tmp_path)
     assert {row.verdict for row in found.values()} == {OK}
     assert str(found["GPU1", "persistence mode"]) == "GPU1 persistence mode: on"
     assert found["GPU0", "NUMA node"].value == "1, CPUs 32-63"
-    assert found["host", "peer access"].value == "every device reads every other's memory"
+    assert found["host", "peer access"].value == "each device can read the memory of the others"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_healthy_devices_are_well(nvml, tmp_path):
     [
         ({"PersistenceMode": 0}, {}, ("GPU0", "persistence mode"), WARNING, "off"),
         ({"ComputeMode": 2}, {}, ("GPU0", "compute mode"), FAULT, "prohibited"),
-        ({"CurrentClocksEventReasons": 2}, {}, ("GPU0", "clocks"), WARNING, "held where somebody set them"),
+        ({"CurrentClocksEventReasons": 2}, {}, ("GPU0", "clocks"), WARNING, "locked by a setting"),
         ({"TotalEccErrors": 4}, {}, ("GPU0", "ECC errors"), FAULT, "4 uncorrected since the driver was loaded"),
-        ({"RemappedRows": (1, 2, 1, 1)}, {}, ("GPU0", "remapped rows"), FAULT, "3 rows, and one more could not be"),
+        ({"RemappedRows": (1, 2, 1, 1)}, {}, ("GPU0", "remapped rows"), FAULT, "3 rows, and one more failed"),
         ({"fabric": (2, 0)}, {}, ("GPU0", "fabric"), UNKNOWN, "not registered"),
         ({"P2PStatus": 5}, {}, ("host", "peer access"), WARNING, "no access between GPU0-GPU1"),
         ({}, {"power_limit_w": 500.0}, ("GPU0", "power limit"), WARNING, "500 W, by default 700"),
@@ -82,7 +82,7 @@ def test_healthy_devices_are_well(nvml, tmp_path):
          "12.0, and this torch has code for sm_80 sm_90"),
     ],
 )  # fmt: skip
-def test_what_is_not_well_is_told_with_advice(nvml, tmp_path, answers, record, place, verdict, value):
+def test_check_gives_advice_for_each_fault(nvml, tmp_path, answers, record, place, verdict, value):
     nvml |= answers
     row = rows(tmp_path, **record)[place]
     assert (row.verdict, row.value) == (verdict, value)
@@ -90,7 +90,7 @@ def test_what_is_not_well_is_told_with_advice(nvml, tmp_path, answers, record, p
     assert row.advice in str(row)
 
 
-def test_a_driver_that_is_too_old_is_told(nvml, tmp_path):
+def test_check_reports_an_old_driver(nvml, tmp_path):
     old = Machine(cores=8, gpus=TWO.gpus, cuda_fault="its driver 535 runs CUDA 12.2 at most; install a newer driver")
     row = rows(tmp_path, old)["host", "driver and torch"]
     assert (row.verdict, row.value, row.advice) == (
@@ -98,7 +98,7 @@ def test_a_driver_that_is_too_old_is_told(nvml, tmp_path):
     )  # fmt: skip
 
 
-def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
+def test_check_reports_errors_of_the_first_kernel(nvml, tmp_path, monkeypatch):
     answer = {"archs": ["sm_90"], "devices": [None, "CUDA error: device busy"]}
 
     monkeypatch.setattr(gpu_checks, "in_child", lambda script: answer)
@@ -111,7 +111,7 @@ def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
     assert rows(tmp_path)["host", "torch on CUDA"].value == "Error 802: system not yet initialized"
 
 
-def test_infiniband_needs_memory_that_stays_and_a_way_to_devices(tmp_path, monkeypatch):
+def test_host_rows_check_locked_memory_with_infiniband(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_checks, "network", lambda root: {"infiniband": [{"name": "mlx5_0"}]})
     monkeypatch.setattr(gpu_checks.resource, "getrlimit", lambda which: (1 << 26, 1 << 26))
     monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: SimpleNamespace(f_bavail=1 << 14, f_frsize=1 << 12))

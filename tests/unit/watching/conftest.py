@@ -1,4 +1,4 @@
-"""Fixtures of tests that watch loops."""
+"""Fixtures for watched loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a model, an optimizer and a batch that are not ours."""
+"""The configuration of a watched loop, from its model, optimizer and batches."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
         (torch.zeros(5, 7), (5, 1)),
     ],
 )
-def test_the_size_of_a_batch(batch: object, size: tuple[int, int] | None) -> None:
+def test_size_of_batch(batch: object, size: tuple[int, int] | None) -> None:
     assert size_of(batch) == size
 
 
-def test_strategies_that_are_recognised(alone: None) -> None:
+def test_strategy_of_wrapped_model(alone: None) -> None:
     plain = Small()
     assert strategy_of(plain, sgd(plain), 1) == "single"
     assert strategy_of(plain, sgd(plain), 2) == OWN_STRATEGY
@@ -63,7 +63,7 @@ def test_strategies_that_are_recognised(alone: None) -> None:
 
 
 def case_of(folder: Path, module: nn.Module, *, batches: int = 1, bf16: bool = False, **options: Any) -> Case:
-    """Return the case of a loop on four ranks of two hosts, whose steps have so many batches of 3 samples."""
+    """Return the case of a loop on four ranks of two hosts. Each step has `batches` batches of 3 samples."""
     group, optimizer = Group(None, 0, ("a", "a", "b", "b")), sgd(module)
     observer = Observer(
         module=module, optimizer=optimizer, group=group, schedule=Schedule(), folder=folder, began_s=0.0, log=print,
@@ -90,15 +90,15 @@ def test_case_is_read_from_the_loop(tmp_path: Path, alone: None) -> None:
     assert (named.model, named.global_batch, named.precision) == ("mine", 5, IEEE)
 
 
-def test_the_name_of_a_compiled_or_replicated_model_is_its_own(alone: None) -> None:
+def test_name_of_wrapped_model(alone: None) -> None:
     assert name_of(DistributedDataParallel(Small())) == "test_describe:Small"
     compiled = nn.Module()
-    compiled._orig_mod = Small()  # as torch.compile's OptimizedModule has it
+    compiled._orig_mod = Small()  # an attribute of torch.compile's OptimizedModule
     assert name_of(compiled) == "test_describe:Small"
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_tf32_is_seen_by_whatever_name_it_was_switched_on(monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+def test_precision_of_detects_both_settings_of_tf32(monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
     monkeypatch.setattr("parabench.watching.describe.device_of", lambda module: torch.device("cuda"))
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision

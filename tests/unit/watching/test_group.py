@@ -1,4 +1,4 @@
-"""Ranks that hand over what they saw through the process group's store."""
+"""Messages of ranks through the rendezvous store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_collect_returns_what_ranks_sent() -> None:
     assert found == [{"rank": 1}, {"rank": 2}, None]
 
 
-def test_send_splits_what_is_too_long_for_torch() -> None:
-    long = {"marks": random.Random(0).randbytes(9 << 20).hex()}  # 9 MiB that no compression makes smaller
+def test_send_splits_long_messages() -> None:
+    long = {"marks": random.Random(0).randbytes(9 << 20).hex()}  # 9 MiB that cannot be compressed
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     Group(store, 1, ("a", "a")).send(long)
     assert Group(store, 0, ("a", "a")).collect(10.0, never) == [long]

@@ -1,4 +1,4 @@
-"""Errors of instruments: the training goes on as it would have, the reason is shown, and the rest is recorded."""
+"""Errors of instruments: the training goes on unchanged, the reason is printed, and the rest is recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parabench import watch
 from parabench.probes.step_clock import StepClock
 from parabench.watching import describe, observer
 from parabench.watching.loop import Loop
-from parabench.watching.observer import GuardedRecorder, Observer
+from parabench.watching.observer import Observer, guard
 
 pytestmark = pytest.mark.usefixtures("unanalyzed")
 
@@ -24,7 +24,7 @@ STEPS = 40
 
 
 def failing(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
-    """Return `function`, which raises in its call number `calls`, counted from 0, and in all later ones."""
+    """Return `function`, which raises an error after `calls` calls."""
     counted = iter(range(10**6))
 
     def call(*args: Any, **named: Any) -> Any:
@@ -35,8 +35,8 @@ def failing(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
     return call
 
 
-def losses(folder: Path | None, said: list[str], *, closure: bool = False) -> list[float]:
-    """Return the losses of a training, watched if there is a folder."""
+def losses(folder: Path | None, lines: list[str], *, closure: bool = False) -> list[float]:
+    """Return the losses of a training run. It is watched if there is a folder."""
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -62,7 +62,7 @@ def losses(folder: Path | None, said: list[str], *, closure: bool = False) -> li
     if folder is None:
         train(iter)
     else:
-        with watch(model, optimizer, out=folder, log=said.append) as steps:
+        with watch(model, optimizer, out=folder, log=lines.append) as steps:
             train(steps)
     return found
 
@@ -72,7 +72,7 @@ def count(folder: Path, what: str) -> int:
         return int(db.execute(f"SELECT count(*) FROM sample WHERE {what}").fetchone()[0])
 
 
-# (owner, name, the call that fails first, the reason names this, steps that are recorded)
+# (owner, name, number of calls before the first error, name of the instrument, number of recorded steps)
 CALLBACKS: list[tuple[Any, str, int, str, int]] = [
     (StepClock, "mark", 62, "the marking of steps", 10),
     (Loop, "_mark", 63, "the marking of steps", 10),
@@ -90,16 +90,16 @@ def test_guard_keeps_the_training_when_an_instrument_fails(
 ) -> None:
     expected = losses(None, [])
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), calls))
-    said: list[str] = []
-    assert losses(tmp_path, said) == expected
-    (line,) = [line for line in said if "the instrument is broken" in line]
+    lines: list[str] = []
+    assert losses(tmp_path, lines) == expected
+    (line,) = [line for line in lines if "the instrument is broken" in line]
     assert f"switched off {reason} after an error (RuntimeError: the instrument is broken)" in line
     assert count(tmp_path, "metric = 'step_s'") == steps
     assert count(tmp_path, "metric = 'step_s' AND value IS NULL") == 0
 
 
 class Recorder:
-    """A recorder of collectives that fails before or after it makes the call."""
+    """A recorder of collectives that fails before or after the call."""
 
     def __init__(self, *, before: bool) -> None:
         self.before = before
@@ -114,16 +114,17 @@ class Recorder:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_guarded_recorder_makes_each_call_once(before: bool) -> None:
+def test_guard_makes_each_collective_call_once(before: bool) -> None:
     made: list[int] = []
     failures: list[Exception] = []
-    guarded = GuardedRecorder(Recorder(before=before), failures.append)  # type: ignore[arg-type]
+    recorder = Recorder(before=before)
+    guard(recorder, failures.append)  # type: ignore[arg-type]
 
     def call() -> str:
         made.append(1)
         return "work"
 
-    assert [guarded.follow("all_reduce", None, [], call) for _ in range(3)] == ["work"] * 3
-    assert guarded.follow_all("works") == "works"
+    assert [recorder.follow("all_reduce", None, [], call) for _ in range(3)] == ["work"] * 3
+    assert recorder.follow_all("works") == "works"
     assert len(made) == 3
     assert len(failures) == 2

@@ -1,4 +1,4 @@
-"""Hosts whose ranks are shown different devices: a batch system or a container gives each rank its own."""
+"""Hosts whose ranks see different devices, as with a batch system that gives each rank one device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parabench.watching.group import About, Group
 
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
 
-# What NVML shows a rank, and its CUDA_VISIBLE_DEVICES.
+# The addresses that NVML shows a rank, and its CUDA_VISIBLE_DEVICES.
 Shown = tuple[Sequence[str], str | None]
 
 
@@ -27,21 +27,21 @@ def device(address: str, **fields: Any) -> Device:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[About]]:
-    """What the ranks of one host say of themselves, as rank 0 reads it from the store."""
+def reports(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[About]]:
+    """Return the reports of the ranks of one host as rank 0 receives them."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
     def of(*shown: Shown) -> list[About]:
-        said = []
+        abouts = []
         for rank, (addresses, visible) in enumerate(shown):
             FakeNvml(*map(device, addresses)).install(monkeypatch)
             if visible is None:
                 monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             else:
                 monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            said.append(json.loads(json.dumps(hosts.of_this(group(rank, len(shown)), machine.this_machine()))))
-        return said
+            abouts.append(json.loads(json.dumps(hosts.of_this(group(rank, len(shown)), machine.this_machine()))))
+        return abouts
 
     return of
 
@@ -50,34 +50,34 @@ def group(rank: int, size: int) -> Group:
     return Group(store=None, rank=rank, hosts=("host",) * size)
 
 
-def planned(said: list[About]) -> machine.Machine:
-    """What rank 0 plans with."""
-    return hosts.machine_of(said, machine.Machine(cores=1), group(0, len(said)))
+def planned(abouts: list[About]) -> machine.Machine:
+    """Return the machine of rank 0's plan."""
+    return hosts.machine_of(abouts, machine.Machine(cores=1), group(0, len(abouts)))
 
 
 def nccl(ranks: int) -> Case:
     return Case(strategy="ddp", world_size=ranks, device="cuda", backend="nccl")
 
 
-# srun --gpus-per-task=1 in control groups; --gpu-bind=single:1, which hides devices by the variable alone.
+# srun --gpus-per-task=1 with control groups; --gpu-bind=single:1, which only sets the variable.
 APART = [([address], None) for address in ADDRESSES]
 BOUND = [(ADDRESSES, str(rank)) for rank in range(4)]
 
 
 @pytest.mark.parametrize("shown", [APART, BOUND])
-def test_ranks_that_see_a_device_each_have_all_of_them_together(say, shown):
-    said = say(*shown)
-    here = planned(said)
+def test_host_has_the_devices_of_all_its_ranks(reports, shown):
+    abouts = reports(*shown)
+    here = planned(abouts)
     assert [(gpu.index, gpu.address) for gpu in here.gpus] == list(enumerate(ADDRESSES))
     assert here.ranks("cuda") == 4
     assert exceeds_machine(nccl(4), here) is None
-    recorded = hosts.environment_of(said)
+    recorded = hosts.environment_of(abouts)
     assert [gpu["index"] for gpu in recorded["gpus"]] == [0, 1, 2, 3]
     assert recorded["nvml"] == {"available": True, "reason": None}
     assert not any(address in json.dumps(recorded) for address in ADDRESSES)
 
 
-def test_record_of_a_host_has_the_devices_that_ranks_use(say):
-    said = say(*[(ADDRESSES, "3,0,1")] * 2)
-    assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
-    assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0]
+def test_record_of_host_has_the_used_devices(reports):
+    abouts = reports(*[(ADDRESSES, "3,0,1")] * 2)
+    assert [gpu.index for gpu in planned(abouts).gpus] == [3, 0]
+    assert [gpu["index"] for gpu in hosts.environment_of(abouts)["gpus"]] == [3, 0]

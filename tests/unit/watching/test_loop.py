@@ -1,4 +1,4 @@
-"""The moments of a loop that is not ours, taken by hooks and an iterator."""
+"""Timestamps of a loop, by hooks and an iterator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parabench.watching.loop import BACKWARD, END, FORWARD, LOADED, OPTIMIZER, R
 
 
 class Trained:
-    """A model of one weight, its optimizer, and the loop over them, which marks up to ten steps."""
+    """A model of one weight, its optimizer, and a loop that marks up to ten steps."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "marks"
@@ -54,7 +54,7 @@ def trained(tmp_path: Path) -> Iterator[Trained]:
         yield trained
 
 
-def test_every_step_has_six_moments_in_order(trained: Trained) -> None:
+def test_loop_marks_six_ordered_timestamps_per_step(trained: Trained) -> None:
     trained.steps(3)
     trained.loop.finish()
     rows = trained.rows
@@ -64,7 +64,7 @@ def test_every_step_has_six_moments_in_order(trained: Trained) -> None:
     assert (rows[1:3, REQUESTED] >= rows[:2, END]).all()
 
 
-def test_batches_come_as_they_are(trained: Trained) -> None:
+def test_loop_yields_unchanged_batches(trained: Trained) -> None:
     batches = [object(), object()]
     watched = trained.loop.over(batches)
     assert len(watched) == 2
@@ -72,17 +72,17 @@ def test_batches_come_as_they_are(trained: Trained) -> None:
     assert trained.first == batches[:1]
 
 
-def test_several_epochs_are_one_row_of_steps(trained: Trained) -> None:
+def test_loop_counts_steps_over_epochs(trained: Trained) -> None:
     trained.steps(2)
     trained.steps(2)
     trained.loop.finish()
     assert trained.loop.steps == 4
-    assert trained.begun == [0, 1, 2, 2, 3, 4]  # where a loader ends, what was asked for is no step
+    assert trained.begun == [0, 1, 2, 2, 3, 4]  # step 2 starts twice, because a loader ended
     assert not np.isnan(trained.rows[:4]).any()
     assert np.isnan(trained.rows[4:]).all()
 
 
-def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> None:
+def test_loop_joins_accumulated_batches_into_a_step(trained: Trained) -> None:
     for at, _ in enumerate(trained.loop.over(range(7))):
         trained.computes()
         if at % 2:
@@ -93,11 +93,11 @@ def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> Non
     assert trained.loop.batches_of_step == 2
     assert np.isnan(rows[:3, FORWARD]).all()
     assert not np.isnan(rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
-    assert np.isnan(rows[3:]).all()  # the seventh batch had no optimizer's step
+    assert np.isnan(rows[3:]).all()  # no optimizer step after the seventh batch
     assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
 
 
-def test_hooks_go_with_the_block(tmp_path: Path) -> None:
+def test_loop_removes_its_hooks(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     with trained.loop.hooked(trained.model, trained.optimizer):
         pass
@@ -109,7 +109,7 @@ def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     assert not trained.optimizer._optimizer_step_post_hooks
 
 
-def test_closure_is_forward_and_backward(trained: Trained) -> None:
+def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
     optimizer = torch.optim.LBFGS(trained.model.parameters(), max_iter=4)
     computed: list[float] = []
 
@@ -130,7 +130,7 @@ def test_closure_is_forward_and_backward(trained: Trained) -> None:
     assert trained.rows[1, BACKWARD] >= computed[-1]
 
 
-def test_loop_counts_no_optimizer_around_the_watched_one(trained: Trained) -> None:
+def test_loop_ignores_an_optimizer_around_the_watched_one(trained: Trained) -> None:
     class Around(torch.optim.Optimizer):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
             trained.optimizer.step()

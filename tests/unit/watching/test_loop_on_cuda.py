@@ -1,4 +1,4 @@
-"""A watched loop on a CUDA device that runs behind its host, on a stand-in. Not yet run on a GPU."""
+"""A watched loop on a simulated CUDA device that runs behind its host."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ QUICK = 5e-6
 
 @pytest.fixture(params=[0, 1], ids=["current device", "another device"])
 def behind(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Behind]:
-    """The model's device, which is the current one or not; no other gets a context."""
+    """The device of the model. Only this device gets a context, even if it is not the current one."""
     device = Behind(monkeypatch, index=request.param, latency_s=repeat(2 * QUICK))
     yield device
     assert device.contexts == {request.param}
 
 
 def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
-    """Steps of which the host spends 1 ms, half of it loading, and the device 2 + 4 + 3 ms in its parts."""
+    """Take steps of 1 ms on the host, and of 2 + 4 + 3 ms in the parts on the device."""
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: device.computes(0.003))
@@ -46,7 +46,7 @@ def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
         loop.has_none()
 
 
-def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behind: Behind) -> None:
+def test_loop_on_cuda_takes_device_times_without_waiting(tmp_path: Path, behind: Behind) -> None:
     clock = StepClock(tmp_path / "marks", 300, behind.device, WIDTH)
     loop = Loop(clock)
     begun = behind.host_s
@@ -56,13 +56,13 @@ def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behi
     clock.finish()
     rows = read_marks(tmp_path / "marks", 300, WIDTH)[:3]
     assert np.diff(rows[1:, 0]) == pytest.approx(0.009, abs=QUICK)
-    # A hook that was there before the loop's comes first: its 3 ms are backward's.
+    # The hook with 3 ms was registered before the hook of the loop, so it is part of backward.
     assert np.diff(rows[1]) == pytest.approx([0, 0.002, 0.007, 0, 0], abs=3 * QUICK)
 
 
-def test_a_long_loop_uses_its_events_again(tmp_path: Path, behind: Behind) -> None:
+def test_long_loop_on_cuda_reuses_events(tmp_path: Path, behind: Behind) -> None:
     steps = 4 * BLOCK + 7
-    # One more is asked for, and is none.
+    # One more step starts, and is discarded.
     clock = StepClock(tmp_path / "marks", steps + 1, behind.device, WIDTH)
     loop = Loop(clock)
     take(loop, behind, steps)

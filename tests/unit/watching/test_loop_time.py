@@ -1,4 +1,4 @@
-"""The account of a loop's wall time, from tables of timestamps whose times are known."""
+"""The account of a loop's wall time, from known timestamps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Table = npt.NDArray[np.float64]
 
 
 def table(steps: int) -> Table:
-    """Return the seconds of each part of so many usual steps."""
+    """Return the seconds of each part of `steps` usual steps."""
     return np.tile(np.array(USUAL), (steps, 1))
 
 
 def marks_of(parts: Table, pauses: dict[int, float] | None = None) -> Table:
-    """Return the timestamps of steps with these parts, with pauses before some of them."""
+    """Return the timestamps of steps with these parts, with pauses before some steps."""
     begins = np.concatenate([[0.0], np.cumsum(parts.sum(axis=1))[:-1]])
     for step, seconds in (pauses or {}).items():
         begins[step:] += seconds
@@ -42,7 +42,7 @@ def account(marks: Table, instrumented: Sequence[int] = (), **more: Any) -> dict
 
 
 def of_loop(extra: npt.NDArray[np.float64], part: int = OTHER) -> list[dict[str, Any]]:
-    """Return the groups of a loop whose steps take so much longer in one part."""
+    """Return the groups of a loop whose steps take `extra` seconds longer in one part."""
     parts = np.column_stack([table(len(extra)), np.zeros(len(extra))])[:, [0, 1, 2, 5, 3, 4]]
     parts[:, {OTHER: 5, 2: 2, 0: 0}[part]] += extra
     return expensive_steps(parts)
@@ -95,7 +95,7 @@ def test_loop_time_moves_later_waits_to_data() -> None:
     assert "forward_s" not in found["seconds"]
 
 
-def test_expensive_steps_tells_nested_periods_apart() -> None:
+def test_expensive_steps_separates_nested_periods() -> None:
     at = np.arange(1000)
     extra = 0.02 * (at % 4 == 3) + 1.0 * (at % 100 == 99)
     rare, often = of_loop(extra)

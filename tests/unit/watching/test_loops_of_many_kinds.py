@@ -1,4 +1,4 @@
-"""Loops of many kinds in one process: each trains the same when it is watched, and all its steps are recorded."""
+"""Loops of many kinds in one process: watching changes no loss, and all steps are recorded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from parabench import watch
 
 pytestmark = pytest.mark.usefixtures("unanalyzed")
 
-STEPS = 34  # the instruments are on from the 25th
+STEPS = 34  # instruments start at the 25th
 
-# Takes batches, and gives them back, watched or not.
+# Yields batches, watched or not.
 Steps = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class Training:
-    """A small model, its optimizer and its batches; `losses` are what the loop saw."""
+    """A small model, its optimizer, its batches, and the losses of the loop."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.model = model or nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
@@ -46,7 +46,7 @@ class Training:
 
 
 def two_models(training: Training, steps: Steps) -> None:
-    """As a GAN: another model steps first, with the output of the watched one."""
+    """Another model steps first with the output of the watched one, as in a GAN."""
     judge = nn.Linear(4, 1)
     judges = torch.optim.Adam(judge.parameters())
     for batch in steps(training.batches):
@@ -58,7 +58,7 @@ def two_models(training: Training, steps: Steps) -> None:
 
 
 def skipping(training: Training, steps: Steps) -> None:
-    """A loss scaler that leaves out a step whose gradients are not finite."""
+    """A loss scaler skips a step with infinite gradients."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     for batch in steps([*training.batches, torch.full((6, 8), torch.inf), torch.ones(6, 8)][1:]):
         loss = training.model(batch).square().mean()
@@ -86,7 +86,7 @@ def plain(training: Training, steps: Steps) -> None:
 
 
 class Unusual(nn.Module):
-    """BatchNorm, dropout, a scalar, an empty and a frozen parameter, and a layer that forward leaves out."""
+    """BatchNorm, dropout, a scalar, an empty and a frozen parameter, and an unused layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | N
     (plain, None, STEPS),
     (plain, Unusual, STEPS),
     (two_models, None, STEPS),
-    (skipping, None, STEPS),  # the step that is left out is part of the next one
+    (skipping, None, STEPS),  # the skipped step is part of the next one
     (compiled_step, None, STEPS),
 ]  # fmt: skip
 
@@ -115,19 +115,19 @@ LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | N
 def test_watched_loop_trains_the_same(
     tmp_path: Path, loop: Callable[[Training, Steps], None], model: Callable[[], nn.Module] | None, expected: int
 ) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     losses = []
     for watched in (False, True):
         torch.manual_seed(0)
         training = Training(model and model())
         if watched:
-            with watch(training.model, training.optimizer, out=tmp_path, log=said.append) as steps:
+            with watch(training.model, training.optimizer, out=tmp_path, log=lines.append) as steps:
                 loop(training, steps)
         else:
             loop(training, iter)
         losses.append(torch.tensor(training.losses))
     assert torch.equal(losses[0].nan_to_num(), losses[1].nan_to_num())
-    assert not [line for line in said if "error" in line]
+    assert not [line for line in lines if "error" in line]
     with closing(sqlite3.connect(tmp_path / "results.db")) as db:
         assert db.execute("SELECT status FROM launch").fetchall() == [("ok",)]
         assert db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchall() == [(expected,)]
@@ -144,21 +144,21 @@ def normalized(**options: Any) -> DistributedDataParallel:
 
 
 def halving(**options: Any) -> DistributedDataParallel:
-    """A communication hook that is not DDP's own."""
+    """Return a module with a custom communication hook."""
 
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer() / 2)
         return future
 
-    hook.__annotations__.clear()  # DDP wants types there, not their names
+    hook.__annotations__.clear()  # DDP requires types there, not names
     module = normalized(**options)
     module.register_comm_hook(None, hook)
     return module
 
 
-def replica_losses(module: DistributedDataParallel, folder: Path | None, said: list[str], batches: int) -> list[float]:
-    """Return the losses of a loop that accumulates so many batches; it is watched if there is a folder."""
+def replica_losses(module: DistributedDataParallel, folder: Path | None, lines: list[str], batches: int) -> list[float]:
+    """Return the losses of a loop that accumulates `batches` batches. It is watched if there is a folder."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     given = [torch.randint(0, 50, (8, 3)) for _ in range(TUNED_STEPS * batches)]
     losses = []
@@ -166,7 +166,7 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
     def train(steps: Steps) -> None:
         for at, batch in enumerate(steps(given)):
             last = at % batches == batches - 1
-            module.require_backward_grad_sync = last  # as no_sync sets it
+            module.require_backward_grad_sync = last  # no_sync sets it
             loss = module(batch).square().mean()
             loss.backward()
             losses.append(loss.item())
@@ -178,7 +178,7 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
         train(iter)
     else:
         caps = {"bucket_mib": [0.01, 25]}
-        with watch(module, optimizer, out=folder, tune=caps, rounds=3, log=said.append) as steps:
+        with watch(module, optimizer, out=folder, tune=caps, rounds=3, log=lines.append) as steps:
             train(steps)
     return losses
 
@@ -192,14 +192,14 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
         (halving, {}, 1),
     ],
 )
-def test_tuning_leaves_losses_as_they_are(
+def test_tuning_leaves_losses_identical(
     tmp_path: Path, alone: None, make: Callable[..., DistributedDataParallel], options: dict[str, Any], batches: int
 ) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     found = []
     for folder in (None, tmp_path):
         torch.manual_seed(0)
-        found.append(replica_losses(make(**options), folder, said, batches))
+        found.append(replica_losses(make(**options), folder, lines, batches))
     assert found[0] == found[1]
-    assert any(line.startswith("Tuning of 2 bucket caps over 3 rounds") for line in said)
-    assert not [line for line in said if "error" in line]
+    assert any(line.startswith("Tuning of 2 bucket caps over 3 rounds") for line in lines)
+    assert not [line for line in lines if "error" in line]

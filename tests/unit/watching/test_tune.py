@@ -1,4 +1,4 @@
-"""Tuning of bucket caps: which models it takes, what is wrapped again, and which cap is the fastest."""
+"""Tuning of bucket caps: new buckets of a module, and the choice of the fastest cap."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
             last = turn.arm
     if missing:
         marks[-3:, -1] = np.nan
-    for _ in range(2):  # a step begins twice if a loader ends before it
+    for _ in range(2):  # a step starts twice if a loader ends before it
         tuning.before(schedule.first_measured, lambda: marks)
     (line,) = lines
     assert last is not None
@@ -64,7 +64,7 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
     assert ("because the times of a rank are missing" in line) is missing
 
 
-def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> None:
+def test_set_cap_changes_the_buckets(alone: None) -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
     module = DistributedDataParallel(layers)
@@ -82,7 +82,7 @@ def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> N
 
 
 def buckets_of(module: DistributedDataParallel) -> list[int]:
-    """The bucket of each reduction, as a communication hook is asked for it."""
+    """Return a list that receives the bucket of each reduction, from a communication hook."""
     called: list[int] = []
 
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -96,7 +96,7 @@ def buckets_of(module: DistributedDataParallel) -> list[int]:
     return called
 
 
-def test_options_of_the_reducer_stay(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_cap_keeps_options_of_the_reducer(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
     real = dist.Reducer  # type: ignore[attr-defined]
 
@@ -108,5 +108,5 @@ def test_options_of_the_reducer_stay(alone: None, monkeypatch: pytest.MonkeyPatc
     options = {"skip_all_reduce_unused_params": True, "batched_grad_copy": True, "find_unused_parameters": True}
     module = DistributedDataParallel(nn.Linear(4, 4), bucket_cap_mb=1, **options)
     set_cap(module, 1)
-    own, anew = ([each for each in arguments if isinstance(each, (bool, int))] for arguments in given)
-    assert own == anew
+    before, after = ([each for each in arguments if isinstance(each, (bool, int))] for arguments in given)
+    assert before == after

@@ -1,4 +1,4 @@
-"""The block of `watch` in one process: what it records of a loop, and what it leaves alone."""
+"""The block of `watch` in one process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def rows(out: Path, query: str) -> list[Any]:
 
 
 class Training:
-    """A model of one layer that is watched while it trains."""
+    """A watched training run of a model with one layer."""
 
     def __init__(self, out: Path, **options: Any) -> None:
-        self.out, self.said = out, list[str]()
+        self.lines: list[str] = []
         self.model = nn.Linear(4, 4)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01)
-        self.options = {"out": out, "log": self.said.append, **options}
+        self.options = {"out": out, "log": self.lines.append, **options}
 
     def take(self, steps: Iterable[Any]) -> None:
         for _ in steps:
@@ -51,7 +51,7 @@ class Training:
 
 
 @pytest.mark.parametrize("epochs", [(25,), (29,), (9, 9, 9, 9)])
-def test_a_loop_that_ends_amid_instrumented_steps(tmp_path: Path, epochs: tuple[int, ...]) -> None:
+def test_watch_records_memory_of_each_instrumented_step(tmp_path: Path, epochs: tuple[int, ...]) -> None:
     Training(tmp_path).run(*epochs)
     steps = sum(epochs)
     assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(steps,)]
@@ -62,7 +62,7 @@ def test_a_loop_that_ends_amid_instrumented_steps(tmp_path: Path, epochs: tuple[
     assert parts == [(step, name) for step in range(25, min(steps, 33)) for name in each]
 
 
-def test_of_a_long_loop_a_sample_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_records_a_sample_of_a_long_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "RECORDED", 60)
     monkeypatch.setattr(schedule, "LEAST_RECORDED", 10)
     Training(tmp_path).run(300)
@@ -72,30 +72,29 @@ def test_of_a_long_loop_a_sample_is_recorded(tmp_path: Path, monkeypatch: pytest
     for what in ("data_s", "optimizer_s"):
         assert rows(tmp_path, f"SELECT step FROM sample WHERE metric = '{what}' ORDER BY 1") == [(at,) for at in steps]
     assert rows(tmp_path, "SELECT DISTINCT step FROM span ORDER BY 1") == [(at,) for at in range(25, 33)]
-    found = rows(tmp_path, "SELECT message FROM finding WHERE code = 'steps_sampled'")
-    assert len(found) == 1
-    assert f"took 300 steps; {len(steps)} of them" in found[0][0]
+    ((message,),) = rows(tmp_path, "SELECT message FROM finding WHERE code = 'steps_sampled'")
+    assert f"took 300 steps, and {len(steps)} are recorded" in message
 
 
-def test_a_store_that_is_held_leaves_the_session_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_uses_a_new_folder_when_the_database_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "BUSY_S", 0.1)
-    training = Training(tmp_path / "seen")
-    with store_in(tmp_path / "seen"):
+    training = Training(tmp_path / "out")
+    with store_in(tmp_path / "out"):
         training.run(6)
-    (beside,) = set(tmp_path.iterdir()) - {tmp_path / "seen"}
-    assert any(str(beside) in line and "is in use by another run" in line for line in training.said)
-    assert rows(beside, "SELECT status FROM launch") == [("ok",)]
-    assert rows(tmp_path / "seen", "SELECT status FROM launch") == []
+    (new,) = set(tmp_path.iterdir()) - {tmp_path / "out"}
+    assert any(str(new) in line and "is in use by another run" in line for line in training.lines)
+    assert rows(new, "SELECT status FROM launch") == [("ok",)]
+    assert rows(tmp_path / "out", "SELECT status FROM launch") == []
 
 
-def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_logs_errors_of_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("no such thing")
 
     monkeypatch.setattr("parabench.watching.watch.record", broken)
     training = Training(tmp_path)
     training.run(6)
-    assert training.said == ["watch: the results of rank 0 are not recorded: KeyError: 'no such thing'"]
+    assert training.lines == ["watch: the results of rank 0 are not recorded: KeyError: 'no such thing'"]
 
 
 def stop_softly() -> None:
@@ -136,7 +135,7 @@ def test_watch_keeps_the_steps_of_a_loop_that_ends(
 
 
 class Clock:
-    """A clock that passes only when the loop says so."""
+    """A clock that the loop advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -160,8 +159,8 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
                 training.optimizer.step()
                 clock.passes(0.02 if at % 4 == 3 else 0.0)
             clock.passes(0.1)  # a validation
-    wall_s = (clock.now_s - 1.0 - 2 * 0.002 - 0.1) / 100  # without warm-up, and what comes after the last step
-    text = "\n".join(training.said)
+    wall_s = (clock.now_s - 1.0 - 2 * 0.002 - 0.1) / 100  # without the warm-up and the time after the last step
+    text = "\n".join(training.lines)
     assert f"{1e3 * wall_s:.2f} ms per step, {8 / wall_s:,.0f} samples/s." in text
     assert "on rank 0 (mean of 100 steps after the first 2): backward 23%, after the optimizer 77%." in text
     assert "Undisturbed step (10th percentile): 2.00 ms." in text
@@ -177,17 +176,17 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert "mean step of the loop" in ranking.basis
 
 
-def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
+def test_watch_reports_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
     training = Training(tmp_path)
-    watched = torch.optim.Adam(training.model.parameters())  # as SAM, whose step() a loop need not call
+    watched = torch.optim.Adam(training.model.parameters())  # the loop never calls its step(), as with SAM
     with watch(training.model, watched, **training.options) as steps:
         training.take(steps([torch.ones(2, 4)] * 8))
-    (line,) = training.said
+    (line,) = training.lines
     assert line.startswith("watch: nothing is recorded: step() of the watched Adam was never called")
     assert "give the inner optimizer" in line
 
 
-def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
+def test_watch_reports_steps_of_another_optimizer(tmp_path: Path) -> None:
     training, other = Training(tmp_path), nn.Linear(4, 4)
     others = torch.optim.Adam(other.parameters())
     with watch(training.model, training.optimizer, **training.options) as steps:
@@ -199,7 +198,7 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
                 others.step()
     ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
     assert (json.loads(case)["grad_accumulation"], json.loads(case)["global_batch"]) == (1, 2)
-    assert any("Other optimizers stepped" in line and "Adam 20 times" in line for line in training.said)
+    assert any("Other optimizers stepped" in line and "Adam 20 times" in line for line in training.lines)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
         ({"tune": {"bucket_mib": [0, 1]}}, "give two or more different bucket caps"),
     ],
 )
-def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_watch_rejects_invalid_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     training = Training(tmp_path)
     training.options |= options
     with pytest.raises(UsageError, match=message):
@@ -223,24 +222,9 @@ def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], m
     assert [*tmp_path.iterdir()] == []
 
 
-def test_watch_warns_of_a_model_that_is_not_trained(tmp_path: Path) -> None:
+def test_watch_warns_when_the_model_is_never_called(tmp_path: Path) -> None:
     training = Training(tmp_path)
     with watch(nn.Linear(3, 3), training.optimizer, **training.options) as steps:
         training.take(steps([torch.ones(2, 4)] * 12))
-    assert any(line.startswith("The loop never called the watched Linear") for line in training.said)
+    assert any(line.startswith("The loop never called the watched Linear") for line in training.lines)
     assert rows(tmp_path, "SELECT count(*) FROM finding WHERE code = 'model_uncalled'") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("use", "remedy"),
-    [
-        (lambda context, steps: context([]), "write `with watch"),
-        (lambda context, steps: iter(context), "write `with watch"),
-        (lambda context, steps: iter(steps), "write `for batch in steps"),
-    ],
-)
-def test_watch_names_the_remedy_when_misused(tmp_path: Path, use: Callable[..., Any], remedy: str) -> None:
-    module = nn.Linear(2, 2)
-    context = watch(module, torch.optim.SGD(module.parameters()), out=tmp_path, log=lambda line: None)
-    with context as steps, pytest.raises(UsageError, match=remedy):
-        use(context, steps)

@@ -1,4 +1,4 @@
-"""Which phase each step of a watched loop belongs to."""
+"""The phase of each step of a watched loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_phases_of_a_loop() -> None:
     assert phases[508:] == [Phase.MEASURE] * 492
 
 
-def test_tuning_gives_every_cap_its_turn_in_every_round() -> None:
+def test_tuning_has_each_cap_in_each_round() -> None:
     schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=3)
     assert schedule.tuning_steps == range(3, 3 + 4 * 3 * 7)
     assert schedule.turn(2) is None
