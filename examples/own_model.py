@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """A classifier of 64 features, without any parabench code."""
+    """A classifier of 64 features."""
 
     def __init__(self) -> None:
         super().__init__()
