@@ -100,10 +100,11 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
     [
         ({}, "holds no file"),
         ({"notes__txt": "nothing"}, "holds no recording among its 1 files"),
-        ({"a__json": of_gpu(0), "b__json": of_gpu(1, world_size=4)}, "are not of one training"),
+        ({"a__json": of_gpu(0), "b__json": of_gpu(1, world_size=4)}, "are not of one training run"),
         ({"a__json": '{"traceEvents": [{'}, "cut off"),
         ({"rank_0": json.dumps(dump(entry(1)))[:-40]}, "cut off"),
-        ({"rank_0": '{"pg_config": {}, "entries": [7]}'}, "entry 0 has no operation or no group"),
+        ({"rank_0": '{"pg_config": {}, "entries": [{}]}'}, "entry 0 has no operation or no group"),
+        ({"rank_0": '{"pg_config": {}, "entries": [7]}'}, "a value is missing or of another type"),
         ({"rank_0": ""}, "rank_0 cannot be read: it is empty"),
     ],
 )
@@ -111,16 +112,12 @@ def test_a_folder_that_is_wrong_is_refused_in_a_line(tmp_path: Path, files: dict
     assert why in asked(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
 
 
-def test_a_file_larger_than_the_memory_is_read_piece_by_piece(tmp_path: Path) -> None:
-    """Of 40 MB only what counts stays; a trace of 2 GB differs by its length alone."""
+def test_trace_events_are_dropped_while_the_file_is_parsed(tmp_path: Path) -> None:
+    """Python objects of all events would take several times the size of the file."""
     filler = json.dumps(recordings.event("cudaLaunchKernel", "cuda_runtime", 1, 2, **{"text": "x" * 300}))
     whole = json.dumps(of_gpu())
     at = whole.index('"traceEvents": [') + len('"traceEvents": [')
-    with (tmp_path / "rank0.json").open("w") as file:
-        file.write(whole[:at])
-        for _ in range(100_000):
-            file.write(f"{filler}, ")
-        file.write(whole[at:])
+    (tmp_path / "rank0.json").write_text(whole[:at] + f"{filler}, " * 100_000 + whole[at:])
     size = (tmp_path / "rank0.json").stat().st_size
     tracemalloc.start()
     try:
@@ -129,4 +126,4 @@ def test_a_file_larger_than_the_memory_is_read_piece_by_piece(tmp_path: Path) ->
     finally:
         tracemalloc.stop()
     assert len(found.calls) == 2
-    assert most < size / 2
+    assert most < 2.2 * size
