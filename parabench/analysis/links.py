@@ -1,4 +1,4 @@
-"""The measured links between the ranks of a session: by tier, and as a reason why two levels are fastest, or not."""
+"""The measured links between the ranks of a session, by tier, and as an explanation of two-level algorithms."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: the number of measured directions, the medians of their latency and bandwidth, and the
-    bandwidths of the slowest and the fastest one. None is unknown."""
+    """The links of one tier: the number of measured directions, medians, and the lowest and highest bandwidth.
+
+    None is unknown.
+    """
 
     name: str
     links: int
@@ -41,7 +43,7 @@ def link_table(results: Results, session: Session) -> pd.DataFrame:
     links = results.links
     own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
-    # CPUs have no number: two ranks of a node are on one device only where that is CUDA's.
+    # CPUs have no number, so two ranks can share only a CUDA device.
     shared = (own["from_device"] == own["to_device"]) & own["from_device"].str.startswith(f"{accelerator.TYPE}:")
     tier = shared.map({True: DEVICE, False: NODE})
     return own.assign(tier=tier.where(own["from_node"] == own["to_node"], ACROSS))
@@ -60,7 +62,7 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
 
 
 def times_less(tiers: Mapping[str, Tier]) -> float | None:
-    """Return the bandwidth in a node over the bandwidth across nodes; None if one of them is unknown."""
+    """Return the bandwidth in a node divided by the bandwidth across nodes; None if a value is unknown."""
     across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))
     return inside / across if inside and across else None
 
@@ -86,7 +88,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, ...]:
-    """Return the answers; those with a winner say how the measured links contribute."""
+    """Return the answers. If an answer has a winner, the measured links are added as an explanation."""
     if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(seen.results, seen.session))
@@ -103,8 +105,7 @@ def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, 
 def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
     """Return the tiers, and the bytes that the best sends across nodes if it is a two-level algorithm.
 
-    Empty if all ran on one node, or a tier is unknown. By `collectives/two_level.py` a node sends 2(m-1)/m S in an
-    all-reduce of S bytes; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
+    Empty if all ran on one node, or a tier is unknown. `collectives/two_level.py` derives the bytes.
     """
     if times_less(tiers) is None or max(case.nodes for case in (best, *others)) < 2:
         return ""

@@ -92,8 +92,9 @@ def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
     """Return `place, t_s, bytes` of a launch, by time.
 
-    A place is `rank 0` (the resident set of its process), `device 0` (all memory that is in use there) or `rank 0 on
-    device 0`; on several nodes `node 1, device 0`.
+    - `rank 0`: the resident set of the rank's process
+    - `device 0`: all memory that is in use there, on several nodes `node 1, device 0`
+    - `rank 0 on device 0`: the memory of the rank
     """
     host, device = (
         rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric)]
@@ -146,14 +147,14 @@ def device_table(seen: SessionData) -> pd.DataFrame:
 
 
 def _too_short(seen: SessionData) -> dict[int, str]:
-    """Return why power, energy and utilization of launches are unknown: the sensors need longer measured steps."""
+    """Return the reason why power, energy and utilization are unknown, by launch with too short measured steps."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}
 
 
 def unread(seen: SessionData) -> list[str]:
-    """Return why readings are missing: reasons of the sampler, metrics that devices lack, and too short launches."""
+    """Return the reasons of missing readings: errors, metrics that devices lack, and too short launches."""
     reasons: list[str] = []
     for at in seen.counted["launch_id"]:
         for sampler in nodes.samplers(seen.facts[at]).values():
@@ -176,8 +177,9 @@ def _unique(names: Iterable[str]) -> str:
 def host_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per case: `case_id, label, other_share, node, sampler_share`.
 
-    `other_share` is the share of the host's CPU time that other processes used during the measured steps (mean over
-    launches), on the `node` with the highest share. `sampler_share` is the cost of sampling in CPU cores.
+    - `other_share`: the CPU time of other processes during the measured steps, as a share of the host (mean over
+      launches), on the `node` with the highest share
+    - `sampler_share`: the cost of sampling in CPU cores
     """
     rows = measured(seen, "host_sample")
     rows = rows[rows["metric"] == "other_cpu_share"]

@@ -22,7 +22,7 @@ CLOCK_RANGE = 0.05
 CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; ranks wait for each core that others use.
 OTHERS_SHARE = 0.10
-# Metrics that many devices lack: figures show that, and it is no warning.
+# Many devices lack these metrics. Figures show that, without a warning.
 OPTIONAL = (
     "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
     "pcie_rx_bytes_per_s",
@@ -114,7 +114,7 @@ def _read(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _share(masks: pd.Series, bit: int) -> float:
-    """Return the share of the readings in which one of these bits was set; 0 if there are none."""
+    """Return the share of the readings with one of these bits; 0 without readings."""
     return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
@@ -189,7 +189,7 @@ def _errors(seen: SessionData) -> pd.DataFrame:
 
 
 def _busy(seen: SessionData) -> pd.DataFrame:
-    """Return the launches of each configuration and node in which other processes used much CPU time."""
+    """Return the number of launches with a busy host, by configuration and node."""
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()

@@ -12,11 +12,10 @@ import fake_results as fake
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import EXPOSED_IN, step_table, taken_apart
-from parabench.analysis.step.breakdown import findings as doubts
 from parabench.analysis.step.calls import bucket_table, group_calls
-from parabench.analysis.step.stragglers import findings as late_ranks
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
 from parabench.analysis.warnings.launches import session_warnings
+from parabench.analysis.warnings.steps import findings
 from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
@@ -119,7 +118,7 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
     fake.instrumented(launches[0], 27, begin=270.0, parts=fake.LONG_PARTS | {"data": 90.0})
     seen = seen_of(*launches)
     assert row(taken_apart(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
-    assert [finding.code for finding in doubts(seen)] == ["instruments_slow"] * doubted
+    assert [finding.code for finding in findings(seen)] == ["instruments_slow"] * doubted
     if doubted:
         (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
         assert "ddp native, 2 ranks: the instrumented steps took 11% longer" in finding.message
@@ -139,7 +138,7 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
 def test_zero_communication_is_not_believed(seen_of, fields, doubted):
     # A group of one rank is none.
     launch = fake.instrumented(ddp(**fields), 25, calls=[{"start_s": 4.0, "group_size": 1, "ranks": "0"}])
-    assert [finding.code for finding in doubts(seen_of(launch))] == ["no_communication"] * doubted
+    assert [finding.code for finding in findings(seen_of(launch))] == ["no_communication"] * doubted
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
@@ -259,4 +258,4 @@ def test_a_pipelines_first_stage_is_no_straggler(seen_of, strategy):
     seen = seen_of(*(lagging(ddp(strategy=strategy), 1.0, late_rank=0) for _ in range(2)))
     found = row(straggler_table(seen))
     assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
-    assert not list(late_ranks(seen))
+    assert not list(findings(seen))

@@ -37,7 +37,7 @@ def found(folder: Path, *launches: Launch) -> list[Finding]:
 def test_a_device_that_is_never_behind_waits_for_its_host(tmp_path: Path) -> None:
     [said] = found(tmp_path, *(lagging(of(), 0.00005, 0.00006, block=block) for block in range(3)))
     assert (said.code, said.case_id) == ("launch_bound", of().id)
-    assert "never more than 0.0500 ms behind its host, of a step of 4.00 ms" in said.message
+    assert "never more than 0.0500 ms behind its host, in a step of 4.00 ms" in said.message
     assert "compile=on" in said.advice
 
 
