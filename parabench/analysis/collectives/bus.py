@@ -1,7 +1,7 @@
-"""Collectives: from stored calls to time and bandwidth at each size, one number per launch before anything is compared.
+"""Collectives: time and bandwidth at each size from stored calls, with one number per launch.
 
-Sizes, counts and bandwidths are nccl-tests' (doc/PERFORMANCE.md there): a size is the whole buffer, algbw is size by
-time, and busbw is the traffic of a link. busbw compares with the hardware's bandwidth at any number of ranks.
+As in nccl-tests (doc/PERFORMANCE.md), a size is the whole buffer, algbw is size / time, and busbw is the traffic of a
+link.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def bus_factor(op: str, world_size: int) -> float:
 
 
 def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
-    """Return `launch_id, bytes, in_place, seq, seconds, calls`: one row per call, or per batch of `calls` back to back.
+    """Return one row per call, or per batch of `calls` back to back: `launch_id, bytes, in_place, seq, seconds, calls`.
 
-    A call takes as long as its slowest rank, and `seconds` is the time of one call. Calls that a rank did not complete
-    are left out. A row of the launches in `logged`, from logs, is the time of all ranks.
+    `seconds` is the time of one call on its slowest rank. Calls that a rank did not complete are left out. `logged` are
+    launches from logs, with one row for all ranks.
     """
     rows = collective[collective["phase"] == Phase.MEASURE]
     keys = [*_SIZE, "seq"]
@@ -196,10 +196,12 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """Return one row per case, size and form, from `measured` numbers; by operation, ranks, algorithm and size.
 
-    `call_s`, `p50_s`, `p95_s` and `p99_s` are geometric means over the launches that succeeded, or if none did, over
-    the launches with wrong results (`good` is 0 then). `low_s` and `high_s` are the fastest and the slowest of these
-    launches, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all launches. `algbw` and `busbw`
-    are in GB/s, 1 GB = 1e9 bytes.
+    - `good`: the number of successful launches; without any, launches with wrong results count below
+    - `call_s`, `p50_s`, `p95_s` and `p99_s`: geometric means over launches
+    - `low_s` and `high_s`: the fastest and the slowest launch
+    - `spread`: high / low - 1, NaN for one launch
+    - `n_wrong`: the sum over all launches
+    - `algbw` and `busbw`: GB/s, 1 GB = 1e9 bytes
     """
     good = sizes["status"] == Status.OK
     succeeded = good.groupby([sizes[name] for name in KEY]).transform("any")

@@ -23,7 +23,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: int | None = None) -> list[Case]:
     """Return the cases of these world sizes with the values of `axes`; other fields are as measured.
 
-    A node has `ranks_per_node`, by default as many as the measured machine has room for. Raises UsageError.
+    By default, `ranks_per_node` is the capacity of the measured machine. Raises UsageError.
     """
     strategies = _strategies(base, axes)
     for name in axes:
@@ -113,7 +113,7 @@ def _has(strategy: str, axis: str) -> bool:
 
 
 def grown(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) -> Case:
-    """Return a case of `world_size` ranks with as many samples per rank, and with `values`. Raises UsageError."""
+    """Return a case of `world_size` ranks with the same samples per rank, and with `values`. Raises UsageError."""
     samples = like.global_batch // like.data_ranks
     case = like.replace(world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
     case = case.replace(**{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})

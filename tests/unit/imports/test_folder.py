@@ -1,4 +1,4 @@
-"""A folder of recordings: which files it reads, what it refuses, and what becomes of them in a store and on a page."""
+"""Folders of recordings: accepted and refused files, the results database and the page."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def asked(folder: Path, page: Path) -> str:
     return done.stderr
 
 
-def test_the_page_tells_what_is_known(folder: Path, tmp_path: Path) -> None:
+def test_page_shows_known_values(folder: Path, tmp_path: Path) -> None:
     done = parabench("report", "--from", folder, "-o", tmp_path / "out" / "page.html")
     assert done.exit_code == 0, done.output
     text = Page((tmp_path / "out" / "page.html").read_text()).text
     # 20 of 100 us of the step are exposed on either rank: rank 1 begins 10 us later, when no kernel computes any more.
-    for said in (
+    for sentence in (
         "run7, 2 ranks",
         "A step took 0.100 ms on its slowest rank, the median of 2 steps of 2 ranks",
         "Exposed communication is 20% of each rank's step.",
@@ -54,14 +54,14 @@ def test_the_page_tells_what_is_known(folder: Path, tmp_path: Path) -> None:
         "1 other file in the folder",
         "parabench did not run this training",
     ):
-        assert said in text, said
+        assert sentence in text, sentence
     assert "nan" not in text.lower().replace("nanosecond", "")
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["rank0.json", "rank1.json", "nccl_trace_rank_0", "nccl_trace_rank_1", "inspector.log", "notes.txt"]
     )
 
 
-def test_a_call_is_as_fast_as_on_the_rank_that_came_last(folder: Path, tmp_path: Path) -> None:
+def test_bandwidth_is_that_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
     from parabench.analysis.session import session_data
     from parabench.analysis.step import recorded
 
@@ -108,7 +108,7 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
         ({"rank_0": ""}, "rank_0 cannot be read: it is empty"),
     ],
 )
-def test_a_folder_that_is_wrong_is_refused_in_a_line(tmp_path: Path, files: dict[str, object], why: str) -> None:
+def test_wrong_folder_is_refused_in_one_line(tmp_path: Path, files: dict[str, object], why: str) -> None:
     assert why in asked(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
 
 

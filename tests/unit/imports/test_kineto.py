@@ -1,4 +1,4 @@
-"""Generated traces of torch.profiler with the kernels of a GPU, in which every number is known."""
+"""Generated traces of torch.profiler with kernels of a GPU and known numbers."""
 
 from __future__ import annotations
 

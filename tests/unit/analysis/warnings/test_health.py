@@ -1,4 +1,4 @@
-"""Findings from what samplers read: each from data that has it, and none from a healthy device and an idle host."""
+"""Warnings from readings of devices and hosts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def launch(block: int = 0, **changed: fake_devices.Value) -> Launch:
     return read(fake.launch(gpu_case(), block=block), device_samples(**changed), host_samples())
 
 
-def test_a_healthy_device_and_an_idle_host_say_nothing(tmp_path):
+def test_healthy_device_and_idle_host_cause_no_warning(tmp_path):
     assert found(tmp_path, launch(), launch(1)) == []
 
 
-def test_a_foreign_process_during_the_timed_steps(tmp_path):
+def test_foreign_process_causes_a_warning(tmp_path):
     finding = one(
         tmp_path,
         "foreign_process",
@@ -51,8 +51,8 @@ def test_a_foreign_process_during_the_timed_steps(tmp_path):
     assert finding.case_id == gpu_case().id
 
 
-def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
-    # 21 readings from 1.0 to 3.0 s; heat in 5 of them, a power brake in one of those too.
+def test_throttling_has_its_reasons_and_shares(tmp_path):
+    # 21 readings from 1.0 to 3.0 s: 5 with heat, one of them also with a power brake.
     finding = one(
         tmp_path,
         "throttled",
@@ -64,14 +64,14 @@ def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
     )
 
 
-def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
+def test_power_limit_causes_a_warning_only_if_it_lasts(tmp_path):
     finding = one(tmp_path, "power_capped", launch(clock_event_reasons=4.0))
     assert "at its power limit in 100% of the readings" in finding.message
     brief = launch(1, clock_event_reasons=lambda t: 4.0 * (t == 2.0))
     assert found(tmp_path, brief) == []
 
 
-def test_clocks_that_moved_but_for_idle_readings(tmp_path):
+def test_moved_clocks_are_compared_without_idle_readings(tmp_path):
     """Twenty busy readings between 1 and 3 s, in thirds of seven, seven and six."""
 
     def clock(t: float) -> float:
@@ -89,7 +89,7 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
     )
 
 
-def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
+def test_memory_errors_have_new_and_lasting_counts(tmp_path):
     finding = one(tmp_path, "ecc_errors", launch(ecc_corrected=lambda t: 3.0 + (t > 2)), launch(1))
     assert (
         "device 0 had 1 corrected and 0 uncorrected memory errors during the launches; 0 uncorrected since"
@@ -99,7 +99,7 @@ def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
     assert "had 0 corrected and 0 uncorrected memory errors during the launches; 2 uncorrected since" in finding.message
 
 
-def test_a_busy_host_during_the_timed_steps(tmp_path):
+def test_busy_host_causes_a_warning(tmp_path):
     def busy(t: float) -> float:
         return 0.4 if 1.0 <= t <= 3.0 else 0.0
 
@@ -117,7 +117,7 @@ def test_a_busy_host_during_the_timed_steps(tmp_path):
     assert "other_cpu_share could not be read" in finding.message
 
 
-def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path):
+def test_shared_device_has_a_warning_and_no_scaling(tmp_path):
     environment = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 1}]}
     launches = [fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02) for size in (1, 2, 4)]
     results = fake.write(tmp_path / "shared.db", launches, environment=environment)
