@@ -17,7 +17,7 @@ from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
 from parabench.imports.joined import MOST_NAMED, ranks_text
-from parabench.imports.recording import Recording, distinct, number_in_name, table_together, word
+from parabench.imports.recording import Recording, distinct, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
@@ -109,8 +109,12 @@ def launch_of(folder: Folder) -> Launch:
 
     Raises UsageError if they cannot be of one training run.
     """
-    _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
+    all_traces = [one for one in folder.recordings if one.kind == kineto.NAME]
+    if len(all_traces) == 1 and all_traces[0].rank is None:
+        all_traces[0].rank = 0
+        if not all_traces[0].alone:
+            all_traces[0].unknown.append("neither the trace nor its name has its rank; it is shown as rank 0")
     found = list(_of_one_run(folder.recordings, left_out))
     traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
@@ -186,26 +190,6 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
         )
         for one in rows.itertuples()
     ]  # fmt: skip
-
-
-def _place(traces: Sequence[Recording]) -> None:
-    """Set unknown ranks of traces from their names, and the unknown rank of a single trace to 0.
-
-    The number at the end of a name may count steps. It is a rank only if the names differ in nothing else, count from
-    0, and the traces overlap in time.
-    """
-    unknown = [one for one in traces if one.rank is None]
-    if len(traces) == 1 and unknown:
-        traces[0].rank = 0
-        if not traces[0].alone:
-            traces[0].unknown.append("neither the trace nor its name has its rank; it is shown as rank 0")
-        return
-    named = [(one, *found) for one in unknown if (found := number_in_name(one.file))]
-    starts, ends = zip(*map(_span, traces), strict=True) if traces else ((0,), (0,))
-    numbers = sorted(number for _, _, number in named)
-    if len({front for _, front, _ in named}) == 1 and max(starts) < min(ends) and numbers == list(range(len(traces))):
-        for one, _, rank in named:
-            one.rank = rank
 
 
 def _span(one: Recording) -> tuple[int, int]:

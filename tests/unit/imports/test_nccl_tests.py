@@ -45,8 +45,6 @@ FAILED = CUT + "node0: Test NCCL failure common.cu:303 'remote process exited' \
 ROWS = [
     Row("text of 2021", {"all_reduce__log": log(year=2021, named=False, wrong="4e-07")}, ONE),
     Row("text of 2024", {"a__log": FULL}, ONE),
-    Row("1,024 ranks", {"a__log": log(ranks=1024, hosts=128)}, [("all_reduce", 1024, 128, 6)]),
-    Row("JSON 2", {"a__json": document(2)}, ONE),
     Row("JSON 3", {"a__json": document(3)}, ONE),
     Row("mpirun", {"a__log": tagged(FULL)}, ONE),
     Row("messages of several tagged ranks", {"a__log": tagged(interrupted(FULL), "[1,3]<stdout>:")}, ONE),
@@ -132,12 +130,6 @@ PAGES = [
          for name, us in (("old", slower), ("new", call_us))},
         ("all_reduce, 4 ranks old takes 2.00 times as long as new", "reduce_scatter, 4 ranks old takes 2.00 times"),
         ("old/all_reduce.log takes",),
-    ),
-    Shown(
-        "two tests of a kind in a folder",
-        {"x___1__log": FULL, "x___2__log": FULL, "y___1__log": FULL},
-        ("their differences are not tested",),
-        ("times as long",),
     ),
     Shown(
         "wrong",
