@@ -41,23 +41,23 @@ class Tier:
 def link_table(results: Results, session: Session) -> pd.DataFrame:
     """Return the session's links with their `tier`; no rows if they were not measured."""
     links = results.links
-    own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
-    own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
+    table = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
+    table[["latency_s", "bytes_per_s"]] = table[["latency_s", "bytes_per_s"]].astype(float)
     # CPUs have no number, so two ranks can share only a CUDA device.
-    shared = (own["from_device"] == own["to_device"]) & own["from_device"].str.startswith(f"{accelerator.TYPE}:")
+    shared = (table["from_device"] == table["to_device"]) & table["from_device"].str.startswith(f"{accelerator.TYPE}:")
     tier = shared.map({True: DEVICE, False: NODE})
-    return own.assign(tier=tier.where(own["from_node"] == own["to_node"], ACROSS))
+    return table.assign(tier=tier.where(table["from_node"] == table["to_node"], ACROSS))
 
 
 def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
     """Return the tiers of a `link_table`, from the farthest."""
     found = {}
     for name in SAID:
-        own = links[links["tier"] == name]
-        if len(own):
-            latencies, rates = own["latency_s"].dropna(), own["bytes_per_s"].dropna()
+        tier_links = links[links["tier"] == name]
+        if len(tier_links):
+            latencies, rates = tier_links["latency_s"].dropna(), tier_links["bytes_per_s"].dropna()
             numbers = (latencies.median(), rates.median(), rates.min(), rates.max())
-            found[name] = Tier(name, len(own), *(format.number_or_none(number) for number in numbers))
+            found[name] = Tier(name, len(tier_links), *(format.number_or_none(number) for number in numbers))
     return found
 
 
@@ -70,11 +70,11 @@ def times_less(tiers: Mapping[str, Tier]) -> float | None:
 def tiers_said(tiers: Mapping[str, Tier]) -> str:
     """Return 'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty if no bandwidth is known."""
     known = [tier for tier in tiers.values() if tier.bytes_per_s]
-    said = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
+    text = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
     times = times_less(tiers)
     if times is None:
-        return said
-    return f"{said}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
+        return text
+    return f"{text}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
 
 def gigabytes(bytes_per_s: float | None) -> str:

@@ -40,10 +40,10 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
     )
     table["call"] = table.groupby([*KIND, "step", "nth"], dropna=False).ngroup()
     table = table.drop_duplicates(["call", "rank"], keep="last").reset_index(drop=True)
-    own = table.groupby("call")["rank"].transform("size")
+    recorded = table.groupby("call")["rank"].transform("size")
     steps = table.groupby([*KIND, "step"], dropna=False)
     even = steps["call"].transform("nunique") * steps["rank"].transform("nunique") == steps["call"].transform("size")
-    return table[(own > 1) & (even | (table["step"] == -1))]
+    return table[(recorded > 1) & (even | (table["step"] == -1))]
 
 
 @dataclass(frozen=True)

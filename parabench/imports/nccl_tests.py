@@ -212,8 +212,8 @@ def _of_json(document: Mapping[str, Any], op: str | None) -> list[Test]:
         "out_of_bounds": int(document["out_of_bounds"]["count"]),
     }
     for result in document["results"]:
-        own = {name: result[name] for name in _OWN_KEYS if name in result}
-        test = tests.setdefault(tuple(own.values()), Test(**({"op": op} | more | own)))
+        fields = {name: result[name] for name in _OWN_KEYS if name in result}
+        test = tests.setdefault(tuple(fields.values()), Test(**({"op": op} | more | fields)))
         for in_place, form in enumerate(("out_of_place", "in_place")):
             values = {ours: (result[form] or {}).get(theirs) for ours, theirs in _JSON.items()}
             test.add(int(result["size"]), result["type"], str(result["redop"] or "none"), bool(in_place), values)
@@ -274,12 +274,12 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
             test.op = None
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")
-        for kind, own in rows.groupby(["dtype", "redop"], sort=False):
+        for kind, kind_rows in rows.groupby(["dtype", "redop"], sort=False):
             key = (test.op, test.algorithm, n, kind)
             source = line(place if key in seen else found.file)
             seen.add(key)
             try:
-                yield _launch(test, own, source, found.log), test.timing
+                yield _launch(test, kind_rows, source, found.log), test.timing
             except UsageError as error:
                 left_out[place] = f"left out: {error}"
 

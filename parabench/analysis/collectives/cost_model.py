@@ -99,7 +99,7 @@ def fit_costs(times: pd.DataFrame) -> tuple[Fit, ...]:
         counts = _counts(time)
         line = (time["op"], int(time["world_size"])) if (LINE, "a") in counts else (None, None)
         groups.setdefault((time["algorithm"], *line), {})[at] = counts
-    return tuple(_fit(*key, times.iloc[list(own)], list(own.values())) for key, own in groups.items())
+    return tuple(_fit(*key, times.iloc[list(rows)], list(rows.values())) for key, rows in groups.items())
 
 
 def _counts(time: Mapping[Any, Any]) -> dict[Key, float]:

@@ -115,9 +115,9 @@ def _cells(columns: Mapping[str, tuple[str, int]], forms: Sequence[Sequence[str]
 
 def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:
     """Yield for each size the first row, and the row of each form; values are unknown if torch lacks the form."""
-    for _, own in rows.groupby("bytes"):
-        forms = own.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
-        yield own.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
+    for _, size_rows in rows.groupby("bytes"):
+        forms = size_rows.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
+        yield size_rows.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:

@@ -164,8 +164,8 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         # The work takes a step without probes, minus the calls, which exchange nothing.
         in_calls = sum(event[-1] for event in events if event[0] == CALL)
         program = program.scaled(math.exp(float(np.log(launches["step_s"]).mean())) / (program.work_s + in_calls))
-        own = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")
-        jitter = (own["value"] / own["step_s"]).to_numpy(dtype=float)
+        launch_steps = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")
+        jitter = (launch_steps["value"] / launch_steps["step_s"]).to_numpy(dtype=float)
         peak = float(launches["peak_memory_bytes"].max())
         found.append(Computed(case, program, jitter, peak if peak > 0 else None))
     return found

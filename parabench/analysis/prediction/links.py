@@ -140,22 +140,22 @@ def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, s
         if row.ranks > 1 and levels_of(row.algorithm) is None:
             groups[row.op, row.algorithm].append(row)
     found: dict[tuple[str, str, str], Link] = {}
-    for (op, algorithm), own in groups.items():
+    for (op, algorithm), group in groups.items():
         schedule = _schedule(algorithm, backend)
-        each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in own]
+        each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in group]
         if None in each_rounds:
             continue
         messages = [(at, each) for at, several in enumerate(each_rounds) for each in several or ()]
         # By row: the messages of a tier, and their bytes.
-        design = np.zeros((len(own), len(TIERS), 2))
+        design = np.zeros((len(group), len(TIERS), 2))
         for at, each in messages:
-            design[at, TIERS.index(each.tier)] += each.times, each.times * each.flows * each.share * own[at].bytes
-        seconds = np.array([row.seconds for row in own])
-        weighted = design.reshape(len(own), -1) * seconds[:, None] ** -0.5
+            design[at, TIERS.index(each.tier)] += each.times, each.times * each.flows * each.share * group[at].bytes
+        seconds = np.array([row.seconds for row in group])
+        weighted = design.reshape(len(group), -1) * seconds[:, None] ** -0.5
         scale = np.maximum(np.linalg.norm(weighted, axis=0), 1e-300)
         constants = nnls(weighted / scale, seconds**0.5)[0] / scale
         for tier, (latency_s, byte_s) in zip(TIERS, constants.reshape(-1, 2).tolist(), strict=True):
-            most = max((each.share * own[at].bytes for at, each in messages if each.tier == tier), default=0.0)
+            most = max((each.share * group[at].bytes for at, each in messages if each.tier == tier), default=0.0)
             if most:
                 found[op, algorithm, tier] = Link(latency_s, byte_s, BEYOND * most)
     return found

@@ -184,7 +184,7 @@ class Predictor:
             waiting = step.step_s - step.compute_s
             longer = max(measured_s - waiting, step.compute_s / 2) / step.compute_s
             logs.setdefault(case.strategy, []).append(math.log(longer))
-        return {strategy: math.exp(float(np.mean(own))) for strategy, own in logs.items()}
+        return {strategy: math.exp(float(np.mean(each))) for strategy, each in logs.items()}
 
     def _notes(self, case: Case, computed: Computed) -> Iterator[str]:
         here, ranks = case.world_size // case.nodes, computed.case.world_size
@@ -335,10 +335,10 @@ TABLES = {
 }
 
 
-def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
+def answer(asked: Sequence[Predicted], sentences: Iterable[str]) -> Answer:
     """Return the answer of `predict`, with the sentences `told`."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
         fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}
         rows["refused" if isinstance(each, Refused) else "predictions"] += keyed([each], case_id=each.case.id, **fields)
-    return Answer(tuple(told), tables(TABLES, rows))
+    return Answer(tuple(sentences), tables(TABLES, rows))

@@ -42,9 +42,9 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
                 f"world size {world_size} does not fill nodes of {full} ranks; give a multiple, or another "
                 "--ranks-per-node"
             )
-        own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
-        for values in itertools.product(*own.values()):
-            chosen = dict(zip(own, values, strict=True))
+        chosen_axes = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
+        for values in itertools.product(*chosen_axes.values()):
+            chosen = dict(zip(chosen_axes, values, strict=True))
             like = _pattern(base, strategy, chosen, world_size)
             found[grown(like, world_size, max(1, world_size // full), chosen)] = None
     return list(found)
@@ -60,9 +60,9 @@ def candidates(base: Base, world_size: int, axes: Axes, ranks_per_node: int | No
     found: list[Case] = []
     why = UsageError("no configuration was measured to choose from")
     for strategy in _strategies(base, axes):
-        own = {name: values for name, values in whole.items() if name in axes or _has(strategy, name)}
+        chosen_axes = {name: values for name, values in whole.items() if name in axes or _has(strategy, name)}
         try:
-            some = cases(base, [world_size], {**own, "strategy": (strategy,)}, ranks_per_node)
+            some = cases(base, [world_size], {**chosen_axes, "strategy": (strategy,)}, ranks_per_node)
         except UsageError as error:  # other strategies may have such a case
             why = error
             continue

@@ -73,7 +73,7 @@ def drawn_launches(seen: SessionData, table: str) -> list[int]:
     """Return the median launch of each of the fastest configurations with readings in `table`, the fastest first."""
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
     by_case = read.sort_values("step_s", kind="stable").groupby("case")["launch_id"]
-    launches = by_case.agg(lambda own: own.iloc[(len(own) - 1) // 2]).to_dict()
+    launches = by_case.agg(lambda launch_ids: launch_ids.iloc[(len(launch_ids) - 1) // 2]).to_dict()
     return [int(launches[case_id]) for case_id in seen.cases["case_id"] if case_id in launches][:MOST_LAUNCHES]
 
 
@@ -138,8 +138,8 @@ def device_table(seen: SessionData) -> pd.DataFrame:
     energy = seen.rows("device_sample").merge(seen.once(windows), on="launch_id")
     energy = energy[energy["rank"].isna() & (energy["metric"] == "energy_j")]
     joules = [
-        (*own[_DEVICE].iloc[0], joules_between(own, *own[["begin_s", "end_s"]].iloc[0])[0])
-        for _, own in energy.groupby([*_DEVICE, "launch_id"], sort=False)
+        (*counter[_DEVICE].iloc[0], joules_between(counter, *counter[["begin_s", "end_s"]].iloc[0])[0])
+        for _, counter in energy.groupby([*_DEVICE, "launch_id"], sort=False)
     ]
     energy_j = pd.DataFrame(joules, columns=[*_DEVICE, "energy_j"]).groupby(_DEVICE).mean()
     table = table.join(energy_j).reset_index()
@@ -187,7 +187,9 @@ def host_table(seen: SessionData) -> pd.DataFrame:
     by_node = shares.dropna().rename("other_share").reset_index().sort_values("other_share", kind="stable")
     samplers = [nodes.samplers(seen.facts[at]).values() for at in seen.counted["launch_id"]]
     # The node with the highest cost; unknown if a node lacks it.
-    costs = [pd.Series([one.get("cpu_s") for one in own], dtype=float).max(skipna=False) for own in samplers]
+    costs = [
+        pd.Series([one.get("cpu_s") for one in of_launch], dtype=float).max(skipna=False) for of_launch in samplers
+    ]
     launches = seen.of_launch.assign(sampler_share=pd.Series(costs, seen.counted.index) / seen.counted["wall_s"])
     table = launches.groupby(["case_id", "label"], sort=False)["sampler_share"].mean().reset_index()
     table = table.merge(by_node.drop_duplicates("case_id", keep="last"), "left", "case_id")

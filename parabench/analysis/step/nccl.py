@@ -33,7 +33,9 @@ def choices(seen: SessionData) -> pd.DataFrame:
     - `bytes`: as NCCL counts them; for a reduce-scatter or all-gather, one rank's part
     - `calls`: calls of communicators, because only the first rank of each logs
     """
-    logs = [(launch | {"version": log["version"]}, log) for launch, own in _explained(seen) for log in own]
+    logs = [
+        (launch | {"version": log["version"]}, log) for launch, launch_logs in _explained(seen) for log in launch_logs
+    ]
     rows = [launch | choice for launch, log in logs for choice in log["choices"]]
     table = pd.DataFrame(rows, columns=[*_CHOICE, "calls"])
     summed = table.groupby(_CHOICE, dropna=False, sort=False)["calls"].sum().reset_index()

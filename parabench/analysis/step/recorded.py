@@ -153,10 +153,10 @@ def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         found = [side.get(key, pd.Series(dtype=float)).dropna() for side in sides]
-        (own, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
-        ratio = new / own if own > 0 else np.nan
+        (old, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
+        ratio = new / old if old > 0 else np.nan
         apart = bool(low > most or least > high) if min(map(len, found)) > 1 else None
-        rows.append((*key, own, low, high, new, least, most, ratio, apart))
+        rows.append((*key, old, low, high, new, least, most, ratio, apart))
     return pd.DataFrame(rows, columns=list(COMPARED))
 
 
@@ -176,7 +176,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
         found["collective", str(name)] = calls[calls["name"] == name].groupby("step")["duration_s"].mean()
     if not is_whole(seen):
         kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
-        totals = {str(name): pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}
+        totals = {str(name): pd.DataFrame(rows["steps_s"].tolist()).mean() for name, rows in kernels.groupby("name")}
         for name in sorted(totals, key=lambda each: -totals[each].sum()):
             found["kernel", name] = totals[name]
     return found

@@ -45,9 +45,9 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     until = np.fmin(rows["made_s_last"], rows["end_s"])
     ranks = int(steps.table["rank"].max()) + 1 if len(steps.table) else 1
     late = union(rows["place"] * ranks + rows["rank_last"], rows["made_s"], until)
-    own = steps.table.iloc[late.key // ranks].reset_index(drop=True)
-    waited = steps.blocked.within(own["key"], late.start, np.minimum(late.end, own["end_s"]))
-    waits = own.assign(straggler=late.key % ranks, waited_s=waited)
+    waiting = steps.table.iloc[late.key // ranks].reset_index(drop=True)
+    waited = steps.blocked.within(waiting["key"], late.start, np.minimum(late.end, waiting["end_s"]))
+    waits = waiting.assign(straggler=late.key % ranks, waited_s=waited)
     cost = waits.groupby([*_STEP, "rank", "straggler"])["waited_s"].sum().groupby([*_STEP, "straggler"]).max()
     most = cost[cost > 0].reset_index().sort_values("waited_s", ascending=False, kind="stable").drop_duplicates(_STEP)
     lengths = steps.table.assign(step_s=steps.table["end_s"] - steps.table["start_s"])
@@ -88,8 +88,8 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
     facts = [seen.facts[at] for at in launches.index]
     launches = launches.assign(
         agrees=launches["rank"] == only.reindex(launches.index),
-        who=[rank_said(int(rank), told) for rank, told in zip(launches["rank"], facts, strict=True)],
-        clock_error_s=pd.Series([clock_error_s(told) for told in facts], launches.index, dtype=float),
+        who=[rank_said(int(rank), launch_facts) for rank, launch_facts in zip(launches["rank"], facts, strict=True)],
+        clock_error_s=pd.Series([clock_error_s(launch_facts) for launch_facts in facts], launches.index, dtype=float),
     )
     by_case = launches.groupby("case_id")
     table["straggler"] = table["straggler"].astype(int)

@@ -106,21 +106,23 @@ def _compiled(seen: SessionData) -> pd.DataFrame:
 def arithmetic(seen: SessionData) -> Iterator[Finding]:
     """Yield the warnings about ranks that computed in an unexpected arithmetic, or more than is possible."""
     good = seen.counted[seen.counted["device"] == accelerator.TYPE]
-    told = zip(good["precision"], good["launch_id"], strict=True)
-    other = pd.Series([_other(name, seen.facts[at].get("arithmetic")) for name, at in told], good.index, dtype=object)
+    launches = zip(good["precision"], good["launch_id"], strict=True)
+    other = pd.Series(
+        [_other(name, seen.facts[at].get("arithmetic")) for name, at in launches], good.index, dtype=object
+    )
     yield from OTHER_ARITHMETIC.findings(good.assign(other=other)[other.notna()])
     yield from ABOVE_PEAK.findings(seen.once(efficiency))
 
 
-def _other(precision: str, told: dict[str, Any] | None) -> str | None:
+def _other(precision: str, reported: dict[str, Any] | None) -> str | None:
     """Return how the arithmetic that a rank reported differs from the arithmetic of `precision`."""
-    if told is None:
+    if reported is None:
         return None
     wants = PRECISIONS[precision].allows_tf32
-    if told["overrides"]:
-        return f"{' and '.join(f'{name}={value}' for name, value in told['overrides'].items())} was set"
-    if (told["matmul"] != "highest") is not wants:
-        return f"float32 matrix products ran at torch's precision {told['matmul']!r}"
-    if told["cudnn_tf32"] is not wants:
-        return f"cuDNN's TF32 was {'on' if told['cudnn_tf32'] else 'off'}"
+    if reported["overrides"]:
+        return f"{' and '.join(f'{name}={value}' for name, value in reported['overrides'].items())} was set"
+    if (reported["matmul"] != "highest") is not wants:
+        return f"float32 matrix products ran at torch's precision {reported['matmul']!r}"
+    if reported["cudnn_tf32"] is not wants:
+        return f"cuDNN's TF32 was {'on' if reported['cudnn_tf32'] else 'off'}"
     return None

@@ -43,21 +43,23 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
     known = links.drop(unknown.index)
     known = known[(known["tier"] == ACROSS) | (known["from_device"] != "cpu")]
     for tier, where in SAID.items():
-        own = known[known["tier"] == tier]
+        of_tier = known[known["tier"] == tier]
         for end in ("node",) if tier == ACROSS else ("node", "rank"):
-            ends = own[[f"from_{end}", f"to_{end}"]]
-            slow = {int(one): text for one in sorted(set(ends.stack())) if (text := _slow_end(own, end, one, where))}
+            ends = of_tier[[f"from_{end}", f"to_{end}"]]
+            slow = {
+                int(one): text for one in sorted(set(ends.stack())) if (text := _slow_end(of_tier, end, one, where))
+            }
             for text in slow.values():
                 yield Finding(f"slow_{end}_links", text, ADVICE[end])
-            own = own[~ends.isin(list(slow)).any(axis="columns")]
-        for text in _slow_pairs(own, "node" if tier == ACROSS else "rank", where):
+            of_tier = of_tier[~ends.isin(list(slow)).any(axis="columns")]
+        for text in _slow_pairs(of_tier, "node" if tier == ACROSS else "rank", where):
             yield Finding("slow_link", text, ADVICE["pair"])
 
 
-def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
+def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) -> str:
     """Return a sentence if all links of a node or a rank are slower than all other links; otherwise empty."""
-    sends, receives = own[f"from_{end}"] == number, own[f"to_{end}"] == number
-    both, others = own[sends | receives], own[~(sends | receives)]
+    sends, receives = links_of_tier[f"from_{end}"] == number, links_of_tier[f"to_{end}"] == number
+    both, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < ENOUGH_PARTNERS or others.empty:
         return ""
     inside = end == "node" and where != SAID[ACROSS]
@@ -65,8 +67,8 @@ def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
     typical, usual = others["bytes_per_s"].median(), others["latency_s"].median()
     ways = {
         every: both,
-        f"All that {end} {number} sends": own[sends],
-        f"All that {end} {number} receives": own[receives],
+        f"All that {end} {number} sends": links_of_tier[sends],
+        f"All that {end} {number} receives": links_of_tier[receives],
     }
     for links, rows in ways.items():
         if (rows["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
@@ -78,11 +80,11 @@ def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
     return ""
 
 
-def _slow_pairs(own: pd.DataFrame, end: str, where: str) -> Iterator[str]:
+def _slow_pairs(links: pd.DataFrame, end: str, where: str) -> Iterator[str]:
     """Yield a sentence for each pair that is slower than the median; with few pairs, directions are compared."""
-    ranks = own[["from_rank", "to_rank"]]
-    pairs = own.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
-    typical, usual = own["bytes_per_s"].median(), own["latency_s"].median()
+    ranks = links[["from_rank", "to_rank"]]
+    pairs = links.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
+    typical, usual = links["bytes_per_s"].median(), links["latency_s"].median()
     few = len(pairs) < ENOUGH_PAIRS
     for _, pair in pairs:
         slow = pair.sort_values("bytes_per_s").iloc[0]
