@@ -73,22 +73,14 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
         )
     ends = calls.assign(clock=calls["rank"].map(clock))
     by_clock = ends.pivot_table("end_s", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
-    known = by_clock.notna().astype(int)
-    shared = known.T @ known
-    # The next clock is the one with the most calls in common with a clock whose lead is known.
-    ahead: dict[Any, float] = {clock[min(hosts)]: 0.0}
-    error = 0.0
-    while len(left := shared.loc[list(ahead)].drop(columns=list(ahead)).stack()) and left.max():
-        pair: Any = left.idxmax()
-        one, other = pair
-        apart = (by_clock[other] - by_clock[one]).dropna()
-        ahead[other] = ahead[one] + apart.median()
-        error = max(error, (apart - apart.median()).abs().median())
-    if len(ahead) < len(shared):
+    apart = by_clock.sub(by_clock[clock[min(hosts)]], axis="index")
+    ahead = apart.median()
+    if ahead.isna().any():
         return Clocks(None, False, f"{differ} No collective that all of them share shows how far their clocks agree.")
-    most = max(ahead.values()) - min(ahead.values())
+    error = float((apart - ahead).abs().median().max())
+    most = float(ahead.max() - ahead.min())
     return Clocks(
-        {rank: ahead[clock[rank]] for rank in hosts},
+        {rank: float(ahead[clock[rank]]) for rank in hosts},
         False,
         f"{differ} Times were moved by up to {_length(most)}, so that the ranks finish the same collectives together"
         f"{f', in the median within {_length(error)}' if round(error, 9) else ''}.",

@@ -1,7 +1,7 @@
 """Read the content of a file, uncompressed if it is gzip, and the JSON that profilers write.
 
-Profilers do not always write strict JSON. Control characters in strings, invalid UTF-8, a byte order mark and `nan` in
-any spelling are accepted.
+Profilers do not always write strict JSON. Control characters in strings, invalid UTF-8, a byte order mark and `nan` are
+accepted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # Numbers without a value, as C++ prints them.
-_NAN = re.compile(r"-?(nan|inf(inity)?)\b", re.IGNORECASE)
-_VALUE_IS_NAN = re.compile(rf"(?<=[:,\[ ]){_NAN.pattern}(?=\s*[,}}\]])", re.IGNORECASE)
+_NAN = re.compile(r"(?<=: )-?(nan|inf)(?=[,}\s])")
 
 
 def content(path: Path, size: int = -1) -> bytes:
@@ -36,9 +35,10 @@ def parsed(text: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> An
 
     `hook` receives each object when it is parsed, and returns the value to keep. So events need not stay in memory.
     """
+    # Searching for a constant text is much faster than the pattern.
+    if any(start in text for start in (": nan", ": -nan", ": inf", ": -inf")):
+        text = _NAN.sub("NaN", text)
     try:
         return json.loads(text, strict=False, object_hook=hook)
     except json.JSONDecodeError as error:
-        if _NAN.match(text, error.pos):
-            return json.loads(_VALUE_IS_NAN.sub("NaN", text), strict=False, object_hook=hook)
         raise ValueError(f"it is not JSON, or cut off: {error}") from error

@@ -221,17 +221,20 @@ def _forward(seen: SessionData) -> pd.DataFrame:
     return ranks.assign(node=nodes)
 
 
+def _slowest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the slowest row of each launch by `rank_s`, with its `ratio` to the median of the other rows."""
+    rows = rows.sort_values("rank_s", kind="stable")
+    slowest = rows.drop_duplicates("launch_id", keep="last").set_index("launch_id")
+    others = rows[rows.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
+    return slowest.assign(ratio=slowest["rank_s"] / others)
+
+
 def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
     """Return the rank of each configuration that is the slowest one in every launch, and its least `ratio`."""
-    ranks = seen.once(_forward).sort_values("rank_s", kind="stable")
-    slowest = ranks.drop_duplicates("launch_id", keep="last").set_index("launch_id")
-    others = ranks[ranks.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
-    slowest["ratio"] = slowest["rank_s"] / others
-    launches = seen.counted["case"].value_counts()
+    slowest = _slowest(seen.once(_forward))
+    launches = slowest["case_id"].map(seen.counted["case"].value_counts())
     by_case = slowest.groupby("case_id")
-    always = (by_case["rank"].transform("nunique") == 1) & (
-        by_case["rank"].transform("size") == slowest["case_id"].map(launches)
-    )
+    always = (by_case["rank"].transform("nunique") == 1) & (by_case["rank"].transform("size") == launches)
     slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case_id")
     where = [rank_said(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
     return slowest.assign(where=where, slower=slowest["ratio"] - 1)
@@ -239,13 +242,8 @@ def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
 
 def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
     """Return each node that is slower than the others by more than SLOW_NODE, by device."""
-    medians = seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index()
-    nodes = medians.sort_values("rank_s", kind="stable")
-    slowest = nodes.drop_duplicates("launch_id", keep="last").set_index("launch_id")
-    others = nodes[nodes.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
-    table = slowest.assign(
-        ratio=slowest["rank_s"] / others, limit=slowest["device"].map(SLOW_NODE).astype(float)
-    ).dropna()
+    table = _slowest(seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index())
+    table = table.assign(limit=table["device"].map(SLOW_NODE).astype(float)).dropna()
     table = table.assign(n=table.groupby("device")["node"].transform("size"))
     slow = table[table["ratio"] > table["limit"]].groupby(["device", "node"])
     rows = slow[["n", "limit"]].first().assign(n_slow=slow.size(), slower=slow["ratio"].median() - 1)

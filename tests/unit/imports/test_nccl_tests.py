@@ -53,7 +53,6 @@ ROWS = [
         {"a__log": log() + log("alltoall", redop="none") + log(ranks=8)},
         [("all_reduce", 4, 2, 6), ("all_to_all", 4, 2, 6), ("all_reduce", 8, 2, 6)],
     ),
-    Row("cut behind a row", {"a__log": CUT}, ONE, ("it ends before its last line",)),
     Row("cut in a row", {"a__log": CUT_IN_ROW}, [("all_reduce", 4, 2, 4)], ("it ends before its last line",)),
     Row("failed", {"a__log": FAILED}, ONE, ("a test failed: Test NCCL failure common.cu:303", "it ends before")),
     Row("no operation", {"log__txt": log(named=False)}, [("unknown", 4, 2, 6)], ("log.txt: neither the log nor its",)),

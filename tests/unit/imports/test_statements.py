@@ -166,7 +166,7 @@ ROWS = [
     Row(
         "invalid_utf8_and_nan",
         {
-            "rank0__json": TEXT.replace('"schemaVersion": 1', '"x": -inf').encode().replace(b"rank0.json", b"\xff\x01"),
+            "rank0__json": TEXT.replace('"traceName"', '"x": -inf, "y"').encode().replace(b"rank0.json", b"\xff\x01"),
             "rank1__json": of_gpu(1),
         },
         ("2 steps of 2 ranks", "Exposed communication is 20%"),

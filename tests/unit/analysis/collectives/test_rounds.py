@@ -41,7 +41,6 @@ def across(found: tuple[Round, ...], tier: str = BETWEEN) -> float:
     [
         ("all_reduce", "ring", 8, 8, [Round(14, 1 / 8, WITHIN)]),
         ("all_reduce", "ring", 8, 4, [Round(4, 1 / 8, BETWEEN, 3.5)]),
-        ("all_gather", "ring", 8, 1, [Round(7, 1 / 8, BETWEEN)]),
         # Two pieces over the first link; then the last one over the others.
         ("broadcast", "ring", 9, 3, [
             Round(2, 1 / 2, BETWEEN), Round(1, 1 / 2, BETWEEN), Round(6, 1 / 2, WITHIN),
@@ -59,11 +58,7 @@ def across(found: tuple[Round, ...], tier: str = BETWEEN) -> float:
         ("all_reduce", "two_level", 8, 4, [
             Round(3, 1 / 4, WITHIN), Round(2, 1 / 8, BETWEEN, 4), Round(3, 1 / 4, WITHIN),
         ]),
-        ("broadcast", "two_level", 8, 4, [
-            Round(2, 1 / 2, BETWEEN), Round(2, 1 / 2, WITHIN), Round(2, 1 / 2, WITHIN),
-        ]),
         ("all_reduce", "native", 8, 4, [Round(4, 1 / 8, BETWEEN, 3.5)]),
-        ("reduce_scatter", "native", 8, 4, [Round(4, 1 / 8, BETWEEN, 3.5)]),
         ("broadcast", "native", 16, 4, [Round(2, 1, WITHIN), Round(2, 1, BETWEEN, 4)]),
     ],
 )  # fmt: skip
