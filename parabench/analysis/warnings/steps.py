@@ -66,21 +66,24 @@ DDP_LOG = Rule(
 def findings(seen: SessionData) -> Iterator[Finding]:
     """Yield the warnings about the parts of a step."""
     cases, stragglers = seen.once(taken_apart), seen.once(straggler_table)
+    cases = cases[["case_id", "label", "strategy", "world_size", "unseen", "instruments_ratio"]]
     yield from INSTRUMENTS.findings(cases.assign(slower=cases["instruments_ratio"] - 1))
     yield from COMMUNICATION.findings(cases)
     yield from STRAGGLER.findings(stragglers.assign(always_last=always_last(stragglers)))
-    yield from DDP_LOG.findings(_disagreements(seen.once(ddp_comparison)))
+    pairs = seen.once(ddp_comparison).dropna(subset="difference")
+    if len(pairs):
+        yield from DDP_LOG.findings(_disagreements(pairs))
 
 
-def _disagreements(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per case and span of a `ddp_comparison`: medians, and the number of pairs that differ alike."""
-    table = table.dropna(subset="difference")
-    groups = table.groupby(["case_id", "label", "span"], sort=False)
-    medians = groups[["ddp_s", "ours_s"]].transform("median")
-    same_sign = (table["ddp_s"] > table["ours_s"]) == (medians["ddp_s"] > medians["ours_s"])
-    table = table.assign(alike=_apart(table) & same_sign)
-    found = table.groupby(["case_id", "label", "span"], sort=False).agg(
-        ddp_s=("ddp_s", "median"), ours_s=("ours_s", "median"), alike=("alike", "sum"), pairs=("alike", "size")
+def _disagreements(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per case and span: the medians, and the number of pairs that differ `alike`."""
+    key = ["case_id", "label", "span"]
+    medians = pairs.groupby(key, sort=False)[["ddp_s", "ours_s"]].transform("median")
+    same_sign = (pairs["ddp_s"] > pairs["ours_s"]) == (medians["ddp_s"] > medians["ours_s"])
+    found = (
+        pairs.assign(alike=_apart(pairs) & same_sign)
+        .groupby(key, sort=False)
+        .agg(ddp_s=("ddp_s", "median"), ours_s=("ours_s", "median"), alike=("alike", "sum"), pairs=("alike", "size"))
     )
     return found.assign(disagrees=_apart(found)).reset_index()
 
