@@ -23,10 +23,10 @@ from parabench.store.results import records
 MOST_NAMED = 4
 
 _HANG_ADVICE = (
-    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no "
-    "timeout wrote the dumps, it may only have been in progress."
+    "Check ranks that did not enter or finish a call of others first, because the others wait for them. If no timeout "
+    "wrote the dumps, the call may just have been running."
 )
-_MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
+_MISMATCH_ADVICE = "Check code that differs between ranks: all ranks must make the same calls in the same order."
 
 
 class Story(NamedTuple):
