@@ -1,4 +1,4 @@
-"""The measured links between the ranks of a session: by tier, and as a reason why two levels are fastest, or not."""
+"""The measured links between the ranks of a session, by tier, and as an explanation of two-level algorithms."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: the number of measured directions, the medians of their latency and bandwidth, and the
-    bandwidths of the slowest and the fastest one. None is unknown."""
+    """The links of one tier: the number of measured directions, medians, and the lowest and highest bandwidth.
+
+    None is unknown.
+    """
 
     name: str
     links: int
@@ -39,28 +41,28 @@ class Tier:
 def link_table(results: Results, session: Session) -> pd.DataFrame:
     """Return the session's links with their `tier`; no rows if they were not measured."""
     links = results.links
-    own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
-    own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
-    # CPUs have no number: two ranks of a node are on one device only where that is CUDA's.
-    shared = (own["from_device"] == own["to_device"]) & own["from_device"].str.startswith(f"{accelerator.TYPE}:")
+    table = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
+    table[["latency_s", "bytes_per_s"]] = table[["latency_s", "bytes_per_s"]].astype(float)
+    # CPUs have no number, so two ranks can share only a CUDA device.
+    shared = (table["from_device"] == table["to_device"]) & table["from_device"].str.startswith(f"{accelerator.TYPE}:")
     tier = shared.map({True: DEVICE, False: NODE})
-    return own.assign(tier=tier.where(own["from_node"] == own["to_node"], ACROSS))
+    return table.assign(tier=tier.where(table["from_node"] == table["to_node"], ACROSS))
 
 
 def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
     """Return the tiers of a `link_table`, from the farthest."""
     found = {}
     for name in SAID:
-        own = links[links["tier"] == name]
-        if len(own):
-            latencies, rates = own["latency_s"].dropna(), own["bytes_per_s"].dropna()
+        tier_links = links[links["tier"] == name]
+        if len(tier_links):
+            latencies, rates = tier_links["latency_s"].dropna(), tier_links["bytes_per_s"].dropna()
             numbers = (latencies.median(), rates.median(), rates.min(), rates.max())
-            found[name] = Tier(name, len(own), *(format.number_or_none(number) for number in numbers))
+            found[name] = Tier(name, len(tier_links), *(format.number_or_none(number) for number in numbers))
     return found
 
 
 def times_less(tiers: Mapping[str, Tier]) -> float | None:
-    """Return the bandwidth in a node over the bandwidth across nodes; None if one of them is unknown."""
+    """Return the bandwidth in a node divided by the bandwidth across nodes; None if a value is unknown."""
     across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))
     return inside / across if inside and across else None
 
@@ -68,11 +70,11 @@ def times_less(tiers: Mapping[str, Tier]) -> float | None:
 def tiers_said(tiers: Mapping[str, Tier]) -> str:
     """Return 'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty if no bandwidth is known."""
     known = [tier for tier in tiers.values() if tier.bytes_per_s]
-    said = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
+    text = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
     times = times_less(tiers)
     if times is None:
-        return said
-    return f"{said}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
+        return text
+    return f"{text}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
@@ -86,7 +88,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, ...]:
-    """Return the answers; those with a winner say how the measured links contribute."""
+    """Return the answers. If an answer has a winner, the measured links are added as an explanation."""
     if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(seen.results, seen.session))
@@ -103,8 +105,7 @@ def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, 
 def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
     """Return the tiers, and the bytes that the best sends across nodes if it is a two-level algorithm.
 
-    Empty if all ran on one node, or a tier is unknown. By `collectives/two_level.py` a node sends 2(m-1)/m S in an
-    all-reduce of S bytes; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
+    Empty if all ran on one node, or a tier is unknown. `collectives/two_level.py` derives the bytes.
     """
     if times_less(tiers) is None or max(case.nodes for case in (best, *others)) < 2:
         return ""

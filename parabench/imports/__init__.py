@@ -1,12 +1,13 @@
-"""Read profiler traces, flight recorder dumps and logs: one reader for each kind of file, and folders of files.
+"""Read profiler traces, flight recorder dumps and logs, with a reader for each kind of file.
 
-A reader is a function of a path that returns a `Recording`, or raises UsageError for a damaged file. Nothing
-that is read is executed.
+A reader is a function of a path that returns a `Recording`. For a damaged file it raises an error of `_DAMAGED`.
+Nothing in the files is executed.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from parabench.registry import Entry, load
 if TYPE_CHECKING:
     from parabench.imports.recording import Recording
 
-# The kind of a file shows within so many bytes.
-_LOOK_BYTES = 256 << 10
+# The kind of a file is recognized from its first bytes.
+_FIRST_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,11 @@ READERS: dict[str, Reader] = {
     ),
 }
 
-# Names of files that should hold something, and of archives.
+# Errors that unexpected values in a damaged file cause.
+_DAMAGED = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, EOFError, RecursionError, zlib.error,
+)  # fmt: skip
+# Names of files that should have content, and of archives.
 _EXPECTED = re.compile(r"\.(json|log|pkl|pickle)(\.gz)?$|rank|dump|trace")
 _ARCHIVE = re.compile(r"\.(zip|tar|tgz|tar\.\w+)$", re.IGNORECASE)
 
@@ -74,56 +79,63 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Return the recordings in a folder and the folders below it, by name, or the one in a file.
+    """Return the recordings in a folder and its subfolders, by name, or the recording in a file.
 
     Links to other folders are not followed. Raises UsageError if no recording can be read.
     """
-    from parabench.imports.recording import REMEDY
-
     if not path.exists():
         raise UsageError(f"--from {path} does not exist; give the folder that the recordings are in")
-    found, others, errors = [], 0, dict[str, UsageError]()
+    found, others, damaged = [], 0, dict[str, str]()
     for file in [path] if path.is_file() else _files(path):
         name = file.name if file == path else str(file.relative_to(path))
         try:
-            if (kind := kind_of(file)) is None:
-                others += 1
-                continue
-            recording: Recording = load(READERS, "reader", kind)(file)
-        except UsageError as error:
-            errors[name] = error
+            recording = read(file)
+        except _DAMAGED as error:
+            damaged[name] = _reason(error)
+            continue
+        if recording is None:
+            others += 1
             continue
         recording.file = name
         found.append(recording)
-    if not found:
-        kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
-        what = f"no recording among its {others} files" if others else "no file"
-        raise next(iter(errors.values()), UsageError(f"--from {path} holds {what}; it reads {kinds}"))
-    damaged = {
-        name: str(error).removeprefix(f"{path / name} cannot be read: ").removesuffix(f"; {REMEDY}")
-        for name, error in errors.items()
-    }
-    return Folder(path, found, others, damaged)
+    if found:
+        return Folder(path, found, others, damaged)
+    for name, reason in damaged.items():
+        raise UsageError(f"{path / name if path.is_dir() else path} cannot be read: {reason}; remove or replace it")
+    kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
+    content = f"no recording among its {others} files" if others else "no file"
+    raise UsageError(f"--from {path} holds {content}; it reads {kinds}")
 
 
-def kind_of(path: Path) -> str | None:
-    """Return the name of a file's reader; None if it is not a recording.
+def read(path: Path) -> Recording | None:
+    """Return the recording in a file, or None if it has another kind of content.
 
-    Raises UsageError if it cannot be opened, or is empty under a name that promises a recording.
+    Raises ValueError for an archive, and for an empty file whose name promises a recording.
     """
     from parabench.imports import stream
 
     if _ARCHIVE.search(path.name):
-        raise UsageError(f"{path} cannot be read: it is an archive; unpack it into a folder")
-    raw = stream.beginning(path, _LOOK_BYTES)
+        raise ValueError("it is an archive; unpack it into a folder")
+    raw = stream.content(path, _FIRST_BYTES)
     if not raw and _EXPECTED.search(path.name):
-        raise stream.unreadable(path, "it is empty")
+        raise ValueError("it is empty")
     text = stream.text(raw)
-    return next((name for name, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
+    kind = next((name for name, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
+    if kind is None:
+        return None
+    recording: Recording = load(READERS, "reader", kind)(path)
+    return recording
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason why a file is damaged, in one line."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    expected = isinstance(error, (ValueError, OSError, EOFError, zlib.error))
+    return reason if expected else f"a value is missing or of another type ({type(error).__name__}: {reason})"
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files below a folder, those of each folder together, without hidden ones."""
+    """Return the files below a folder, grouped by folder, without hidden files."""
     files = (each for each in path.rglob("[!.]*") if each.is_file())
     files = (each for each in files if not any(name.startswith(".") for name in each.relative_to(path).parts))
     return sorted(files, key=lambda each: (each.parent.parts, each.name))

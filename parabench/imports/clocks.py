@@ -1,8 +1,7 @@
-"""Match the calls of several ranks' traces: how far clocks differ, and which rank comes late.
+"""Match the calls of several ranks' traces, to find differences of their clocks and ranks that come late.
 
-No rank finishes an operation of MUTUAL before the last one has entered it, and all finish it at about the same time. So
-a rank that begins after another has finished has another clock, and equal ends show by how much. The rank with the
-shortest time came last, whatever the clocks.
+All ranks finish an operation of MUTUAL at about the same time, so different ends show different clocks. The rank with
+the shortest time came last.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording, distinct, word
 from parabench.store.results import records
 
-# Times on one clock may be wrong by less.
+# Smaller differences occur on one clock.
 TOLERANCE_S = 1e-4
 KIND = ["op", "ranks", "bytes", "dtype"]
 
 
 def matched(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the timed calls of MUTUAL operations in groups whose ranks are known, one row per rank and call.
+    """Return the timed calls of MUTUAL operations in groups with known ranks, one row per rank and call.
 
-    `call` is the same number for all ranks of a call. The same call has the same number in its group; without numbers
-    it is the n-th of its kind in a step, if all ranks have equally many.
+    `call` is the same number for all ranks of a call. Calls without a number are matched by their order in a step, if
+    the counts of the ranks agree.
     """
     table = calls[
         calls["op"].isin(MUTUAL) & calls["ranks"].notna() & calls["duration_s"].notna() & calls["start_s"].notna()
@@ -41,16 +40,16 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
     )
     table["call"] = table.groupby([*KIND, "step", "nth"], dropna=False).ngroup()
     table = table.drop_duplicates(["call", "rank"], keep="last").reset_index(drop=True)
-    own = table.groupby("call")["rank"].transform("size")
+    recorded = table.groupby("call")["rank"].transform("size")
     steps = table.groupby([*KIND, "step"], dropna=False)
     even = steps["call"].transform("nunique") * steps["rank"].transform("nunique") == steps["call"].transform("size")
-    return table[(own > 1) & (even | (table["step"] == -1))]
+    return table[(recorded > 1) & (even | (table["step"] == -1))]
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """`ahead_s` is {rank: by how much its clock is ahead of the first rank's}, None if the ranks' clocks cannot be
-    compared; `one` if all ranks are known to share a clock; `text` is a warning, or empty."""
+    """`ahead_s` is {rank: lead of its clock over the first rank's clock}, None if it is unknown. `one`: all ranks are
+    known to share a clock. `text` is a warning, or empty."""
 
     ahead_s: dict[int, float] | None
     one: bool
@@ -58,7 +57,7 @@ class Clocks:
 
 
 def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
-    """Return how the clocks of ranks differ."""
+    """Return the differences between the clocks of ranks."""
     hosts = {one.rank: one.host or "" for one in traces if one.rank is not None}
     calls = calls.assign(host=calls["rank"].map(hosts))
     torn = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_S
@@ -69,27 +68,19 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
     differ = f"The recordings are of {names} hosts." if names > 1 else "The ranks have different clocks."
     if (gap := _gaps(calls, ["call"]).max()) > TOLERANCE_S:
         differ += (
-            f" Their clocks differ by at least {_length(gap)}: a rank had finished a collective so long before another "
+            f" Their clocks differ by at least {_length(gap)}: a rank finished a collective that long before another "
             "rank began it."
         )
     ends = calls.assign(clock=calls["rank"].map(clock))
     by_clock = ends.pivot_table("end_s", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
-    known = by_clock.notna().astype(int)
-    shared = known.T @ known
-    # Each next clock is the one that shares most calls with a clock whose lead is known.
-    ahead: dict[Any, float] = {clock[min(hosts)]: 0.0}
-    error = 0.0
-    while len(left := shared.loc[list(ahead)].drop(columns=list(ahead)).stack()) and left.max():
-        pair: Any = left.idxmax()
-        one, other = pair
-        apart = (by_clock[other] - by_clock[one]).dropna()
-        ahead[other] = ahead[one] + apart.median()
-        error = max(error, (apart - apart.median()).abs().median())
-    if len(ahead) < len(shared):
+    apart = by_clock.sub(by_clock[clock[min(hosts)]], axis="index")
+    ahead = apart.median()
+    if ahead.isna().any():
         return Clocks(None, False, f"{differ} No collective that all of them share shows how far their clocks agree.")
-    most = max(ahead.values()) - min(ahead.values())
+    error = float((apart - ahead).abs().median().max())
+    most = float(ahead.max() - ahead.min())
     return Clocks(
-        {rank: ahead[clock[rank]] for rank in hosts},
+        {rank: float(ahead[clock[rank]]) for rank in hosts},
         False,
         f"{differ} Times were moved by up to {_length(most)}, so that the ranks finish the same collectives together"
         f"{f', in the median within {_length(error)}' if round(error, 9) else ''}.",
@@ -97,7 +88,7 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
 
 
 def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[float]:
-    """Return by how much a rank began a call after another rank had finished it."""
+    """Return the time from the first end of a call to the last start of it; positive if the clocks differ."""
     groups = calls.groupby(key)
     return groups["start_s"].max() - groups["end_s"].min()
 
@@ -107,12 +98,12 @@ def _length(seconds: float) -> str:
 
 
 def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
-    """Return for each kind of call and rank of its group how late the rank is after the first one, and `shortest_s`,
-    the median time of the rank that came last.
+    """Return one row per kind of call and rank, with the rank's delay after the first rank.
 
-    Only calls that all ranks of the group recorded count. With several clocks, a rank is as late as its time is shorter
-    than the longest one.
+    `shortest_s` is the median time of the rank that came last. With several clocks, the delay is the longest time of
+    the call minus the rank's time.
     """
+    # Only calls that all ranks of the group recorded count.
     size = calls["ranks"].map(len)
     calls = calls[calls.groupby("call")["rank"].transform("size") == size].reset_index(drop=True)
     calls["ranks"] = calls["ranks"].map(word)

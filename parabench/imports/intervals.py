@@ -36,7 +36,7 @@ def without(pairs: Pairs, others: Pairs) -> Pairs:
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:
-    """Return the pieces, joined over gaps in which no interval of the others begins."""
+    """Return the pieces, joined over gaps unless an interval of the others begins there."""
     begins = np.sort(np.concatenate([pairs[:, 0] for pairs in others]))
     between = np.searchsorted(begins, pieces[1:, 0], side="right") > np.searchsorted(begins, pieces[:-1, 1])
     first = np.append(True, between)

@@ -1,7 +1,8 @@
-"""Write a folder of recordings as a session of a separate results database: one launch with what is known."""
+"""Write a folder of recordings to a separate results database, as a session with one launch."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
 from parabench.imports.joined import MOST_NAMED, ranks_text
-from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, table_together, word
+from parabench.imports.recording import Recording, distinct, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
@@ -35,15 +36,14 @@ _WHOLE = (
 def fresh_store(path: Path) -> Iterator[Path]:
     """Yield the path of a new results database, which replaces `path` unless an error ends the block.
 
-    Raises UsageError if `path` holds anything but recordings, or cannot be written.
+    Raises UsageError if `path` has anything but recordings, or cannot be written.
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
         results = load(path)
-        own = set(results.of_kind(RecordedCase.kind))
         logs = set(results.listed.loc[results.listed["suite"] == nccl_tests.NAME, "id"])
-        own |= logs & set(results.of_kind(CollectiveCase.kind))
-        if not own.issuperset(results.listed["id"]):
-            raise UsageError(f"{path} holds sessions that no recording is of; give -o another name")
+        recorded = {*results.of_kind(RecordedCase.kind), *(logs & set(results.of_kind(CollectiveCase.kind)))}
+        if not recorded.issuperset(results.listed["id"]):
+            raise UsageError(f"{path} has sessions that are not recordings; give -o another name")
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,35 +54,38 @@ def fresh_store(path: Path) -> Iterator[Path]:
 
 
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
-    """Write a folder's recordings to the results database at `path` as finished sessions: logs of nccl-tests as one,
-    and everything else as another. The page shows the last one.
+    """Write a folder's recordings to the results database at `path` as finished sessions.
 
-    Raises UsageError if they are not of one training run, or no log can be used.
+    Logs of nccl-tests are a separate session. The page shows the last session. Raises UsageError if recordings are from
+    several training runs, or no log can be used.
     """
     logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
     others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
-    parts: list[tuple[str, list[Recording], dict[str, Any], list[Launch]]] = []
-    if others:
-        launch = launch_of(replace(folder, recordings=others))
-        parts.append((SUITE, others, {"question": QUESTION, "plan": {"kind": RecordedCase.kind}}, [launch]))
+    sessions: list[tuple[str, str, dict[str, Any], list[Recording], list[Launch]]] = []
     if logs:
         left_out = dict(folder.damaged)
         launches, timing = nccl_tests.launches_of(logs, left_out)
         launches[0].findings += _left_out(logs, left_out, None)
-        plan = {"kind": CollectiveCase.kind, "protocol": {"mode": timing, "launches": 1}}
-        parts.append((nccl_tests.NAME, logs, {"question": LOGS_QUESTION, "plan": plan}, launches))
-        # Messages of NCCL alone are not worth the page.
-        if any(one.kind != nccl.DEBUG for one in others):
-            parts.reverse()
-    if len(parts) == 2:
-        what = "Logs of nccl-tests" if parts[0][1] is logs else "NCCL's debug logs"
-        message = f"{what} are session 1 of the page's store: `parabench report STORE@1` shows them."
-        parts[1][3][0].findings.append(_leaving_out(message, None))
+        protocol = {"mode": timing, "launches": 1}
+        plan_of_logs = {"kind": CollectiveCase.kind, "protocol": protocol}
+        sessions.append((nccl_tests.NAME, LOGS_QUESTION, plan_of_logs, logs, launches))
+    if others:
+        launch = launch_of(replace(folder, recordings=others))
+        sessions.append((SUITE, QUESTION, {"kind": RecordedCase.kind}, others, [launch]))
+    if len(sessions) == 2:
+        # NCCL's messages alone are not worth the page.
+        if all(one.kind == nccl.DEBUG for one in others):
+            sessions.reverse()
+        first = "Logs of nccl-tests" if sessions[0][0] == nccl_tests.NAME else "NCCL's debug logs"
+        message = f"{first} are session 1 of the page's store: `parabench report STORE@1` shows them."
+        sessions[1][-1][0].findings.append(_leaving_out(message, None))
     with Store.open_or_create(path) as store:
-        for suite, recordings, row, launches in parts:
-            row["plan"] |= {"cases": [launch.case.to_dict() for launch in launches], "blocks": 1}
-            environment = _environment(recordings)
-            session = store.begin_session(label=None, suite=suite, argv=argv, seed=0, environment=environment, **row)
+        for suite, question, plan, recordings, launches in sessions:
+            plan = {**plan, "cases": [launch.case.to_dict() for launch in launches], "blocks": 1}
+            session = store.begin_session(
+                label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan,
+                environment=_environment(recordings),
+            )  # fmt: skip
             for launch in launches:
                 store.append(session, launch)
             store.finish_session(session)
@@ -90,11 +93,11 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 @contextmanager
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
-    """Yield the results of a folder of recordings, kept for the block. Raises UsageError, as `record` does."""
+    """Yield the results of a folder of recordings, which are deleted after the block. Raises UsageError."""
     folder = read_folder(path)
     folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
     if not folder.recordings:
-        raise UsageError(f"{path} holds logs of nccl-tests alone; compare them with parabench report --from {path}")
+        raise UsageError(f"{path} has only logs of nccl-tests; compare them with parabench report --from {path}")
     with tempfile.TemporaryDirectory() as made:
         store = Path(made) / "recorded.db"
         record(folder, store, argv)
@@ -106,14 +109,18 @@ def launch_of(folder: Folder) -> Launch:
 
     Raises UsageError if they cannot be of one training run.
     """
-    _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
+    all_traces = [one for one in folder.recordings if one.kind == kineto.NAME]
+    if len(all_traces) == 1 and all_traces[0].rank is None:
+        all_traces[0].rank = 0
+        if not all_traces[0].alone:
+            all_traces[0].unknown.append("neither the trace nor its name has its rank; it is shown as rank 0")
     found = list(_of_one_run(folder.recordings, left_out))
     traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
     for one in found:
         if one.kind == kineto.NAME and one.rank is None:
-            left_out[one.file] = "neither the trace nor its name tells its rank; name it as in rank0.json"
+            left_out[one.file] = "neither the trace nor its name has its rank; name it as in rank0.json"
     matched = clocks.matched(table_together(traces))
     clock = clocks.compare(traces, matched)
     for one in traces:
@@ -185,26 +192,6 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
     ]  # fmt: skip
 
 
-def _place(traces: Sequence[Recording]) -> None:
-    """Give traces without a rank the one that their names show, or 0 to a single trace.
-
-    A number that ends a name is a rank only if several names differ in nothing else, count from 0, and belong to traces
-    of the same time; otherwise it may count steps, or belong to the model's name.
-    """
-    unknown = [one for one in traces if one.rank is None]
-    if len(traces) == 1 and unknown:
-        traces[0].rank = 0
-        if not traces[0].alone:
-            traces[0].unknown.append("neither the trace nor its name tells its rank; it is shown as rank 0")
-        return
-    named = [(one, *found) for one in unknown if (found := number_in_name(one.file))]
-    together = max((_span(one)[0] for one in traces), default=0) < min((_span(one)[1] for one in traces), default=0)
-    numbers = sorted(number for _, _, number in named)
-    if len({front for _, front, _ in named}) == 1 and together and numbers == list(range(len(traces))):
-        for one, _, rank in named:
-            one.rank = rank
-
-
 def _span(one: Recording) -> tuple[int, int]:
     """Return the first and last time of a trace's steps, or of a dump's calls, in nanoseconds since 1970."""
     last = [end for _, end in one.steps.values()] + one.calls["made_s"].dropna().tolist()
@@ -212,63 +199,63 @@ def _span(one: Recording) -> tuple[int, int]:
 
 
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
-    """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
+    """Yield the recordings that can be from one training run, and add the others to `left_out` with the reason.
 
-    A rank's first trace of a step counts, its newest dump, and debug logs of the NCCL version of the first log. Raises
-    UsageError if traces have different numbers of ranks.
+    For each rank, the first trace of a step and the newest dump count. Raises UsageError if traces have different
+    numbers of ranks.
     """
     sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
-        told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])
-        raise UsageError(f"{told} ranks are not of one training; give a folder of one training")
-    size, file = next(iter(sizes.items()), (MOST_RANKS, ""))
+        files = " and ".join(f"{file} ({format.count(size, 'rank')})" for size, file in list(sizes.items())[:2])
+        raise UsageError(f"{files} are not of one training run; give a folder of one training run")
+    size, file = next(iter(sizes.items()), (math.inf, ""))
     nccl_log = next((one for one in recordings if one.log.get("version")), None)
     kept: dict[tuple[str, int], list[Recording]] = {}
     for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
-        own = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
+        of_rank = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
         is_dump = one.kind == flight_recorder.NAME
-        other = next((each for each in own if is_dump or set(each.steps) & set(one.steps)), None)
+        other = next((each for each in of_rank if is_dump or set(each.steps) & set(one.steps)), None)
         if one.rank is not None and one.rank >= size:
-            left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} of one of {size} ranks"
+            left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} has {size} ranks"
         elif other is not None:
             left_out[one.file] = f"left out, because {other.file} is of the same rank{' and steps' * (not is_dump)}"
         elif nccl_log and one.log and one.log["version"] not in (None, version := nccl_log.log["version"]):
-            left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {nccl_log.file} of {version}"
+            left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {nccl_log.file} is of {version}"
         else:
-            own.append(one)
+            of_rank.append(one)
             yield one
 
 
 def _world_size(found: Sequence[Recording]) -> int:
-    """Return the number of ranks; if no trace has it, the smallest that fits all recordings."""
-    told = [one.world_size for one in found if one.world_size is not None]
+    """Return the number of ranks; if no trace has it, the smallest number that fits all recordings."""
+    sizes = [one.world_size for one in found if one.world_size is not None]
+    sizes += [size for one in found for size in one.calls["group_size"].dropna()]
     ranks = [one.rank for one in found if one.rank is not None]
-    told += [size for one in found for size in one.calls["group_size"].dropna()]
     ranks += [each[-1] for one in found for each in (*one.groups.values(), *one.calls["ranks"].dropna()) if each]
-    return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
+    return max([1, *sizes, *(rank + 1 for rank in ranks)])
 
 
 def _limits(
     traces: Sequence[Recording], dumps: Sequence[Recording], clock: clocks.Clocks, case: RecordedCase
 ) -> Iterator[Finding]:
-    """Yield what limits the numbers: clocks, missing ranks and the profiler."""
+    """Yield the limits of the numbers: clocks, missing ranks and the profiler."""
     if clock.text:
-        advice = "Compare lengths of different ranks, which need one clock each, rather than times."
+        advice = "Compare durations of different ranks rather than their timestamps."
         yield Finding("recording_clocks", clock.text, advice, case.id)
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
         missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
             which = f"{ranks_text(missing)} of {case.world_size}"
-            text = f"There is no {what} of {which}, so nothing is known about these ranks."
-            yield Finding("recording_ranks", text, "Have every rank write one into the same folder.", case.id)
+            text = f"The {what} of {which} is missing, so these ranks are unknown."
+            yield Finding("recording_ranks", text, "Let every rank write one into the same folder.", case.id)
     if any(one.steps for one in traces):
         text = "The steps were timed while torch.profiler recorded them, which makes them longer."
-        advice = "Read shares rather than times from them; parabench run times steps with no instrument switched on."
+        advice = "Read shares rather than times from them. `parabench run` measures steps without instruments."
         yield Finding("recording_profiled", text, advice, case.id)
 
 
 def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
-    """Yield what is not in the tables, with the reason."""
+    """Yield the calls and files that are not in the tables, with the reasons."""
     counts: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for one in found:
@@ -290,5 +277,5 @@ def _leaving_out(message: str, case_id: str | None) -> Finding:
 def _environment(found: Sequence[Recording]) -> dict[str, Any]:
     hosts = distinct(one.host for one in found)
     known: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
-    unknown = dict.fromkeys(("torch", "python"), "no recording tells it")
+    unknown = dict.fromkeys(("torch", "python"), "no recording has it")
     return known | {"gpus": next((one.gpus for one in found if one.gpus), []), "unknown_versions": unknown}

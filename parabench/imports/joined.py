@@ -1,10 +1,7 @@
-"""Compare the flight recorders of several ranks: calls that some ranks entered and others did not, calls that are not
-finished, and calls that differ.
+"""Compare the flight recorders of several ranks to find calls that ranks did not enter or finish, or that differ.
 
-The calls of a group have the same numbers on all its ranks (`collective_seq_id`), and a recorder keeps the last ones.
-As in torch's own analysis (torch/distributed/flight_recorder/components/builder.py) calls of the same number belong
-together. A dump may hold active calls only (`onlyActive`); then a call that a rank lacks is either finished there or
-was never entered.
+A call has the same number on all ranks of its group (torch/distributed/flight_recorder/components/builder.py). If a
+dump has active calls only (`onlyActive`), a missing call was either finished or never entered.
 """
 
 from __future__ import annotations
@@ -26,16 +23,16 @@ from parabench.store.results import records
 MOST_NAMED = 4
 
 _HANG_ADVICE = (
-    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no "
-    "timeout wrote the dumps, it may only have been in progress."
+    "Check ranks that did not enter or finish a call of others first, because the others wait for them. If no timeout "
+    "wrote the dumps, the call may just have been running."
 )
-_MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
+_MISMATCH_ADVICE = "Check code that differs between ranks: all ranks must make the same calls in the same order."
 
 
 class Story(NamedTuple):
-    """The conclusions from all dumps: `hang` is the message of the first call that a rank did not enter; `waits` are
-    sentences about ranks that others wait for, and about groups for which this is unknown; `last_calls` are rows of a
-    table.
+    """The conclusions from all dumps. `hang` is the message about the first call that a rank did not enter.
+
+    `waits` are sentences about ranks that others wait for. `last_calls` are rows of a table.
     """
 
     findings: list[Finding]
@@ -46,11 +43,14 @@ class Story(NamedTuple):
 
 @dataclass(frozen=True)
 class _Group:
-    """The calls of one group: `first` has one row for each number; `held` and `over` are tables of numbers by ranks:
-    whether the rank's dump holds the call, and whether the rank is known to have finished it.
+    """The calls of one group.
 
-    `last` has the number of each rank's last call, 0 if it has none, and `opened` of its first call that is not
-    finished. `absent` is {rank: reason} for ranks that may have calls without a dump of them.
+    - `first`: one row for each number of a call
+    - `held`: whether a dump has the call, by number and rank
+    - `over`: whether the call is known to be finished, by number and rank
+    - `last`: {rank: number of its last call, or 0}
+    - `opened`: {rank: number of its first unfinished call}
+    - `absent`: {rank: reason} for ranks whose calls may be missing in the dumps
     """
 
     name: str
@@ -66,7 +66,7 @@ class _Group:
 
 
 class _Note(NamedTuple):
-    """A call that some ranks wait in, with the ranks `behind`, for which the others are `waiting`."""
+    """A call whose ranks are partly `waiting`, for the ranks `behind`."""
 
     made_s: float
     text: str
@@ -76,23 +76,23 @@ class _Note(NamedTuple):
 
 
 def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> Iterator[_Group]:
-    """Yield the groups that have calls, in their order. `active`: the dumps hold only calls that are not finished."""
+    """Yield the groups that have calls. `active`: the dumps have unfinished calls only."""
     there = {dump.rank: dump for dump in dumps}
     entries: Any = calls[~calls["message"].astype(bool)]
     known = entries["ranks"].map(lambda ranks: ranks or ())
     for (name, members), rows in entries.astype({"number": int}).groupby(["group", known], sort=False):
         absent, ranks = {}, [*dict.fromkeys(rows["rank"])]
         for rank in sorted(set(members) - set(ranks)):
-            own = there.get(rank)
-            if own is None:
+            dump = there.get(rank)
+            if dump is None:
                 absent[rank] = "it has no dump"
-            elif own.groups.get(name) != members:
+            elif dump.groups.get(name) != members:
                 absent[rank] = "its dump does not list the group"
-            elif not own.from_start and not active:
+            elif not dump.from_start and not active:
                 absent[rank] = "its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE"
             else:
                 ranks.append(rank)
-        # The state of coalesced calls is that of `nccl:coalesced` behind them.
+        # Coalesced calls have the state of the entry `nccl:coalesced` that follows them.
         rows = rows.assign(finished=rows.groupby(["rank", "number"])["finished"].transform("last"))
         rows = rows[rows["phase"].notna()].drop_duplicates(["rank", "number"], keep="last")
         if rows.empty:
@@ -102,16 +102,16 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> It
         if active:  # a rank has finished the calls before its first active one
             over |= (held.cumsum() == 0) & held.any()
         is_open = held & ~over
-        last = {rank: int(max(own.index[own], default=0)) for rank, own in held.items()}
-        opened = {rank: int(own.idxmax()) for rank, own in is_open.items() if own.any()}
+        last = {rank: int(max(calls.index[calls], default=0)) for rank, calls in held.items()}
+        opened = {rank: int(calls.idxmax()) for rank, calls in is_open.items() if calls.any()}
         first = rows.drop_duplicates("number", keep="last").set_index("number")
         yield _Group(str(name), members, rows, first, held, over, absent, last, opened)
 
 
 def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Story:
-    """Return the findings about a hang, causes before consequences, and about calls that differ.
+    """Return the warnings about a hang, causes before consequences, and about calls that differ.
 
-    A rank is a cause if others wait for it and it waits for none, or if its device has not finished what others have.
+    A rank is a cause if others wait for it and it does not wait, or if it has not finished a call that others have.
     """
     active = len(calls) > 0 and not calls["finished"].any()
     every = list(_groups(dumps, calls, active))
@@ -128,10 +128,10 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
     causes, waits = _causes(missing, set(first), calls)
     hangs = []
     if unfinished and (missing or stuck):
-        told = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:MOST_NAMED])
+        places = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:MOST_NAMED])
         hangs.append(
             f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_text(first)} had not finished calls that "
-            f"another rank of the same group had: {told}.{' '.join(['', *waits])}"
+            f"another rank of the same group had: {places}.{' '.join(['', *waits])}"
         )
         waits = []
     if missing:
@@ -143,7 +143,7 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
     hangs += _messages(calls[calls["message"].astype(bool)], {dump.rank for dump in dumps})
     for reason, names in unknown.items():
         groups = f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
-        waits.append(f"Whether ranks wait for each other in {groups} is unknown: {reason}.")
+        waits.append(f"Waiting between ranks in {groups} is unknown: {reason}.")
     findings = [Finding(RECORDING_HANG, text, _HANG_ADVICE, case_id) for text in hangs]
     findings += [Finding("recording_mismatch", note.text, _MISMATCH_ADVICE, case_id) for note in mismatches]
     return Story(findings, f"{missing[0].text}{causes}" if missing else None, waits, _last_calls(every))
@@ -154,7 +154,7 @@ def _listed(notes: Sequence[_Note]) -> str:
 
 
 def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
-    """Yield (kind, note) about a group, at most one of `missing`, `stuck` and `unknown`."""
+    """Yield (kind, note) about a group. The kinds `missing`, `stuck` and `unknown` exclude each other."""
 
     def note(number: int, text: str, short: str = "", **ranks: Sequence[int]) -> _Note:
         made = group.first.loc[number, "made_s"]
@@ -173,16 +173,16 @@ def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
     if kinds.any():
         number = int(kinds.idxmax())
         rows = group.rows[group.rows["number"] == number].sort_values("rank").groupby("must_match", sort=False)
-        told = "; ".join(f"{ranks_text(own['rank'])} called {what}" for what, own in rows)
-        text = f"Call {number} of group {group.name} is not the same on its ranks: {told}."
+        called = "; ".join(f"{ranks_text(calls['rank'])} called {what}" for what, calls in rows)
+        text = f"Call {number} of group {group.name} is not the same on its ranks: {called}."
         yield "mismatch", note(number, text)
     number, behind = _not_entered(group, active)
     if behind:
         entered = sorted(rank for rank, held in group.held.loc[number].items() if held)
         most = max(group.last[rank] for rank in behind)
-        own = f"whose last call of the group was its call {most}" if most else "whose dump holds no call of the group"
+        last = f"whose last call of the group was its call {most}" if most else "whose dump holds no call of the group"
         text = (
-            f"{call(number)} was entered by {ranks_text(entered)} and not by {ranks_text(behind)}, {own}; it was not "
+            f"{call(number)} was entered by {ranks_text(entered)} and not by {ranks_text(behind)}, {last}; it was not "
             "over when the dumps were written."
         )
         short = f", {group.first.loc[number, 'must_match']}, by {ranks_text(behind)}"
@@ -199,21 +199,21 @@ def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
 
 
 def _not_entered(group: _Group, active: bool) -> tuple[int, list[int]]:
-    """Return the first call that some ranks did not enter and none finished, and these ranks."""
+    """Return the first call that some ranks did not enter and no rank finished, and the ranks that did not enter."""
     mutual = group.first["op"].isin(MUTUAL)
     # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
     idle = [rank for rank, most in group.last.items() if active and not most]
     last = {rank: most for rank, most in group.last.items() if rank not in idle}
     later = group.first.index[(group.first.index > min(last.values(), default=0)) | (mutual & bool(idle))]
     number = int(min(later, default=0))
-    # If a rank has finished it, all ranks had entered it, and one dump is older than the others.
+    # If a rank has finished the call, all ranks had entered it, and one dump is older than the others.
     if not number or group.over.loc[number].any():
         return 0, []
     return number, sorted([rank for rank, most in last.items() if most < number] + idle * bool(mutual[number]))
 
 
 def _why_unknown(group: _Group) -> str:
-    """Return the reason why it is unknown whether ranks of a group wait for each other; empty if none does."""
+    """Return the reason why waiting in a group is unknown; empty if no rank waits."""
     if group.absent:
         reason = next(iter(group.absent.values()))
         return f"{ranks_text(rank for rank, each in group.absent.items() if each == reason)}: {reason}"
@@ -226,53 +226,56 @@ def _why_unknown(group: _Group) -> str:
 
 
 def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame) -> tuple[str, list[str]]:
-    """Return sentences about what the ranks that others wait for did last, and about how often others wait for them."""
+    """Return sentences about the last calls of ranks that others wait for, and about the number of groups that wait."""
     behind_in = Counter(rank for note in missing for rank in note.behind)
     free = sorted(behind_in.keys() - {rank for note in missing for rank in note.waiting} - unfinished)
-    own: Any = calls[calls["rank"].isin(free[:MOST_NAMED]) & ~calls["message"].astype(bool) & calls["made_s"].notna()]
-    told = [
+    rows: Any = calls[calls["rank"].isin(free[:MOST_NAMED]) & ~calls["message"].astype(bool) & calls["made_s"].notna()]
+    last_calls = [
         f"rank {call['rank']} called {call['must_match']} of group {call['group']}"
         f"{', at ' + call['where'] if call['where'] else ''} ({'' if call['finished'] else 'not '}finished)"
-        for call in records(own.sort_values("made_s").groupby("rank").tail(1).sort_values("rank"))
+        for call in records(rows.sort_values("made_s").groupby("rank").tail(1).sort_values("rank"))
     ]
     waits = []
     if max(behind_in.values(), default=1) > 1:
         ranks_of = {count: [rank for rank in behind_in if behind_in[rank] == count] for count in behind_in.values()}
-        who = (
-            f"{ranks_text(ranks)} in {format.count(n, 'group')}" for n, ranks in sorted(ranks_of.items(), reverse=True)
-        )
-        waits.append(f"Others wait for {', '.join(who)}.")
+        ranked = sorted(ranks_of.items(), reverse=True)
+        places = ", ".join(f"{ranks_text(ranks)} in {format.count(n, 'group')}" for n, ranks in ranked)
+        waits.append(f"Others wait for {places}.")
     if behind_in and not free and not unfinished:
-        waits.append(f"{ranks_text(behind_in).capitalize()} wait for each other: none of them entered all calls.")
-    return f" Last calls in any group: {'; '.join(told)}." if told else "", waits
+        waits.append(f"{ranks_text(behind_in).capitalize()} wait for each other: each of them lacks a call.")
+    return f" Last calls in any group: {'; '.join(last_calls)}." if last_calls else "", waits
 
 
 def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]:
-    """Yield a sentence about sends and recvs that are not finished, first those without a partner.
+    """Yield a sentence about unfinished sends and recvs. Messages without a partner come first.
 
     `there` are the ranks that have a dump.
     """
-    # The state of batched messages is that of `nccl:coalesced` of the same number.
+    # Batched messages have the state of `nccl:coalesced` with the same number.
     over = rows.groupby(["rank", "group", "number"])["finished"].transform("any").astype(bool)
     pending: dict[Any, Any] = dict(list(rows[~over].groupby(["rank", "op", rows["peer"].fillna(-1)], sort=False)))
-    told = []
-    for (rank, op, peer), own in pending.items():
-        first = own.loc[own["number"].astype(int).idxmin()]
+    messages = []
+    for (rank, op, peer), entries in pending.items():
+        first = entries.loc[entries["number"].astype(int).idxmin()]
         lacks, reason, what = False, "", f"rank {rank}'s {op}"
         if peer >= 0:
             other = "recv" if op == "send" else "send"
-            lacks = len(pending.get((peer, other, rank), ())) < len(own)
+            lacks = len(pending.get((peer, other, rank), ())) < len(entries)
             what += f" {'to' if op == 'send' else 'from'} rank {peer}"
             reason = f", which has no unfinished {other} for it" * lacks if peer in there else ", whose dump is missing"
-        told.append((not lacks, first["made_s"], f"{what} (call {first['number']} of group {first['group']}){reason}"))
-    if told:
-        texts = [text for _, _, text in sorted(told)]
+        messages.append(
+            (not lacks, first["made_s"], f"{what} (call {first['number']} of group {first['group']}){reason}")
+        )
+    if messages:
+        texts = [text for _, _, text in sorted(messages)]
         yield f"Messages were not finished when the dumps were written: {format.listed(texts, MOST_NAMED)}."
 
 
 def _last_calls(every: Iterable[_Group]) -> list[dict[str, Any]]:
-    """Return the last calls of each group with the ranks whose last call each is: groups in which ranks differ first,
-    then those with unfinished calls."""
+    """Return the last calls of each group with their ranks.
+
+    Groups whose ranks differ come first, then groups with unfinished calls.
+    """
     found = []
     for group in every:
         last = group.rows.sort_values("number").drop_duplicates("rank", keep="last").set_index("rank")

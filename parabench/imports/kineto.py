@@ -1,10 +1,11 @@
-"""Read traces of torch.profiler (Kineto) in the Trace Event Format, one file or several for each rank.
+"""Read traces of torch.profiler (Kineto) in the Trace Event Format, one or more files for each rank.
 
-Names and arguments are those of torch 2.13 and of Kineto's `output_json.cpp`. Steps are annotations `ProfilerStep#N`;
-a trace without them is one window, as in HolisticTraceAnalysis. NCCL's kernels have the collective's name, sizes, type,
-group and number as arguments. Without arguments, as before torch 2.2, they are those of the operation
-`record_param_comms` with the same `External id`, or of the annotation `nccl:all_reduce` in it. gloo annotates
-`gloo:all_reduce` on the thread that runs it. `ts` counts microseconds after `baseTimeNanoseconds`.
+The names are from torch 2.13 and from Kineto's `output_json.cpp`. `ts` counts microseconds after `baseTimeNanoseconds`.
+
+- `ProfilerStep#N`: a step. A trace without steps is one window, as in HolisticTraceAnalysis
+- kernels of NCCL, with arguments about the collective
+- `record_param_comms`: the call of the kernel with the same `External id`
+- `gloo:all_reduce`: a collective of gloo, on the thread that runs it
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from array import array
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,19 +26,14 @@ import numpy as np
 from parabench.imports import stream
 from parabench.imports.intervals import Pairs, bridged, union, within, without
 from parabench.imports.recording import (
-    LATEST_NS,
-    MOST_RANKS,
-    MOST_STEP,
     Recording,
     distinct,
-    mapping,
     op_of,
     product,
     rank_in_name,
     ranks_in,
     table_of,
     type_of,
-    whole,
 )
 from parabench.plan.case import line
 from parabench.store.record import COMMUNICATION, OTHER, WAIT, Phase
@@ -47,8 +43,8 @@ NAME = "kineto"
 _ANNOTATION, _OPERATOR, _KERNEL = "user_annotation", "cpu_op", "kernel"
 _STEP, _ENGINE, _MODULE, _MADE = "step", "engine", "module", "made"
 _NOTED, _CALLED, _ON_DEVICE = "noted", "called", "on device"
-# Roles of events on the host by their names. The group of a pattern is the event's label: the number of a step, or the
-# operation that c10d calls.
+# Roles of events on the host by their names. The group of a pattern is the event's label: the number of a step, or an
+# operation of c10d.
 _BY_NAME = (
     (_STEP, re.compile(r"ProfilerStep ?#(\d{1,9})")),
     (_ENGINE, re.compile(r"autograd::engine::evaluate_function().*")),
@@ -56,8 +52,8 @@ _BY_NAME = (
     (_CALLED, re.compile(r"record_param_comms()")),
     (_MADE, re.compile(r"c10d::_?([a-z_]+?)_?")),
 )
-# Annotations that name a part of a step: torch's own, and those that scripts usually write. If none is called
-# `forward`, it is that of DDP or FSDP.
+# Annotations that name a part of a step: torch's, and the usual ones of scripts. Without `forward`, the forward of DDP
+# or FSDP counts.
 _PARTS = (
     ("data", re.compile(r"enumerate\(DataLoader\)#.*|(## ?)?(data|dataloader|data_loading|next_batch)( ?##)?", re.I)),
     ("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#.*|(## ?)?(optimizer|optimizer_step|optim)( ?##)?", re.I)),
@@ -65,7 +61,7 @@ _PARTS = (
     ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
     (_MODULE, re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")),
 )
-# Kernels that communicate: of NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
+# Kernels that communicate: NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
 # memory, Transformer Engine, and the all-reduces of vLLM, SGLang and aiter.
 _LIBRARY = re.compile(
     r"(?:^|::)(?:nccl|rccl|msccl|oneccl|hccl|nvshmem|cross_device_reduce|multimem_|(?:one|two)_shot_|userbuffers_"
@@ -76,15 +72,15 @@ _LIBRARY = re.compile(
 _KERNEL_OP = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(?![a-z])")
 # Words in the names of backends that run on CPUs, and on CUDA devices.
 _ON_CPU, _ON_CUDA = frozenset({"gloo", "mpi", "ucc", "cpu"}), frozenset({"nccl", "cuda"})
-# Numbers of elements are called `In msg size` by torch before 2.2.
-_COUNTS = tuple(f"{way} msg {what}" for way in ("In", "Out") for what in ("nelems", "size"))
+# Arguments with the number of elements of a call.
+_COUNTS = ("In msg nelems", "Out msg nelems")
 # The longest kernels of a rank that are kept by name.
 _MOST_KERNELS = 20
 
 Steps = list[tuple[int, float, float]]
 
 
-class _Seen(NamedTuple):
+class _Call(NamedTuple):
     """An event of a collective, in microseconds of the trace. `op` is empty if it is unknown."""
 
     op: str
@@ -101,7 +97,7 @@ class _Seen(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _role(kind: str, name: str) -> tuple[str, str]:
-    """Return the role of an event and its label, which for a kernel that communicates is the name of its operation."""
+    """Return the role of an event and its label. The label of a kernel that communicates is its operation."""
     if kind == _KERNEL:
         bare = re.split(r"[<(]", re.sub(r"\(anonymous namespace\)::|^void ", "", name), maxsplit=1)[0]
         if not _LIBRARY.search(bare):
@@ -118,13 +114,16 @@ def _role(kind: str, name: str) -> tuple[str, str]:
 
 @dataclass
 class _Trace:
-    """The events of a trace that count: begins and ends by role and label, operators by thread; and of collectives the
-    kernels, the annotations, and the calls by their id."""
+    """The relevant events of a trace.
+
+    `times` has the begins and ends of events by role and label, of operators by thread. Collectives have their kernels
+    (`on_device`), annotations (`noted`), and calls by id (`called`).
+    """
 
     times: dict[tuple[str, object], array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
-    on_device: list[_Seen] = field(default_factory=list)
-    noted: list[_Seen] = field(default_factory=list)
-    called: dict[int | None, _Seen] = field(default_factory=dict)
+    on_device: list[_Call] = field(default_factory=list)
+    noted: list[_Call] = field(default_factory=list)
+    called: dict[int | None, _Call] = field(default_factory=dict)
     backends: dict[str, None] = field(default_factory=dict)
     begin: float = math.inf
     end: float = -math.inf
@@ -144,103 +143,86 @@ class _Trace:
             view -= zero_us
             view /= 1e6
 
-        def moved(one: _Seen) -> _Seen:
+        def moved(one: _Call) -> _Call:
             return one._replace(at=(one.at - zero_us) / 1e6, end=(one.end - zero_us) / 1e6)
 
         self.on_device, self.noted = ([moved(one) for one in some] for some in (self.on_device, self.noted))
         self.called = {at: moved(one) for at, one in self.called.items()}
 
-    def take(self, event: Any) -> None:
-        if not isinstance(event, dict) or event.get("ph") != "X":
-            return
-        name, kind = event.get("name"), event.get("cat")
-        if kind not in (_KERNEL, _ANNOTATION, _OPERATOR) or not isinstance(name, str):
-            return
-        at, lasts = microseconds(event.get("ts")), microseconds(event.get("dur"))
+    def take(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """Keep the relevant content of an event; return JSON objects that are not events unchanged."""
+        if "ph" not in value:
+            return value
+        kind = value.get("cat")
+        if value["ph"] != "X" or kind not in (_KERNEL, _ANNOTATION, _OPERATOR):
+            return None
+        name, args = value["name"], value.get("args") or {}
+        at, lasts = float(value["ts"]), float(value["dur"])
         # CUPTI writes 0 for a kernel whose times it does not know (pytorch/kineto#109).
-        if at is None or lasts is None or lasts < 0 or (kind == _KERNEL and at == lasts == 0):
-            return
-        end, args = at + lasts, mapping(event.get("args"))
+        if kind == _KERNEL and at == lasts == 0:
+            return None
+        end = at + lasts
         self.begin, self.end = min(self.begin, at), max(self.end, end)
         role, label = _role(kind, name)
-        told = args.get("Collective name")
-        if kind == _KERNEL and isinstance(told, str):
+        collective = args.get("Collective name")
+        if kind == _KERNEL and collective:
             role = _ON_DEVICE
         if role == _NOTED:
             backend, _, label = label.partition(":")
             self.backends[backend] = None
         if role in (_NOTED, _MADE):
             label = op_of(label) or ""
-        thread = event.get("tid")
-        thread = thread if isinstance(thread, (int, str)) else ""
+        thread = value.get("tid")
         if role in (_ON_DEVICE, _CALLED, _NOTED):
-            op = (op_of(told) if isinstance(told, str) else None) or label
-            external = whole(args.get("External id", args.get("external id")))
-            one = _Seen(op, at, end, args, external, thread)
+            op = (op_of(collective) if collective else None) or label
+            external = args.get("External id", args.get("external id"))
+            one = _Call(op, at, end, args, external, thread)
             if role == _CALLED and external is not None:
                 self.called[external] = one
             elif role != _CALLED and op:
                 (self.noted if role == _NOTED else self.on_device).append(one)
         elif role:
             self.times[role, thread if role == _OPERATOR else label].extend((at, end))
-
-
-def microseconds(value: object) -> float | None:
-    """Return microseconds, which some tools write as a text; None for anything but a number."""
-    try:
-        number = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except (ValueError, OverflowError):
         return None
-    return number if abs(number) <= LATEST_NS / 1e3 else None
 
 
 def read(path: Path) -> Recording:
-    """Return the content of a trace file. Raises UsageError if it is damaged."""
-    trace, head = _Trace(), dict[str, Any]()
-    for key, value in stream.members(path, "traceEvents"):
-        if key == "traceEvents":
-            trace.take(value)
-        else:
-            head[key] = value
-    if "zero_s" in mapping(head.get("otherData")):
-        why = (
+    """Return the content of a trace file."""
+    trace = _Trace()
+    head = stream.parsed(stream.text(stream.content(path)), trace.take)
+    head = {} if isinstance(head, list) else head
+    if "zero_s" in (head.get("otherData") or {}):
+        raise ValueError(
             "`parabench export --trace` wrote it; give `parabench report` the results database or folder that it shows"
         )
-        raise stream.unreadable(path, why)
-    try:
-        return _recording(path, trace, head)
-    except (ValueError, OverflowError) as error:
-        raise stream.unreadable(path, error) from error
+    return _recording(path, trace, head)
 
 
 def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
-    told = mapping(head.get("distributedInfo"))
-    size = whole(told.get("world_size"), MOST_RANKS)
-    rank = whole(told.get("rank"), MOST_RANKS - 1)
-    if size == 0 or (size is not None and rank is not None and rank >= size):
+    info = head.get("distributedInfo") or {}
+    size, rank = info.get("world_size"), info.get("rank")
+    if size is not None and rank is not None and rank >= size:
         raise ValueError(f"it says that it is rank {rank} of {size}")
-    backend = told.get("backend")
-    backends = distinct([backend if isinstance(backend, str) else None, *trace.backends])
-    devices, groups = (
-        list(map(mapping, each if isinstance(each, list) else []))
-        for each in (head.get("deviceProperties"), told.get("pg_config"))
-    )
+    backends = distinct([info.get("backend"), *trace.backends])
     found = Recording(
         file=path.name,
         kind=NAME,
         rank=rank_in_name(path.name) if rank is None else rank,
         world_size=size,
-        host=line(head["host_name"]) if isinstance(head.get("host_name"), str) else None,
+        host=line(head["host_name"]) if "host_name" in head else None,
         device=_device(trace, backends),
         backend=line(backends[0]) if backends else None,
         gpus=[
-            {"name": line(each["name"]), "memory_bytes": whole(each.get("totalGlobalMem"))}
-            for each in devices
-            if isinstance(each.get("name"), str)
+            {"name": line(each["name"]), "memory_bytes": each.get("totalGlobalMem")}
+            for each in head.get("deviceProperties") or []
+            if "name" in each
         ],
-        groups={str(each.get("pg_name", at)): ranks_in(each.get("ranks")) for at, each in enumerate(groups)},
+        groups={
+            str(each.get("pg_name", at)): ranks_in(each.get("ranks"))
+            for at, each in enumerate(info.get("pg_config") or [])
+        },
         alone=size == 1,
-        base_ns=whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0,
+        base_ns=head.get("baseTimeNanoseconds") or 0,
     )
     if not trace.of(_STEP):
         if trace.begin >= trace.end:
@@ -250,8 +232,6 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
         trace.times[_STEP, 0].extend((trace.begin, trace.end))
     zero_us = math.floor(min(map(min, trace.of(_STEP).values())))
     found.zero_ns = found.base_ns + zero_us * 1000
-    if not 0 <= found.zero_ns <= LATEST_NS:
-        raise ValueError(f"a step is at {zero_us} us, which is before 1970 or after 2200")
     trace.shift(zero_us)
     windows = {
         (begin, int(str(number)), end)
@@ -265,26 +245,23 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
     found.steps = {number: (begin, end) for number, begin, end in steps}
     found.kernels = _longest(trace, steps)
     reasons = len(found.unknown)
-    seen, timed = _collectives(trace, found)
-    running = union([time for one in seen if timed for time in (one.at, one.end)])
+    calls, timed = _collectives(trace, found)
+    running = union([time for one in calls if timed for time in (one.at, one.end)])
     found.parts = list(_parts(trace, steps, running, _computing(trace, found)))
-    if (
-        not found.alone
-        and len(found.unknown) == reasons
-        and all(part != COMMUNICATION for _, part, _, _ in found.parts)
-    ):
+    communicates = any(part == COMMUNICATION for _, part, _, _ in found.parts)
+    if not (communicates or found.alone or len(found.unknown) > reasons):
         found.unknown.append(
             "no collective ran within its steps, so communication is unknown"
-            if seen
+            if calls
             else "it has no collective, so whether the process communicated is unknown: if there were several "
             "processes, start the profiler after init_process_group"
         )
-    found.calls = table_of(_calls(found, trace, seen, timed))
+    found.calls = table_of(_calls(found, trace, calls, timed))
     return found
 
 
 def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
-    """Return the device that computed; None if a backend is that of another accelerator, or nothing shows it."""
+    """Return the device that computed; None if it is unknown or another accelerator."""
     words = set(re.findall(r"[a-z]+", " ".join(backends).lower()))
     if words - _ON_CPU - _ON_CUDA:
         return None
@@ -292,7 +269,7 @@ def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
 
 
 def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
-    """Return the kernels that compute longest, {name: seconds in each step, by where each begins}."""
+    """Return the kernels that compute longest, {name: seconds in each step}. The start of a kernel decides its step."""
     begins, ends = (np.array([step[at] for step in steps]) for at in (1, 2))
     found = {}
     for name, times in trace.of(_KERNEL).items():
@@ -304,8 +281,8 @@ def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
     return dict(sorted(found.items(), key=lambda each: -sum(each[1]))[:_MOST_KERNELS])
 
 
-def _collectives(trace: _Trace, found: Recording) -> tuple[list[_Seen], bool]:
-    """Return the collectives, on the device if they are there, and whether their times are those when each ran."""
+def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool]:
+    """Return the collectives, on the device if they are recorded there, and whether the times of running are known."""
     if trace.on_device:
         return list(_described(trace)), True
     called = [one for one in trace.called.values() if one.op]
@@ -319,37 +296,16 @@ def _collectives(trace: _Trace, found: Recording) -> tuple[list[_Seen], bool]:
     return called or trace.noted, not called and found.device == "cpu"
 
 
-def _described(trace: _Trace) -> Iterator[_Seen]:
-    """Yield the kernels that communicate, each with the operation and arguments of the call that launched it."""
+def _described(trace: _Trace) -> Iterator[_Call]:
+    """Yield the kernels that communicate. A kernel without arguments gets them from the call that launched it."""
     kernels = Counter(one.external for one in trace.on_device)
-    notes = _annotations(trace)
     for one in trace.on_device:
-        if one.sized:
+        call = trace.called.get(one.external)
+        if one.sized or call is None:
             yield one
-            continue
-        call, note = (each.get(one.external) for each in (trace.called, notes))
-        told = call if call is not None and call.sized else note
-        op = next((each.op for each in (call, note) if each is not None and each.op), one.op)
-        # The sizes of a call that launches several kernels are not those of one kernel.
-        yield one._replace(op=op, args=told.args if told is not None and kernels[one.external] == 1 else {})
-
-
-def _annotations(trace: _Trace) -> dict[int | None, _Seen | None]:
-    """Return the annotation of each call, {id of the call: annotation}, None if it has several.
-
-    The id is the annotation's own, or that of the `record_param_comms` around it or in it on the same thread.
-    """
-    found: dict[int | None, _Seen | None] = {one.external: one for one in trace.noted if one.external is not None}
-    calls: dict[object, list[_Seen]] = defaultdict(list)
-    for call in sorted(trace.called.values(), key=lambda one: one.at):
-        calls[call.thread].append(call)
-    for note in trace.noted:
-        own = calls[note.thread]
-        place = bisect(own, note.at, key=lambda one: one.at)
-        for call in own[max(0, place - 2) : place + 1]:
-            if (call.at <= note.at and note.end <= call.end) or (note.at <= call.at and call.end <= note.end):
-                found[call.external] = None if call.external in found else note
-    return found
+        else:
+            # If a call launches several kernels, the sizes of each are unknown.
+            yield one._replace(op=call.op or one.op, args=call.args if kernels[one.external] == 1 else {})
 
 
 def _computing(trace: _Trace, found: Recording) -> Pairs | None:
@@ -358,7 +314,7 @@ def _computing(trace: _Trace, found: Recording) -> Pairs | None:
         return union(*trace.of(_KERNEL).values())
     if found.device != "cpu":
         return None
-    # The backend's own threads compute nothing of the training.
+    # The backend's threads do not compute for the training run.
     serving = {one.thread for one in trace.noted}
     return union(*(times for thread, times in trace.of(_OPERATOR).items() if thread not in serving))
 
@@ -366,8 +322,8 @@ def _computing(trace: _Trace, found: Recording) -> Pairs | None:
 def _parts(
     trace: _Trace, steps: Steps, running: Pairs, computing: Pairs | None
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Yield (step, name, begin, end) of the annotated parts of each step, of the rest of it without a name, and of
-    communication and its exposed part."""
+    """Yield (step, name, begin, end): the annotated parts of each step, the rest of the step without a name,
+    communication, and its exposed part."""
     named = {part: union(*trace.of(part).values()) for part, _ in _PARTS if trace.of(part)}
     module = named.pop(_MODULE, None)
     if module is not None:
@@ -378,24 +334,25 @@ def _parts(
     if computing is not None:
         others[WAIT] = without(running, computing)
     for step, begin, end in steps:
-        own = {name: within(pairs, begin, end) for name, pairs in named.items()}
-        rest = {OTHER: without(union((begin, end)), union(*own.values()))}
-        for name, pairs in (own | rest | {name: within(pairs, begin, end) for name, pairs in others.items()}).items():
+        parts = {name: within(pairs, begin, end) for name, pairs in named.items()}
+        parts[OTHER] = without(union((begin, end)), union(*parts.values()))
+        parts |= {name: within(pairs, begin, end) for name, pairs in others.items()}
+        for name, pairs in parts.items():
             yield from ((step, name, *pair) for pair in pairs.tolist())
 
 
-def _calls(found: Recording, trace: _Trace, seen: Iterable[_Seen], timed: bool) -> Iterator[dict[str, Any]]:
-    """Yield the calls within steps as rows of `Recording.calls`, in the order in which they began."""
-    ordered = sorted(seen, key=lambda one: one.at)
+def _calls(found: Recording, trace: _Trace, calls: Iterable[_Call], timed: bool) -> Iterator[dict[str, Any]]:
+    """Yield the calls within steps as rows of `Recording.calls`, in the order of their starts."""
+    ordered = sorted(calls, key=lambda one: one.at)
     counts, nth = Counter(one.op for one in ordered), Counter[str]()
     made_of = {op: sorted(times[::2]) for op, times in trace.of(_MADE).items()}
     steps = [(begin, end, number) for number, (begin, end) in found.steps.items()]
     for seq, one in enumerate(ordered):
-        call, own = trace.called.get(one.external), made_of.get(one.op, [])
+        call, made_here = trace.called.get(one.external), made_of.get(one.op, [])
         made = one.at if not timed else call.at if call is not None else None
-        # gloo runs calls in the order in which they are made, so the n-th is the n-th if none is missing.
-        if made is None and not trace.kernels and len(own) == counts[one.op]:
-            made = own[nth[one.op]]
+        # gloo runs calls in their order. So the n-th call is the n-th one to run, if none is missing.
+        if made is None and not trace.kernels and len(made_here) == counts[one.op]:
+            made = made_here[nth[one.op]]
         nth[one.op] += 1
         made = None if made is None or made > one.at else made
         time = one.at if made is None else made
@@ -403,34 +360,32 @@ def _calls(found: Recording, trace: _Trace, seen: Iterable[_Seen], timed: bool) 
         if place < 0 or time > steps[place][1]:
             found.skipped["left out: they were made outside of the recorded steps"] += 1
             continue
-        ranks, size, count, dtype = _sized(one, found)
+        ranks, size, count, dtype = (_sized_by_nccl if one.sized else _sized)(one, found)
         yield {
             "step": steps[place][2], "seq": seq, "op": one.op or "unknown", "ranks": ranks, "group_size": size,
-            "bytes": count, "dtype": dtype, "made_s": made, "number": whole(one.args.get("Seq"), MOST_STEP),
-            "phase": Phase.INSTRUMENT,
+            "bytes": count, "dtype": dtype, "made_s": made, "number": one.args.get("Seq"), "phase": Phase.INSTRUMENT,
         } | ({"start_s": one.at, "duration_s": one.end - one.at} if timed else {})  # fmt: skip
 
 
 _Size = tuple[tuple[int, ...] | None, int | None, int | None, str | None]
 
 
-def _sized(one: _Seen, found: Recording) -> _Size:
-    """Return (ranks, their number, bytes, type) of a call, None for unknown ones, with the reason in `found`."""
-    if one.sized:
-        return _sized_by_nccl(one, found)
+def _sized(one: _Call, found: Recording) -> _Size:
+    """Return (ranks, their number, bytes, type) of a call from the shapes of its inputs; the reasons of unknown values
+    are added to `found`."""
     known = set(found.groups.values())
     ranks = next(iter(known)) if len(known) == 1 else None
     size = None if ranks is None else len(ranks)
     if one.op == "barrier":
         return ranks, size, 0, None
     shapes, types = one.args.get("Input Dims"), one.args.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(types, list) or not shapes:
+    if not shapes or not types:
         reason = "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
         found.skipped[f"without a size: {reason}"] += 1
         return ranks, size, None, None
     counts, kinds = [product(shape) for shape in shapes], {type_of(each) for each in types}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
-    # A rank gives its part of the gathered buffer.
+    # A rank contributes its part of the gathered buffer.
     times = size if one.op in ("all_gather", "gather") else 1
     if None in counts or kind is None or times is None:
         found.skipped["without a size: their shapes, types or groups are unknown"] += 1
@@ -438,14 +393,13 @@ def _sized(one: _Seen, found: Recording) -> _Size:
     return ranks, size, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
 
 
-def _sized_by_nccl(one: _Seen, found: Recording) -> _Size:
-    """Return the same from NCCL's arguments. A gather has the bytes of its output, a scatter those of its input."""
-    counts = [count for name in _COUNTS if (count := whole(one.args.get(name))) is not None]
+def _sized_by_nccl(one: _Call, found: Recording) -> _Size:
+    """Return the same from NCCL's arguments. The larger buffer counts."""
+    count = max(one.args.get(name) or 0 for name in _COUNTS)
     kind = type_of(one.args.get("dtype"))
-    # torch shortens a list of more than 30 ranks; the trace's own list of groups is whole.
+    # torch shortens a list of more than 30 ranks. The trace's list of groups is complete.
     ranks = ranks_in(one.args.get("Process Group Ranks")) or found.groups.get(str(one.args.get("Process Group Name")))
-    size = whole(one.args.get("Group size"), MOST_RANKS) or (len(ranks) if ranks else None)
-    if not counts or kind is None:
-        found.skipped["without a size: their sizes or types are of a kind that is not known here"] += 1
-    count = max(counts) * kind[1] if counts and kind is not None else None
-    return (ranks if ranks and len(ranks) == size else None), size, count, kind and kind[0]
+    size = one.args.get("Group size") or (len(ranks) if ranks else None)
+    if kind is None:
+        found.skipped["without a size: their types are unknown"] += 1
+    return (ranks if ranks and len(ranks) == size else None), size, kind and count * kind[1], kind and kind[0]

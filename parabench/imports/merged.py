@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,76 +13,96 @@ from parabench.imports import Folder, flight_recorder, kineto, stream
 from parabench.imports.into_store import launch_of
 from parabench.imports.recording import Recording
 
-# Numbers of processes of one rank, and of the threads of its flight recorder.
-_OF_A_RANK = 1000
+# The numbers of processes that each rank has.
+_PER_RANK = 1000
+
+_Event = dict[str, Any]
 
 
 def write_merged(folder: Folder, out: Path) -> list[str]:
-    """Write the events of a folder's traces and dumps to `out`, whole or not at all; returns what to print.
+    """Write the events of a folder's traces and dumps to `out`; return the lines to print.
 
-    Raises UsageError if nothing in the folder has times, or `out` cannot be written.
+    Raises UsageError if the folder has no times, or `out` cannot be written. Then `out` is unchanged.
     """
     launch = launch_of(folder)
     kept = {each["file"] for each in launch.facts["recorded"]["files"]}
     found = [one for one in folder.recordings if one.file in kept and one.rank is not None]
-    found = [one for one in found if one.kind == kineto.NAME or len(one.calls)]
-    if not found:
-        raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
     traces = [one for one in found if one.kind == kineto.NAME]
-    zero = min(one.base_ns for one in traces) if traces else min(one.zero_ns for one in found)
+    dumps = [one for one in found if one.kind == flight_recorder.NAME and len(one.calls)]
+    if not traces and not dumps:
+        raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
+    zero = min(one.base_ns for one in traces) if traces else min(one.zero_ns for one in dumps)
     warnings = [each.message for each in launch.findings if each.code in ("recording_clocks", "recording_ranks")]
     head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero / 1e9, "warnings": warnings}}
     try:
         with replacing(out, 0o644) as part, part.open("w") as file:
             file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-            for at, event in enumerate(event for one in found for event in _events(folder, one, zero)):
-                file.write(",\n" * (at > 0) + json.dumps(event, separators=(",", ":")))
+            comma = ""
+
+            def write(event: _Event) -> None:
+                nonlocal comma
+                file.write(comma + json.dumps(event, separators=(",", ":")))
+                comma = ",\n"
+
+            for one in traces:
+                path = folder.path / one.file if folder.path.is_dir() else folder.path
+                stream.parsed(stream.text(stream.content(path)), _converter(one, zero, write))
+            for one in dumps:
+                for event in _calls(one, zero):
+                    write(event)
             file.write("\n]}\n")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror or error}; give another place with -o") from error
-    ranks = {one.rank for one in found}
+    ranks = {one.rank for one in (*traces, *dumps)}
     clock = "" if traces and launch.facts["recorded"]["clocks"] else ", each on the clock of its host"
     return [f"{out}: {len(ranks)} ranks{clock}; open it in ui.perfetto.dev", *warnings]
 
 
-def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of one rank's recording, with processes and flows of its own."""
-    assert one.rank is not None
-    first = (one.rank + 1) * _OF_A_RANK
-    if one.kind == flight_recorder.NAME:
-        recorder = first + _OF_A_RANK - 1
-        yield _named(recorder, f"rank {one.rank}: flight recorder")
-        threads: dict[str, int] = {}
-        calls: Any = one.calls.dropna(subset="made_s")
-        for call in calls.itertuples():
-            yield {
-                "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
-                "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
-                "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
-            }  # fmt: skip
-        return
-    path = folder.path / one.file if folder.path.is_dir() else folder.path
+def _converter(one: Recording, zero: int, write: Callable[[_Event], None]) -> Callable[[_Event], _Event | None]:
+    """Return a hook for `stream.parsed` that writes the events of a rank's trace with separate processes and flows."""
+    first = _first_process(one)
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
-    threads_of: dict[tuple[int, str], int] = {}
+    threads: dict[tuple[int, str], int] = {}
     later = (one.base_ns - zero) / 1e3
-    for key, event in stream.members(path, "traceEvents"):
-        if key != "traceEvents" or not isinstance(event, dict) or "ph" not in event:
-            continue
+
+    def convert(event: _Event) -> _Event | None:
+        if "ph" not in event:
+            return event
         pid = event["pid"] = processes.setdefault(str(event.get("pid")), first + len(processes))
-        event["tid"] = threads_of.setdefault((pid, str(event.get("tid"))), first * _OF_A_RANK + len(threads_of))
+        event["tid"] = threads.setdefault((pid, str(event.get("tid"))), first * _PER_RANK + len(threads))
         if event["ph"] == "M":
-            if event.get("name") == "process_name":
-                label = (event.get("args") or {}).get("name")
-                yield _named(pid, f"rank {one.rank}: {label}")
-            elif event.get("name") == "thread_name":
-                yield event
-            continue
-        if (at := kineto.microseconds(event.get("ts"))) is not None:
+            if event["name"] == "process_name":
+                write(_named(pid, f"rank {one.rank}: {event['args'].get('name')}"))
+            elif event["name"] == "thread_name":
+                write(event)
+        elif "ts" in event:
             if event["ph"] in ("s", "t", "f"):
                 event["id"] = f"{one.rank}.{event.get('id')}"
-            yield event | {"ts": at + later}
+            write(event | {"ts": float(event["ts"]) + later})
+        return None
+
+    return convert
 
 
-def _named(process: int, name: str) -> dict[str, Any]:
+def _calls(one: Recording, zero: int) -> Iterator[_Event]:
+    """Yield the calls of a rank's flight recorder as events of a separate process."""
+    first = _first_process(one)
+    recorder = first + _PER_RANK - 1
+    yield _named(recorder, f"rank {one.rank}: flight recorder")
+    threads: dict[str, int] = {}
+    calls: Any = one.calls.dropna(subset="made_s")
+    for call in calls.itertuples():
+        yield {
+            "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
+            "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
+            "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
+        }  # fmt: skip
+
+
+def _first_process(one: Recording) -> int:
+    return ((one.rank or 0) + 1) * _PER_RANK
+
+
+def _named(process: int, name: str) -> _Event:
     return {"ph": "M", "ts": 0, "pid": process, "tid": process, "name": "process_name", "args": {"name": name}}

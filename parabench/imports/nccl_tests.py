@@ -1,12 +1,11 @@
 """Read logs of nccl-tests and rccl-tests, as text and as JSON.
 
-The layouts are those of nccl-tests' src/util.cu, and before 2.17 of its src/common.cu. Bandwidths are checked against
-doc/PERFORMANCE.md there.
+nccl-tests writes them in src/util.cu, and before 2.17 in src/common.cu. Bandwidths are checked against its
+doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
@@ -25,13 +25,13 @@ from parabench.imports.nccl import opened
 from parabench.imports.recording import Recording, distinct, op_of, type_of
 from parabench.plan.case import UNKNOWN, line
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
-from parabench.probes.nccl import MESSAGE, MOST, parse_log
+from parabench.probes.nccl import MESSAGE, parse_log
 from parabench.store.record import GB, CollectiveSample, Failure, Launch, Phase, Status, utc_now
 from parabench.store.results import records
 
 NAME = "nccl-tests"
 
-# What `mpirun --tag-output` and `srun --label` put in front of a line.
+# The prefix that `mpirun --tag-output` and `srun --label` add to a line.
 _TAG = re.compile(r"\[[\d,]+\]<\w+>:|\d+: ?")
 _START = re.compile(r"# (?:nccl-tests version|Collective test starting: (\S+)|nThread \d)")
 _SETTING = re.compile(r"(\w+(?: iters)?):? (\d+)")
@@ -47,7 +47,7 @@ _FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure .+")
 _FILE_OP = re.compile(
     r"all[-_]?(?:reduce|gather|to[-_]?all)|reduce[-_]?scatter|broadcast|send[-_]?recv|gather|scatter|reduce", re.I
 )
-# Numbers are printed with two decimals, or three digits.
+# The precision of printed numbers: two decimals, or three digits.
 _LAST_DIGIT, _TOLERANCE = 0.011, 0.03
 
 _LIBRARY = re.compile(r"nccl-library=(\d+)")
@@ -55,14 +55,16 @@ _JSON = {"time": "time", "algbw": "alg_bw", "busbw": "bus_bw", "#wrong": "nwrong
 _JSON_SETTINGS = {"iters": "iterations", "agg iters": "aggregated_iterations", "graph": "graph"}
 # The keys of a result in the JSON of parabench.
 _OWN_KEYS = ("op", "algorithm", "world_size", "nodes", "device", "backend")
-# Fields of tests of one kind.
+# Tests are of one kind if these fields are equal.
 _KIND = (*_OWN_KEYS, "dtype", "redop")
 
 
 @dataclass(slots=True, kw_only=True)
 class Test:
-    """One test of a log, as it is there: `ranks` are (rank, group, host, GPU), `settings` how calls are timed, and
-    `rows` have the size, type, reduction and form of each time, and its numbers by the names of _JSON."""
+    """One test of a log. `ranks` are (rank, group, host, GPU), and `settings` describe how calls are timed.
+
+    `rows` have the size, type, reduction and form of each time, and its numbers by the names of _JSON.
+    """
 
     op: str | None = None
     algorithm: str = "native"
@@ -76,8 +78,8 @@ class Test:
     out_of_bounds: int = 0
     ended: bool = False
 
-    def add(self, size: int, dtype: str, redop: str, in_place: bool, told: Mapping[str, object]) -> None:
-        self.rows.append({"bytes": size, "dtype": dtype, "redop": redop, "in_place": in_place} | dict(told))
+    def add(self, size: int, dtype: str, redop: str, in_place: bool, numbers: Mapping[str, object]) -> None:
+        self.rows.append({"bytes": size, "dtype": dtype, "redop": redop, "in_place": in_place} | dict(numbers))
 
     @property
     def calls(self) -> int:
@@ -110,7 +112,7 @@ class Test:
         """Return the rows that have a size, a time and a known type."""
         rows = pd.DataFrame(self.rows, columns=["bytes", "dtype", "redop", "in_place", *_JSON])
         numbers = rows[list(_JSON)].apply(pd.to_numeric, errors="coerce").astype(float)
-        numbers = numbers.where((numbers >= 0) & (numbers < MOST))
+        numbers = numbers.where(np.isfinite(numbers) & (numbers >= 0))
         types = [type_of(str(name).replace("fp8", "float8")) for name in rows["dtype"]]
         rows = rows.assign(**numbers, dtype=[each[0] if each else "" for each in types], seconds=numbers["time"] / 1e6)
         return rows[(rows["bytes"] > 0) & (rows["seconds"] > 0) & (rows["dtype"] != "")]
@@ -122,24 +124,20 @@ def _off(printed: pd.Series[float], exact: pd.Series[float]) -> bool:
 
 
 def _op(program: str) -> str | None:
-    """Return our name of what a program measures, such as `all_reduce` for `./build/all_reduce_perf_mpi`."""
+    """Return the operation that a program measures: `all_reduce` for `./build/all_reduce_perf_mpi`."""
     bare = re.sub(r"_perf.*", "", program.rsplit("/", 1)[-1])
     found = "sendrecv" if re.sub(r"[-_]", "", bare.lower()) == "sendrecv" else op_of(bare)
     return found if found in LOGGED_OPS else None
 
 
 def read(path: Path) -> Recording:
-    """Return the content of a log or a JSON file of nccl-tests. Raises UsageError if it cannot be read."""
+    """Return the content of a log or a JSON file of nccl-tests."""
     found, text = opened(path, NAME)
     in_name = {_op(name) for name in _FILE_OP.findall(path.name)}
     op = next(iter(in_name)) if len(in_name) == 1 else None
     if text.lstrip().startswith("{"):
-        try:
-            told = json.loads(text)
-            found.tests, found.log = _of_json(told, op), {"version": _version(told["nccl_version"])}
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            what = error if isinstance(error, ValueError) else "a member is missing, or has another type"
-            raise stream.unreadable(path, f"it is not JSON of nccl-tests, or cut off: {what}") from error
+        document = stream.parsed(text)
+        found.tests, found.log = _of_json(document, op), {"version": _version(document["nccl_version"])}
     else:
         found.tests, found.log = list(_of_text(text, op)), parse_log(text)
         if library := _LIBRARY.search(text):
@@ -149,7 +147,7 @@ def read(path: Path) -> Recording:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines without tags and without NCCL's messages; the parts of a row around a message are joined."""
+    """Yield the lines without tags and NCCL's messages. A row that a message interrupts is joined."""
     lines = [each[tag.end() :] if (tag := _TAG.match(each)) else each for each in text.splitlines()]
     hosts = {rank[3] for each in lines if (rank := _RANK.match(each))}
     held = ""
@@ -184,19 +182,19 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
             columns = tuple(header[1].split())
         elif row := _ROW.match(each):
             values, starts = row[5].split(), [at for at, name in enumerate(columns) if name == "time"]
-            # A row that is cut off has fewer.
+            # A row that is cut off has fewer values.
             for in_place, at in enumerate(starts if len(values) >= len(columns) else ()):
-                told = dict(zip(columns[at : at + 4], values[at : at + 4], strict=True))
-                test.add(int(row[1]), row[3], row[4] or "none", bool(in_place), told)
+                numbers = dict(zip(columns[at : at + 4], values[at : at + 4], strict=True))
+                test.add(int(row[1]), row[3], row[4] or "none", bool(in_place), numbers)
         elif bounds := _BOUNDS.match(each):
             test.out_of_bounds = int(bounds[1])
         test.ended |= each.startswith("# Avg bus bandwidth")
     yield test
 
 
-def _of_json(told: Mapping[str, Any], op: str | None) -> list[Test]:
-    """Return the tests of a document; those of parabench name operation, algorithm and ranks of each result."""
-    config, tests = told["config"], dict[tuple[Any, ...], Test]()
+def _of_json(document: Mapping[str, Any], op: str | None) -> list[Test]:
+    """Return the tests of a document. In documents of parabench, each result has its operation and ranks."""
+    config, tests = document["config"], dict[tuple[Any, ...], Test]()
     # A process lists its first rank only.
     each_rank = range(int(config["nthreads"]) * int(config["ngpus"]))
     ranks = [
@@ -204,18 +202,18 @@ def _of_json(told: Mapping[str, Any], op: str | None) -> list[Test]:
         for one in config.get("devices") or []
         for at in each_rank
     ]
-    op = next((found for each in told["args"][:1] if (found := _op(str(each)))), op)
+    op = next((found for each in document["args"][:1] if (found := _op(str(each)))), op)
     settings = {ours: int(config[theirs] or 0) for ours, theirs in _JSON_SETTINGS.items()}
     settings["blocking"] = int(config["blocking_collectives"] not in ("false", 0))
     more: dict[str, Any] = {
         "ranks": ranks,
         "settings": settings,
         "ended": True,
-        "out_of_bounds": int(told["out_of_bounds"]["count"]),
+        "out_of_bounds": int(document["out_of_bounds"]["count"]),
     }
-    for result in told["results"]:
-        own = {name: result[name] for name in _OWN_KEYS if name in result}
-        test = tests.setdefault(tuple(own.values()), Test(**({"op": op} | more | own)))
+    for result in document["results"]:
+        fields = {name: result[name] for name in _OWN_KEYS if name in result}
+        test = tests.setdefault(tuple(fields.values()), Test(**({"op": op} | more | fields)))
         for in_place, form in enumerate(("out_of_place", "in_place")):
             values = {ours: (result[form] or {}).get(theirs) for ours, theirs in _JSON.items()}
             test.add(int(result["size"]), result["type"], str(result["redop"] or "none"), bool(in_place), values)
@@ -231,9 +229,9 @@ def _version(code: int | None) -> str | None:
 
 
 def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tuple[list[Launch], str]:
-    """Return the tests of logs as launches, and how all of them were timed; put what cannot be used into `left_out`.
+    """Return the tests of logs as launches, and their common timing. Unusable tests are added to `left_out`.
 
-    Raises UsageError if none can be used.
+    Raises UsageError if no test can be used.
     """
     found = [each for one in recordings for each in _launches(one, left_out)]
     if not found:
@@ -243,7 +241,7 @@ def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tu
     launches = [launch for launch, each in found if each == timing]
     for launch, each in found:
         if each != timing:
-            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
+            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it a separate folder"
     # Tests are named by their folder instead of their file, in subfolders without two tests of a kind.
     cases = [cast(CollectiveCase, launch.case) for launch in launches]
     kinds = [(os.path.dirname(each.source), *(getattr(each, name) for name in _KIND)) for each in cases]
@@ -258,7 +256,7 @@ def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tu
 
 
 def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launch, str]]:
-    """Yield each test of a log as a launch for each type and reduction, with how it was timed."""
+    """Yield each test of a log as one launch per type and reduction, with its timing."""
     seen = set[tuple[Any, ...]]()
     for number, test in enumerate(found.tests, 1):
         place = found.file if len(found.tests) == 1 else f"{found.file}, test {number}"
@@ -276,18 +274,18 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
             test.op = None
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")
-        for kind, own in rows.groupby(["dtype", "redop"], sort=False):
+        for kind, kind_rows in rows.groupby(["dtype", "redop"], sort=False):
             key = (test.op, test.algorithm, n, kind)
             source = line(place if key in seen else found.file)
             seen.add(key)
             try:
-                yield _launch(test, own, source, found.log), test.timing
+                yield _launch(test, kind_rows, source, found.log), test.timing
             except UsageError as error:
                 left_out[place] = f"left out: {error}"
 
 
 def _launch(test: Test, rows: pd.DataFrame, source: str, log: Mapping[str, Any]) -> Launch:
-    """Return a test's rows of one type and reduction. Raises UsageError if no case can hold them."""
+    """Return a test's rows of one type and reduction as a launch. Raises UsageError if they are not a valid case."""
     first = rows.iloc[0]
     case = CollectiveCase(
         op=test.op or UNKNOWN, algorithm=test.algorithm, world_size=test.world_size or 0, nodes=test.nodes,

@@ -1,4 +1,4 @@
-"""Open a results database: one SQLite file, to which one run at a time writes."""
+"""Open a results database: one SQLite file with one writer at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Summarize the samples of a launch, so that answers read a hundredth of the rows.
-
-A digest holds the time of each measured step on its slowest rank, the median over each rank's measured steps of
-`step_s`, its parts and the device's lag, and every sample without a step. Unknown numbers are NaN.
-"""
+"""Summarize the samples of a launch, so that answers read a hundredth of the rows. Unknown numbers are NaN."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
 
 
 class Digest(NamedTuple):
-    """One row of the table: `place` are steps or ranks as little-endian int64, `value` as many float64."""
+    """One row of the table: `place` are steps or ranks as little-endian int64, `value` the same number of float64."""
 
     kind: str
     phase: str

@@ -79,14 +79,15 @@ class Sample(NamedTuple):
 
 
 class CollectiveSample(NamedTuple):
-    """One call of a collective operation on one rank.
+    """One call of a collective operation on one rank, with times on the clock of the host.
 
-    `step` is the training step; in a microbenchmark it counts the rows of one size, form and phase; in a flight
-    recorder it is the number of the call in its group. `seq` counts all rows of the rank. If a row stands for several
-    back-to-back `calls` of a microbenchmark, `duration_s` is their time divided by their number. `algorithm` is the one
-    that ran. `bytes` is the whole buffer. `made_s` (called), `start_s` (began to run) and `ready_s` (the last gradient
-    of DDP's bucket `bucket` was there) are on the clock that all processes of a host share. `ranks` are the members of
-    the group, as in `0-3` or `0,2`. `n_wrong` is the number of wrong elements on this rank, None without a check.
+    - `step`: the training step, the row of a size, form and phase, or the call's number in a flight recorder
+    - `seq`: the row of the rank
+    - `duration_s`: the time of one call, also for several back-to-back `calls`
+    - `bytes`: the whole buffer
+    - `ready_s`, `made_s`, `start_s`: the last gradient of DDP's `bucket` was there, it was called, and started to run
+    - `ranks`: the members of the group, as in `0-3` or `0,2`
+    - `n_wrong`: the number of wrong elements on this rank, None without a check
     """
 
     rank: int
@@ -110,10 +111,10 @@ class CollectiveSample(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What one rank did at a time, on the clock that all processes of a host share.
+    """A part of a step of one rank, with times on the clock of the host.
 
-    `name` is a part of the step as in `metrics.STEP_PARTS`, without its unit, or `wait`: training was blocked on
-    communication. In recordings of other tools also `communication` and `other`.
+    `name` is from `metrics.STEP_PARTS`, without the unit, or `wait`: training was blocked on communication. Recordings
+    also have `communication` and `other`.
     """
 
     rank: int
@@ -126,8 +127,8 @@ class Span(NamedTuple):
 class DeviceSample(NamedTuple):
     """One NVML reading of a device, `t_s` seconds after the launch began.
 
-    `rank` is the process that it is about, None for the whole device. `value` is None with a `reason` if it could not
-    be read. Devices are counted from 0 on each `node`.
+    `rank` is None for the whole device. `value` is None with a `reason` if it could not be read. Devices are counted
+    from 0 on each `node`.
     """
 
     device: int
@@ -153,8 +154,7 @@ class HostSample(NamedTuple):
 class LinkSample(NamedTuple):
     """The link between two ranks of a session in one direction. A device is `cpu`, or `cuda:3` of its node.
 
-    `latency_s` is half a round trip of the smallest message (`plan.protocol.LATENCY_QUANTILE` of many). A value is None
-    with a `reason` if it could not be measured.
+    `latency_s` is half a round trip of the smallest message. A value is None with a `reason` if it is unknown.
     """
 
     from_rank: int
@@ -171,8 +171,8 @@ class LinkSample(NamedTuple):
 class LinkMessage(NamedTuple):
     """One timed message between two ranks, from the start of sending until the answer arrived.
 
-    8 bytes are a round trip (with NCCL the mean of several), more are a transfer. The phase is `measure` if a
-    LinkSample uses it, else `warmup`: the first round trips, and transfers that were too short.
+    8 bytes are a round trip (with NCCL the mean of several). The phase is `measure` if a LinkSample uses the message,
+    otherwise `warmup`.
     """
 
     from_rank: int
@@ -208,8 +208,7 @@ class Failure(Record, frozen=True):
 class Launch:
     """A launch of one configuration: its outcome, and everything that was recorded.
 
-    `facts` are reported by ranks (bucket sizes, the algorithm per operation). If configurations were interleaved,
-    `arms` has a Launch for each. Only these are stored, and `case` of this one is the first configuration.
+    Ranks report `facts`. If configurations were interleaved, `arms` has a Launch for each, and only these are stored.
     """
 
     case: AnyCase
@@ -259,7 +258,7 @@ WATCHED = "watched"  # a user's own training loop, which no command can launch a
 MEASURED_ON_CPU = "measured_on_cpu"  # no device was named, and torch or a driver is made for a GPU
 BATCH_UNSEEN = "batch_unseen"  # a watched batch has nothing to count samples by, so the throughput is unknown
 
-# Reasons for null values that are no failures, so that there is no warning.
+# Reasons for null values that are not failures, and do not cause a warning.
 NOT_SUPPORTED = "not supported by this device or driver"
 MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 

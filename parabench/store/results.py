@@ -36,12 +36,13 @@ def _table(name: str) -> cached_property[pd.DataFrame]:
 class Results:
     """The tables of a results database, as DataFrames with the names and columns of the database.
 
-    `listed` are all sessions (id, label, suite and times). `newest` is the last row of each table when the database was
-    opened; later rows are not read. The tables hold all sessions, or only `sessions` (see `of`). `environment`, `plan`
-    and `facts` stay JSON text. `only` holds SQL conditions by table; rows that do not meet them are not read.
+    - `listed`: all sessions (id, label, suite and times)
+    - `newest`: the last row of each table when the database was opened, because later rows are not read
+    - `only`: SQL conditions by table
+    - `sessions`: the sessions of the tables, None for all
+    - `steps`, `medians`, `whole`, `instrumented`: the needed parts of `sample`, which can have millions of rows
 
-    `sample` can have millions of rows; `steps`, `medians`, `whole` and `instrumented` hold what answers need of it.
-    Reading a table raises UsageError if the file cannot be read any more.
+    Reading a table raises UsageError if the file cannot be read.
     """
 
     path: Path

@@ -30,7 +30,7 @@ APPLICATION_ID = 0x70626E63  # "pbnc", to distinguish it from other SQLite files
 # SQL conditions on rows of `launch`: it need not run again; it failed. The launch for NCCL's debug log does not count.
 DONE = f"status != '{Status.INTERRUPTED}'"
 NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
-# What a session measured; NULL if its plan is unknown. It has an index.
+# The kind of a session, NULL if its plan is unknown. It has an index.
 KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
 # The short columns of a session, for lists of all sessions.
 LISTED = ("label", "suite", "started_utc", "finished_utc")

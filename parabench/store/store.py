@@ -1,4 +1,4 @@
-"""Write a results database: one SQLite file, to which each launch is appended in one transaction."""
+"""Write a results database: one SQLite file, with one transaction for each launch."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_watch_leaves_losses_identical(tuned: tuple[Path, dict[int, dict[str, An
 
 def test_watch_records_a_whole_session(tuned: tuple[Path, dict[int, dict[str, Any]], str]) -> None:
     folder, _, text = tuned
-    assert re.search(r"Where the loop's time goes, on rank [01] \(mean of 43 steps after the first 47\): data ", text)
+    assert re.search(r"Parts of the loop's time, on rank [01] \(mean of 43 steps after the first 47\): data ", text)
     ((suite, kind),) = rows(folder, "SELECT suite, json_extract(plan, '$.kind') FROM session")
     assert (suite, kind) == ("loop_of_ones_own.py", "training")
     found = rows(folder, "SELECT status, world_size, strategy, model FROM launch WHERE block = 0")

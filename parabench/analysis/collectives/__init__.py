@@ -1,1 +1,1 @@
-"""Collectives: bandwidth, cost models, and the sizes at which another algorithm becomes the fastest."""
+"""Collectives: bandwidth, cost models, and the fastest algorithm for each size."""

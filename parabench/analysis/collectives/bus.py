@@ -1,7 +1,7 @@
-"""Collectives: from stored calls to time and bandwidth at each size, one number per launch before anything is compared.
+"""Collectives: time and bandwidth at each size from stored calls, with one number per launch.
 
-Sizes, counts and bandwidths are nccl-tests' (doc/PERFORMANCE.md there): a size is the whole buffer, algbw is size by
-time, and busbw is the traffic of a link. busbw compares with the hardware's bandwidth at any number of ranks.
+As in nccl-tests (doc/PERFORMANCE.md), a size is the whole buffer, algbw is size / time, and busbw is the traffic of a
+link.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def bus_factor(op: str, world_size: int) -> float:
 
 
 def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
-    """Return `launch_id, bytes, in_place, seq, seconds, calls`: one row per call, or per batch of `calls` back to back.
+    """Return one row per call, or per batch of `calls` back to back: `launch_id, bytes, in_place, seq, seconds, calls`.
 
-    A call takes as long as its slowest rank, and `seconds` is the time of one call. Calls that a rank did not complete
-    are left out. A row of the launches in `logged`, from logs, is the time of all ranks.
+    `seconds` is the time of one call on its slowest rank. Calls that a rank did not complete are left out. `logged` are
+    launches from logs, with one row for all ranks.
     """
     rows = collective[collective["phase"] == Phase.MEASURE]
     keys = [*_SIZE, "seq"]
@@ -117,19 +117,21 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
     case_of = [cases[text] for text in launches["case_json"]]
     rows = [case.to_dict() | {"label": case.label, "algorithm": case.line} for case in case_of]
     fields = pd.DataFrame(rows, launches.index, columns=[*_OF_CASE, "label"])
-    told = turns_of(launches["facts"])
+    turn_facts = turns_of(launches["facts"])
     collective = results.collective
     ran = launches["launch_id"].map(collective.groupby("launch_id")["algorithm"].first())
     launches = launches.join(fields).assign(
         variant="",
-        told=told,
-        in_turns=shares_launch(told, launches["repetition"]),
+        turn_facts=turn_facts,
+        in_turns=shares_launch(turn_facts, launches["repetition"]),
         ran=ran.mask(fields["source"] != "", fields["algorithm"]),
         timing=session.timing,
         piece_bytes=[json_text.parsed(facts).get("piece_bytes", np.nan) for facts in launches["facts"]],
-        turns=[1.0 if each is None else each["rounds"] for each in told],
+        turns=[1.0 if each is None else each["rounds"] for each in turn_facts],
     )
-    shared = [(at, *each["cases"]) if each else None for at, each in zip(launches["repetition"], told, strict=True)]
+    shared = [
+        (at, *each["cases"]) if each else None for at, each in zip(launches["repetition"], turn_facts, strict=True)
+    ]
     first = launches["launch_id"].groupby(pd.Series(shared, launches.index, dtype=object)).transform("first")
     launches = launches.assign(shared_launch=first.fillna(launches["launch_id"]).astype(int))
     logged = launches.loc[launches["source"] != "", "launch_id"]
@@ -152,7 +154,7 @@ def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFr
     checked = collective.drop_duplicates([*_SIZE, "rank"]).groupby(_SIZE)["n_wrong"]
     if session.timing == LATENCY:
         quantiles = calls["launch_id"].map(launches.set_index("launch_id")["device"]).map(QUANTILE)
-        found = [own.groupby(_SIZE)["seconds"].quantile(q) for q, own in calls.groupby(quantiles)]
+        found = [some_calls.groupby(_SIZE)["seconds"].quantile(q) for q, some_calls in calls.groupby(quantiles)]
         call_s = pd.concat(found) if found else pd.Series(dtype=float)
     else:
         call_s = (calls["seconds"] * calls["calls"]).groupby([calls[name] for name in _SIZE]).sum()
@@ -176,12 +178,12 @@ def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
     shared = table[table["in_turns"] & table["counted"]]
     if shared.empty:
         return table["call_s"]
-    seconds = {key: own.to_numpy() for key, own in calls.groupby(_SIZE)["seconds"]}
+    seconds = {key: times.to_numpy() for key, times in calls.groupby(_SIZE)["seconds"]}
     turns: dict[Any, NDArray[Any]] = {}
     for at, row in shared.iterrows():
-        own = seconds[row["launch_id"], row["bytes"], row["in_place"]]
-        ends = np.cumsum(dealt_out(len(own), row["told"]["rounds"]))[:-1]
-        turns[at] = np.array([np.log(np.median(turn)) for turn in np.split(own, ends)])
+        times = seconds[row["launch_id"], row["bytes"], row["in_place"]]
+        ends = np.cumsum(dealt_out(len(times), row["turn_facts"]["rounds"]))[:-1]
+        turns[at] = np.array([np.log(np.median(turn)) for turn in np.split(times, ends)])
     alike = ["shared_launch", "op", "world_size", "dtype", "redop", "bytes", "in_place"]
     keys = pd.Series(list(table[alike].itertuples(index=False, name=None)), table.index, dtype=object)
     return in_rounds(table["call_s"], keys, turns)
@@ -196,26 +198,28 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """Return one row per case, size and form, from `measured` numbers; by operation, ranks, algorithm and size.
 
-    `call_s`, `p50_s`, `p95_s` and `p99_s` are geometric means over the launches that succeeded, or if none did, over
-    the launches with wrong results (`good` is 0 then). `low_s` and `high_s` are the fastest and the slowest of these
-    launches, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all launches. `algbw` and `busbw`
-    are in GB/s, 1 GB = 1e9 bytes.
+    - `good`: the number of successful launches; without any, launches with wrong results count below
+    - `call_s`, `p50_s`, `p95_s` and `p99_s`: geometric means over launches
+    - `low_s` and `high_s`: the fastest and the slowest launch
+    - `spread`: high / low - 1, NaN for one launch
+    - `n_wrong`: the sum over all launches
+    - `algbw` and `busbw`: GB/s, 1 GB = 1e9 bytes
     """
     good = sizes["status"] == Status.OK
     succeeded = good.groupby([sizes[name] for name in KEY]).transform("any")
     counted = sizes[good | (~succeeded & (sizes["status"] == Status.WRONG))]
-    every, own = sizes.groupby(KEY, sort=False), counted.groupby(KEY, sort=False)
+    every, good_groups = sizes.groupby(KEY, sort=False), counted.groupby(KEY, sort=False)
     seconds = counted[["call_s", *QUANTILES]].astype(float)
     logs = seconds.where(seconds > 0).transform(np.log).groupby([counted[name] for name in KEY]).mean()
     table = sizes.drop_duplicates(KEY).set_index(KEY)[["label", *_OF_CASE, "ran", "count", "timing", "statistic"]]
     table = table.assign(
         good=good.groupby([sizes[name] for name in KEY]).sum(),
         launches=every.size(),
-        **own[["calls", "batches"]].sum().astype(int).reindex(table.index, fill_value=0),
+        **good_groups[["calls", "batches"]].sum().astype(int).reindex(table.index, fill_value=0),
         **logs.transform(np.exp),
-        low_s=own["call_s"].min(),
-        high_s=own["call_s"].max(),
-        spread=(own["call_s"].max() / own["call_s"].min() - 1).where(own.size() > 1),
+        low_s=good_groups["call_s"].min(),
+        high_s=good_groups["call_s"].max(),
+        spread=(good_groups["call_s"].max() / good_groups["call_s"].min() - 1).where(good_groups.size() > 1),
         n_wrong=every["n_wrong"].sum(min_count=1),
     ).reset_index()
     algbw = table["bytes"] / table["call_s"] / GB

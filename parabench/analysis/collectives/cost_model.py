@@ -1,12 +1,7 @@
-"""The cost model, fitted: an algorithm's latency a, time per byte b and per added byte c, from measured times.
+"""The cost model: an algorithm's latency a, time per byte b and per added byte c, fitted to measured times.
 
-Relative-error least squares, so that 64 KiB counts as much as 64 MiB; no constant may be negative. Errors are relative
-to the model's own value, found by iteration: relative to the measured times, short times would have more weight, and
-every constant would be too small. All operations and world sizes of an algorithm are fitted together, because one alone
-cannot tell b from c: all_gather adds nothing, which sets them apart.
-
-A disturbed launch shifts all of its sizes, so the intervals are a jackknife over launches, not over points (MacKinnon,
-Nielsen and Webb, "Cluster-robust inference: A guide to empirical practice", 2023: CV3).
+The fit minimizes squared errors relative to the model, by iteration. Errors relative to the measured times would make
+every constant too small.
 """
 
 from __future__ import annotations
@@ -32,10 +27,10 @@ Key = tuple[str, str]
 # A column of the fit: its constants, which the times cannot separate, each with its multiple of the first.
 Group = list[tuple[Key, float]]
 
-# Reweighting ends when no constant moves by more than this, relatively, or after so many rounds.
+# Reweighting ends when all constants move by less than this, relatively, or after the most iterations.
 _STEADY = 1e-10
-_MOST_ROUNDS = 100
-# No time is expected to be less than this part of the measured one: a model of 0 has no relative error.
+_MOST_ITERATIONS = 100
+# The least expected part of a measured time, because a model of 0 has no relative error.
 _LEAST = 1e-3
 # Columns closer to one another than this (as an angle) are one for any measurement.
 _SAME = 1e-9
@@ -46,10 +41,13 @@ LINE = "line"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One constant of the model, or a sum of them that cannot be taken apart.
+    """One constant of the model, or a sum that the times cannot separate.
 
-    `name` is a, b or c, or such a sum: 'b + 0.5 c'; `tier` is where it holds. `unit` is s or s/B. `low` and `high` are
-    its 95% confidence interval. `reason` is why `value` is None, or why there is no interval.
+    - `name`: a, b or c, or a sum such as 'b + 0.5 c'
+    - `tier`: the links that it describes
+    - `unit`: s or s/B
+    - `low` and `high`: the 95% confidence interval
+    - `reason`: the reason of a missing value or interval
     """
 
     name: str
@@ -63,10 +61,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted model of one algorithm; if it has no formula, of one operation and world size.
+    """A fitted model of one algorithm, or without a formula of one operation and world size.
 
-    `points` are the times that it is fitted to, with their `residual`: (model - measured) / measured. `weights` are the
-    values that `predict` uses; if only a sum of constants is known, its first constant has all of it.
+    `points` are the times that it is fitted to, with their `residual`: (model - measured) / measured.
     """
 
     algorithm: str
@@ -74,7 +71,6 @@ class Fit:
     world_size: int | None
     constants: tuple[Constant, ...]
     points: pd.DataFrame
-    weights: dict[Key, float]
 
     @property
     def is_line(self) -> bool:
@@ -91,45 +87,30 @@ class Fit:
         """The root mean square of the residuals, as a fraction of the measured time."""
         return float(np.sqrt(np.mean(np.square(self.points["residual"]))))
 
-    def predict(self, op: str, world_size: int, size: int, ranks_per_node: int | None = None) -> float:
-        """Return the seconds for `size` bytes in all.
-
-        Sound within the operations and world sizes that were measured; beyond them only if every constant is known.
-        Raises ValueError for what the fit does not cover.
-        """
-        if self.is_line and (op, world_size) != (self.op, self.world_size):
-            raise ValueError(f"{self.algorithm} was fitted for {self.op} among {self.world_size} ranks only")
-        case = {"op": op, "algorithm": self.algorithm, "world_size": world_size, "ranks_per_node": ranks_per_node}
-        counts = _counts(case | {"bytes": size, "piece_bytes": self.points["piece_bytes"].iloc[0]})
-        missing = set(counts) - set(self.weights)
-        if missing:
-            raise ValueError(f"{self.algorithm} was not measured with {', '.join(' '.join(key) for key in missing)}")
-        return sum(self.weights[key] * count for key, count in counts.items())
-
 
 def fit_costs(times: pd.DataFrame) -> tuple[Fit, ...]:
-    """Fit each algorithm, in the order in which they first appear.
+    """Fit each algorithm to the `call_s` of `bus.good_sizes` with one timing.
 
-    `times` has the columns of `bus.good_sizes`, from which come `call_s` and what it depends on, and one timing.
+    All operations and world sizes of an algorithm are fitted together. all_gather adds no bytes, which separates b and
+    c.
     """
     groups: dict[tuple[str, str | None, int | None], dict[int, dict[Key, float]]] = {}
     for at, time in enumerate(records(times)):
         counts = _counts(time)
         line = (time["op"], int(time["world_size"])) if (LINE, "a") in counts else (None, None)
         groups.setdefault((time["algorithm"], *line), {})[at] = counts
-    return tuple(_fit(*key, times.iloc[list(own)], list(own.values())) for key, own in groups.items())
+    return tuple(_fit(*key, times.iloc[list(rows)], list(rows.values())) for key, rows in groups.items())
 
 
 def _counts(time: Mapping[Any, Any]) -> dict[Key, float]:
-    """Return how often each constant counts in a time."""
-    per_node, piece = (int(value) if format.known(value := time[name]) else None for name in _OPTIONAL)
+    """Return the multiple of each constant in a time."""
+    per_node, piece = (
+        int(value) if format.known(value := time[name]) else None for name in ("ranks_per_node", "piece_bytes")
+    )
     size = int(time["bytes"])
-    # If the length of a piece was not recorded, nothing is known to have been cut.
+    # Without a recorded length of pieces, messages are not cut.
     found = costs(time["op"], time["algorithm"], int(time["world_size"]), size, per_node, piece or size)
     return {(LINE, "a"): 1.0, (LINE, "b"): float(size)} if found is None else found
-
-
-_OPTIONAL = ("ranks_per_node", "piece_bytes")
 
 
 def _fit(
@@ -145,9 +126,7 @@ def _fit(
     known = _known(merged / np.linalg.norm(merged, axis=0))
     constants = [each for column in zip(groups, values, reach, known, strict=True) for each in _constants(*column)]
     points = times.assign(residual=merged @ values - 1)
-    weights = {key: 0.0 for group in groups for key, _ in group}
-    weights |= {group[0][0]: float(value) for group, value in zip(groups, values, strict=True)}
-    return Fit(algorithm, op, world_size, tuple(constants), points, weights)
+    return Fit(algorithm, op, world_size, tuple(constants), points)
 
 
 def _merge(design: Matrix, keys: Sequence[Key]) -> tuple[Matrix, list[Group]]:
@@ -167,7 +146,7 @@ def _merge(design: Matrix, keys: Sequence[Key]) -> tuple[Matrix, list[Group]]:
 
 
 def _known(design: Matrix) -> list[bool]:
-    """Return which columns' constants follow from the data alone: those whose axis is in the row space."""
+    """Return for each column whether the data determine its constant: its axis is in the row space."""
     projection = np.linalg.pinv(design, rcond=_SAME) @ design
     return [bool(abs(each - 1) < 1e-6) for each in np.diag(projection)]
 
@@ -178,7 +157,7 @@ def _solve(design: Matrix) -> tuple[Matrix, Matrix]:
 
     row_weights = np.ones(len(design))
     values = np.zeros(design.shape[1])
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MOST_ITERATIONS):
         before, weighted = values, design * row_weights[:, None]
         scale = np.linalg.norm(weighted, axis=0)
         values = optimize.nnls(weighted / scale, row_weights)[0] / scale
@@ -191,10 +170,10 @@ def _solve(design: Matrix) -> tuple[Matrix, Matrix]:
 def _intervals(
     design: Matrix, target: Matrix, values: Matrix, launches: Sequence[NDArray[Any]]
 ) -> list[tuple[float, float] | str]:
-    """Return a 95% confidence interval of each constant that is not held at 0, or why it has none.
+    """Return a 95% confidence interval of each constant, or the reason why it is unknown.
 
-    Each launch is left out in turn. The degrees of freedom are those of Bell and McCaffrey (2002) for launches that
-    each have their own effect: launches less 1 if all weigh the same, fewer if a few have most of the weight.
+    A jackknife over launches, because a disturbed launch shifts all of its sizes (MacKinnon, Nielsen and Webb, 2023:
+    CV3), with the degrees of freedom of Bell and McCaffrey (2002).
     """
     found: list[tuple[float, float] | str] = ["at its bound: the times want it no larger than 0"] * len(values)
     free = np.flatnonzero(values > 0)

@@ -1,4 +1,4 @@
-"""The fastest algorithm at each size, and the sizes at which it changes, as far as the launches support it."""
+"""The fastest algorithm at each size, and the sizes between its changes, as far as the launches show them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from parabench.store.results import Results
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes, first to last, throughout which all of `algorithms` are tied with the fastest.
+    """A range of sizes with the same `algorithms` among the fastest.
 
-    `alone` are the sizes at which nothing else is among the fastest.
+    `alone` are the sizes without others among the fastest.
     """
 
     first_bytes: int
@@ -49,8 +49,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Crossover:
-    """The best changes between these two sizes: at `above_bytes` none of the next range's algorithms is among the
-    fastest, at `below_bytes` none of the previous range's."""
+    """Two sizes between which the best changes.
+
+    At `above_bytes`, the fastest are not in the next range. At `below_bytes`, they are not in the previous range.
+    """
 
     above_bytes: int
     below_bytes: int
@@ -142,9 +144,9 @@ def _answer(good: pd.DataFrame) -> BusAnswer:
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
     why_not, logged = None, bool((good["source"] != "").any())
     if len(algorithms) == 1:
-        why_not = f"Only {algorithms[0]} was measured, so there is nothing to rank."
+        why_not = f"Only {algorithms[0]} was measured, so no ranking is possible."
         if logged:
-            why_not = f"Only {algorithms[0]} has such a test, so there is nothing to compare."
+            why_not = f"Only {algorithms[0]} has such a test, so no comparison is possible."
     elif logged:
         why_not = _of_logs(good)
     elif blocks < 2:
@@ -169,7 +171,7 @@ def _answer(good: pd.DataFrame) -> BusAnswer:
 
 
 def _of_logs(good: pd.DataFrame) -> str:
-    """Return how two logs compare at the sizes that both have. They are one run each, so nothing is tested."""
+    """Return a sentence that compares two logs at their common sizes, without a test, because each is one run."""
     seconds = good.pivot_table("call_s", "bytes", "algorithm", "mean", sort=False).dropna()
     if len(seconds.columns) > 2 or seconds.empty:
         return "Each log is one run, so their differences are not tested against noise."
@@ -184,8 +186,8 @@ def _of_logs(good: pd.DataFrame) -> str:
 def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     """Return the algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
 
-    The claim is that they differ at all, so all pairs are compared, not only each with the best. The sizes share one
-    rate of false claims (Bonferroni): with 5% for each of six sizes, up to 26% of sessions would make a wrong claim.
+    All pairs are compared. The sizes share one rate of false claims (Bonferroni). With 5% for each of six sizes, up to
+    26% of sessions would make a wrong claim.
     """
     names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:
@@ -199,7 +201,7 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
 
 
 def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[tuple[Range, ...], tuple[Crossover, ...]]:
-    """Join neighboring sizes that share an algorithm among their fastest, and return where the best changes.
+    """Join neighboring sizes that share a fastest algorithm, and return the changes of the best.
 
     `best` is in the order of sizes.
     """
@@ -216,8 +218,7 @@ def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[tuple[Range, ...], tup
     ]
     changes = []
     for (_, sizes), (names, later) in itertools.pairwise(joined):
-        # At the end of a range, the next range's algorithms may already be as good: the change is after the last size
-        # at which none of them is. Every range starts where none of the previous one is left.
+        # At the end of a range, algorithms of the next range may already be as good.
         if only_before := [size for size in sizes if not set(names) & set(best[size])]:
             changes.append(Crossover(only_before[-1], later[0]))
     return tuple(ranges), tuple(changes)

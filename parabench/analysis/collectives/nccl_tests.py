@@ -1,8 +1,6 @@
-"""The lines and the JSON that nccl-tests prints, for people and programs that read those already.
+"""Write results in the layout of nccl-tests, as lines and as JSON, for people and programs that know it.
 
-Layout: nccl-tests, src/util.cu (writeBenchmarkLinePreamble, writeBenchmarkLineBody, writeResultHeader,
-writeResultFooter, writeDeviceReport, writeErrors). What is ours stands behind its columns, or under names that
-it does not have.
+The layout is from nccl-tests' src/util.cu. Our values follow its columns, or have names that it does not use.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ _Row = Mapping[Any, Any]
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """Yield a block for each case: header, a line for each size, footer, and the spread of calls and launches.
+    """Yield for each case a header, a line for each size, a footer, and the spread of calls and launches.
 
-    Only results start without '#'. They have nccl-tests' columns and no others, because readers count from the end.
+    Only results start without '#'. They have only nccl-tests' columns, because readers count from the end.
     """
     session.require("collectives", results.path)
     protocol = session.plan.get("protocol") or {}
@@ -56,7 +54,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# p50, p95, p99, below: over a launch's {what}"
         if first["ran"] != first["algorithm"]:
-            yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
+            yield f"# {first['algorithm']} has no {first['op']}: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
             yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
@@ -116,17 +114,16 @@ def _cells(columns: Mapping[str, tuple[str, int]], forms: Sequence[Sequence[str]
 
 
 def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:
-    """Yield for each size the first row, and the row of each form; all unknown if torch does not have the form."""
-    for _, own in rows.groupby("bytes"):
-        forms = own.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
-        yield own.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
+    """Yield for each size the first row, and the row of each form; values are unknown if torch lacks the form."""
+    for _, size_rows in rows.groupby("bytes"):
+        forms = size_rows.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
+        yield size_rows.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
     """Return nccl-tests' document: its keys with its types and units (us, GB/s), and further keys of parabench.
 
-    Times are from the launches that succeeded, or if none did, from those with wrong results. The average bandwidth is
-    only from the launches that succeeded. `failed` are all failed launches.
+    Without successful launches, times are from launches with wrong results. `failed` are all failed launches.
     """
     session.require("collectives", results.path)
     every = numbers(results, session)
@@ -155,7 +152,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             "iterations": protocol.get("iterations"),
             "aggregated_iterations": 1,
             "validation": 1,
-            # How often a graph of the captured calls is launched differs from size to size.
+            # The number of launches of a graph is not the same for all sizes.
             "graph": int(session.timing == GRAPH),
             "blocking_collectives": "true" if session.timing == LATENCY else "false",
             "per_iter_timing": "false",
@@ -234,7 +231,7 @@ def _number(value: float) -> float | None:
 
 
 def _float(value: float, width: int) -> str:
-    """Return a number of at most `width` characters with as many decimals as fit, as nccl-tests' getFloatStr."""
+    """Return a number with at most `width` characters, rounded as by nccl-tests' getFloatStr."""
     if not words.known(value):
         return "N/A"
     power = len(str(int(value))) if value >= 1 else 0

@@ -1,16 +1,11 @@
-"""The messages of a collective among ranks on several nodes, as rounds one after another, and their cost.
+"""The messages of a collective among ranks on several nodes, as successive rounds, and their cost.
 
-A rank sends and receives one message at a time (the one-port model of Thakur, Rabenseifner and Gropp, "Optimization of
-collective communication operations in MPICH", 2005), and messages of a node's ranks share its network card. A round
-that uses both tiers counts as one between nodes. The rounds follow the source of `parabench/collectives`; the tests
-count the same messages and bytes on a simulated wire. Predictions and the cost model are both derived from them.
-
-In Hockney's model ("The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994), a message of x bytes
-takes a + x b seconds, and adding x bytes takes x c. FORMULAS states the sums for the report, for powers of two.
-
-`native` is gloo's own algorithm: a ring for all_reduce and all_gather, a binomial tree for broadcast (pytorch/gloo,
-gloo/allreduce.cc, allgather.cc, broadcast.cc). For reduce_scatter, torch runs an all_reduce of the whole buffer
-(pytorch/pytorch, pull request 118911).
+- one-port model: a rank sends and receives one message at a time (Thakur, Rabenseifner and Gropp, "Optimization of
+  collective communication operations in MPICH", 2005), and ranks of a node share its network card
+- Hockney's model: a message of x bytes takes a + x b seconds, and adding x bytes takes x c ("The communication
+  challenge for MPP: Intel Paragon and Meiko CS-2", 1994)
+- a round that uses both tiers counts as a round between nodes
+- tests count the same messages and bytes on a simulated wire
 """
 
 from __future__ import annotations
@@ -25,10 +20,11 @@ from parabench.collectives import levels_of
 WITHIN, BETWEEN = "within a node", "between nodes"
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
-# Where a constant of the cost model holds: the links of an algorithm with one level, those of two_level, and the rank,
-# which adds at every level.
+# The tiers of constants of the cost model: the links of an algorithm with one level, the two levels of two_level, and
+# the rank, which adds.
 NODE, INNER, OUTER, RANK = "node", "inner", "outer", "rank"
 
+# The sums as text, for powers of two.
 FORMULAS = {
     ("ring", "all_reduce"): "2(n-1) a + 2(n-1)/n S b + (n-1)/n S c",
     ("ring", "reduce_scatter"): "(n-1) a + (n-1)/n S b + (n-1)/n S c",
@@ -56,9 +52,9 @@ PIECE_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A number of rounds in which messages of a `share` of the collective's bytes cross `tier`.
+    """A number of rounds whose messages have a `share` of the collective's bytes and cross `tier`.
 
-    `flows` such messages share the busiest link: a node's network card, or one rank's end within a node.
+    `flows` messages share the busiest link: a node's network card, or one rank's end within a node.
     """
 
     times: float
@@ -92,8 +88,7 @@ def rounds(
 ) -> tuple[Round, ...] | None:
     """Return the rounds of a collective of `size` bytes, or None if its schedule is unknown.
 
-    `algorithm` is one of the flat algorithms or two_level. The root of a broadcast is rank 0. Raises ValueError for
-    ranks that do not fill their nodes.
+    `algorithm` is flat or two_level. The root of a broadcast is rank 0. Raises ValueError if ranks do not fill nodes.
     """
     if min(ranks, ranks_per_node) < 1 or (ranks > ranks_per_node and ranks % ranks_per_node):
         raise ValueError(f"{ranks} ranks do not fill nodes of {ranks_per_node}")
@@ -110,7 +105,7 @@ def _flat(op: str, algorithm: str, at: _Shape) -> Iterator[Round]:
 
 
 def _two_level(op: str, inner: str, outer: str, at: _Shape) -> Iterator[Round]:
-    """`inner` in every node, and `outer` once for each place in a node, all at once; a broadcast has one place."""
+    """Yield `inner` in every node, and `outer` once for each place in a node; a broadcast has one place."""
     inside = replace(at, n=at.g)
     places = 1 if op == "broadcast" else at.g
     outside = _Shape(at.m, 1, at.parts / places)
@@ -217,7 +212,11 @@ def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
 
 
 def _binomial(op: str, at: _Shape) -> Iterator[Round]:
-    """gloo's own: a rank that has the bytes of a broadcast sends them to the rank at a distance of 1, then 2, 4, ..."""
+    """Yield the rounds of gloo's algorithms (pytorch/gloo, gloo/allreduce.cc, allgather.cc, broadcast.cc).
+
+    In a broadcast, a rank with the bytes sends them to the rank at a distance of 1, then 2, 4, ... For reduce_scatter,
+    torch runs an all_reduce of the whole buffer (pytorch/pytorch, pull request 118911).
+    """
     if op != "broadcast":
         yield from _ring("all_reduce" if op == "reduce_scatter" else op, at)
         return
@@ -240,11 +239,10 @@ def log2(n: int) -> int:
 def costs(
     op: str, algorithm: str, ranks: int, size: int, ranks_per_node: int | None, piece_bytes: float
 ) -> dict[tuple[str, str], float] | None:
-    """Return how often each constant, (tier, letter), counts on the critical path of a buffer of `size` bytes: messages
-    for a, bytes sent for b, bytes added for c.
+    """Return the multiple of each constant (tier, letter) on the critical path of a buffer of `size` bytes.
 
-    Return None for an algorithm without a formula. The copies by which two_level's reduce_scatter and all_gather
-    reorder the buffer are left out.
+    These are messages for a, bytes sent for b, bytes added for c. Copies in two_level's reduce_scatter and all_gather
+    do not count. Return None for an algorithm without a formula.
     """
     levels = levels_of(algorithm)
     if levels is None and (algorithm, op) not in FORMULAS:

@@ -1,4 +1,4 @@
-"""The measurements that predictions need: programs of ranks alone, times of collectives, and training runs."""
+"""The measurements that predictions need: compute-only runs, times of collectives, and training runs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A rank of `case` that computed with the other ranks of its node, and exchanged nothing.
+    """A rank of `case` that computed with the other ranks of its node, without communication.
 
-    `jitter` has the steps of all launches in units of the launch's step time. `peak_bytes` is that of the rank with
-    the highest peak memory.
+    `jitter` has the steps of all launches, divided by the launch's step time. `peak_bytes` is the highest peak memory
+    of a rank.
     """
 
     case: Case
@@ -91,7 +91,7 @@ class Base:
 
 
 def work_of(case: Case) -> tuple[Any, ...]:
-    """Return what two cases share whose ranks compute the same: all fields but those that only change how data travels.
+    """Return a key that is equal for cases whose ranks compute the same: all fields that do not change only transport.
 
     Samples count per rank. Tensor parallelism splits a rank's work by the world size.
     """
@@ -100,7 +100,7 @@ def work_of(case: Case) -> tuple[Any, ...]:
     plain["global_batch"] = case.global_batch // case.data_ranks
     if entry.takes_caps:
         plain["bucket_mib"] = None
-    # One micro-batch has nothing to hold back.
+    # With one micro-batch, no_sync has no effect.
     plain["no_sync"] = case.no_sync or case.grad_accumulation == 1
     # The number of ranks that share a shard; two_level groups ranks as nodes do.
     shared = case.ranks_per_node or case.world_size // case.nodes if "ranks_per_node" in entry.axes else None
@@ -110,7 +110,7 @@ def work_of(case: Case) -> tuple[Any, ...]:
 
 
 def base_of(stores: Sequence[Results]) -> Base:
-    """Return what databases hold together; the newest counts. Raises UsageError if no rank was measured alone."""
+    """Return the measurements of databases; the newest count. Raises UsageError without a compute-only run."""
     computed: dict[Case, Computed] = {}
     measured: dict[Case, float] = {}
     rows: dict[tuple[Any, ...], Row] = {}
@@ -161,11 +161,11 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         case = case_of(launches["case_json"].iloc[0]).replace(device=launches["device"].iloc[0])
         events = last["program"][0]["events"]
         program = program_of(events, case.world_size, last.get("gradients") or ())
-        # The work takes what a step takes without the probes and without calls that exchange nothing.
+        # The work takes a step without probes, minus the calls, which exchange nothing.
         in_calls = sum(event[-1] for event in events if event[0] == CALL)
         program = program.scaled(math.exp(float(np.log(launches["step_s"]).mean())) / (program.work_s + in_calls))
-        own = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")
-        jitter = (own["value"] / own["step_s"]).to_numpy(dtype=float)
+        launch_steps = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")
+        jitter = (launch_steps["value"] / launch_steps["step_s"]).to_numpy(dtype=float)
         peak = float(launches["peak_memory_bytes"].max())
         found.append(Computed(case, program, jitter, peak if peak > 0 else None))
     return found

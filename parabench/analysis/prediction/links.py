@@ -1,8 +1,7 @@
-"""Latency and bandwidth of links, fitted to the times of collectives: how long any collective takes over them.
+"""Latency and bandwidth of links, fitted to the times of collectives.
 
-A message of x bytes takes a + b x seconds (Hockney, "The communication challenge for MPP: Intel Paragon and Meiko
-CS-2", 1994). Each operation of each algorithm has its own a and b in each tier, because libraries copy, add and wake
-threads differently in each. A collective takes the sum over its rounds (`schedule`).
+A message of x bytes takes a + b x seconds (Hockney, 1994), and a collective takes the sum over its rounds. a and b are
+fitted for each operation, algorithm and tier.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _NUMBER_AND_UNIT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9
 
 
 class Row(NamedTuple):
-    """The seconds of one collective of so many bytes (the whole buffer) among `ranks` on `nodes`."""
+    """The seconds of one collective of `bytes` (the whole buffer) among `ranks` on `nodes`."""
 
     op: str
     algorithm: str
@@ -88,11 +87,10 @@ class Links:
     given: Mapping[str, Link]
     backend: str = "gloo"
 
-    def seconds(self, op: str, algorithm: str, ranks: int, per_node: int, size: int, beside: int = 1) -> float:
-        """Return the seconds of a collective if nothing disturbs it.
+    def seconds(self, op: str, algorithm: str, ranks: int, per_node: int, size: int, groups: int = 1) -> float:
+        """Return the seconds of an undisturbed collective, if `groups` of a node share its network card.
 
-        `beside` groups of a node use its network card at the same time. Raises UsageError for links that were neither
-        measured nor given.
+        Raises UsageError for links that were neither measured nor given.
         """
         found = rounds(op, _schedule(algorithm, self.backend), ranks, per_node, size)
         if found is None:
@@ -102,7 +100,7 @@ class Links:
         total = 0.0
         for each in found:
             link = self._link(op, algorithm, each.tier)
-            shared = each.flows * (beside if each.tier == BETWEEN else 1)
+            shared = each.flows * (groups if each.tier == BETWEEN else 1)
             if each.share * size > link.most:
                 asked, known = (size_text(round(most)) for most in (each.share * size, link.most / BEYOND))
                 raise UsageError(
@@ -134,31 +132,30 @@ class Links:
 def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, str], Link]:
     """Return the link of each (operation, algorithm, tier) that fits the times of collectives.
 
-    Least squares, weighted so that small messages count too; no constant is negative. Rows whose schedule is unknown,
-    and rows of two_level, are left out. The rows may come from any benchmark, such as a log of nccl-tests, whose sizes
-    are those of the whole buffer too.
+    The least squares are weighted, so that small messages count too, and no constant is negative. Rows with an unknown
+    schedule, and rows of two_level, are left out.
     """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.ranks > 1 and levels_of(row.algorithm) is None:
             groups[row.op, row.algorithm].append(row)
     found: dict[tuple[str, str, str], Link] = {}
-    for (op, algorithm), own in groups.items():
+    for (op, algorithm), group in groups.items():
         schedule = _schedule(algorithm, backend)
-        each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in own]
+        each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in group]
         if None in each_rounds:
             continue
         messages = [(at, each) for at, several in enumerate(each_rounds) for each in several or ()]
         # By row: the messages of a tier, and their bytes.
-        design = np.zeros((len(own), len(TIERS), 2))
+        design = np.zeros((len(group), len(TIERS), 2))
         for at, each in messages:
-            design[at, TIERS.index(each.tier)] += each.times, each.times * each.flows * each.share * own[at].bytes
-        seconds = np.array([row.seconds for row in own])
-        weighted = design.reshape(len(own), -1) * seconds[:, None] ** -0.5
+            design[at, TIERS.index(each.tier)] += each.times, each.times * each.flows * each.share * group[at].bytes
+        seconds = np.array([row.seconds for row in group])
+        weighted = design.reshape(len(group), -1) * seconds[:, None] ** -0.5
         scale = np.maximum(np.linalg.norm(weighted, axis=0), 1e-300)
         constants = nnls(weighted / scale, seconds**0.5)[0] / scale
         for tier, (latency_s, byte_s) in zip(TIERS, constants.reshape(-1, 2).tolist(), strict=True):
-            most = max((each.share * own[at].bytes for at, each in messages if each.tier == tier), default=0.0)
+            most = max((each.share * group[at].bytes for at, each in messages if each.tier == tier), default=0.0)
             if most:
                 found[op, algorithm, tier] = Link(latency_s, byte_s, BEYOND * most)
     return found
@@ -167,8 +164,8 @@ def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, s
 def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
     """Return the collectives that sessions measured in float32; the newest session counts.
 
-    The seconds of a size are the mean on the log scale over launches; the number of a launch is the median of its
-    batches, because a mean of all calls is as large as the largest burst of other processes makes it.
+    The seconds of a size are the geometric mean over launches of the median batch. A mean of all calls would grow with
+    bursts of other processes.
     """
     found: dict[Any, Row] = {}
     for session in sessions:
@@ -181,8 +178,8 @@ def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
     return list(found.values())
 
 
-# NCCL's tree is a pair of binary trees with half of the data each, as ours is (S. Jeaugey, "Massively Scale Your Deep
-# Learning Training with NCCL 2.4", 2019). Its own choice is taken to be a ring.
+# NCCL's tree is a pair of binary trees with half of the data each, like ours (S. Jeaugey, "Massively Scale Your Deep
+# Learning Training with NCCL 2.4", 2019). Its default is assumed to be a ring.
 _NCCL_SCHEDULES = {"native": "ring", f"{NCCL_PREFIX}ring": "ring", f"{NCCL_PREFIX}tree": "tree"}
 
 

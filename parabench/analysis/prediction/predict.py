@@ -1,7 +1,7 @@
-"""Step times of configurations that were not measured, with 90% intervals, or why they are not predicted.
+"""Step times of configurations that were not measured, with 90% intervals, or the reason why they are not predicted.
 
-A step is the recorded program of a rank alone (`program`), whose collectives take as long as their links say (`links`).
-Measured training runs of few ranks correct how long ranks of each strategy compute.
+A step is the recorded program of a rank (`program`) with collectives over fitted links (`links`). Measured training
+runs of few ranks correct the compute time of each strategy.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The step time of a case with its 90% interval, and its parts: `compute_s`, `slowest_s` waiting for the slowest
-    rank, and communication that nothing hides, within nodes and between them.
+    """The step time of a case with its 90% interval, and its parts.
 
-    `peak_bytes` is the peak memory of a rank. `notes` are assumptions that no measurement supports.
+    - `slowest_s`: waiting for the slowest rank
+    - `exposed_within_s` and `exposed_between_s`: exposed communication within nodes and between them
+    - `peak_bytes`: the peak memory of a rank
+    - `notes`: assumptions without a measurement
     """
 
     case: Case
@@ -70,7 +72,7 @@ class Prediction:
 
     @property
     def sample_s(self) -> float:
-        """The seconds of a sample, by which cases of different batches are compared."""
+        """The seconds per sample, to compare cases with different batches."""
         return self.step_s / self.case.global_batch
 
 
@@ -86,7 +88,7 @@ Predicted = Prediction | Refused
 
 
 def place_of(call: Call, case: Case) -> tuple[int, int, int]:
-    """Return the nodes of a call's group, its ranks on each, and how many such groups a node's ranks send for."""
+    """Return the nodes of a call's group, its ranks on each node, and the number of such groups on a node."""
     size, stride, _ = call.group
     here = case.world_size // case.nodes
     if case.nodes == 1:
@@ -138,9 +140,9 @@ class Predictor:
         )
 
     def computed(self, case: Case) -> Computed:
-        """Return the rank that computes what a rank of the case does, measured among the most similar ranks.
+        """Return the measured rank with the same work as a rank of the case, and the most similar number of ranks.
 
-        Raises UsageError if none was measured.
+        Raises UsageError if there is no such measurement.
         """
         if entry_of(case.strategy).ranks_differ:
             raise UsageError(f"{case.strategy} is not predicted, because its ranks do different things")
@@ -148,7 +150,7 @@ class Predictor:
         found = [each for each in self.base.computed if work_of(each.case) == work]
         if not found:
             raise UsageError(
-                f"what a rank of {case.strategy} computes among {ranks_in_words(case.world_size, case.nodes)}, with "
+                f"the work of a rank of {case.strategy} among {ranks_in_words(case.world_size, case.nodes)}, with "
                 f"{case.global_batch // case.data_ranks} samples, was not measured; {NEEDED} {' '.join(_asked(case))}"
             )
         per_node = case.world_size // case.nodes
@@ -162,15 +164,15 @@ class Predictor:
     def _step(self, case: Case, computed: Computed, links: Links, slower: float) -> Timeline:
         @cache
         def takes(call: Call) -> tuple[float, str]:
-            nodes, inside, beside = place_of(call, case)
-            seconds = links.seconds(call.op, case.algorithm, nodes * inside, inside, call.bytes, beside)
+            nodes, inside, groups = place_of(call, case)
+            seconds = links.seconds(call.op, case.algorithm, nodes * inside, inside, call.bytes, groups)
             return seconds, BETWEEN if nodes > 1 else WITHIN
 
         return timeline(_program(case, computed), takes, slower)
 
     @cached_property
     def correction(self) -> dict[str, float]:
-        """By strategy, how many times as long ranks compute in training runs on one node as alone."""
+        """By strategy, the compute time in training runs on one node, divided by the time in compute-only runs."""
         logs: dict[str, list[float]] = {}
         for case, measured_s in self.base.measured.items():
             if case.nodes > 1 or case.world_size == 1:
@@ -182,15 +184,15 @@ class Predictor:
             waiting = step.step_s - step.compute_s
             longer = max(measured_s - waiting, step.compute_s / 2) / step.compute_s
             logs.setdefault(case.strategy, []).append(math.log(longer))
-        return {strategy: math.exp(float(np.mean(own))) for strategy, own in logs.items()}
+        return {strategy: math.exp(float(np.mean(each))) for strategy, each in logs.items()}
 
     def _notes(self, case: Case, computed: Computed) -> Iterator[str]:
         here, ranks = case.world_size // case.nodes, computed.case.world_size
         if computed.per_node != here:
-            yield f"{ranks_in_words(here, 1)} on a node, and what they compute was measured with {computed.per_node}"
+            yield f"{ranks_in_words(here, 1)} on a node, and compute time was measured with {computed.per_node}"
         far = max(ranks, case.world_size) > 2 * min(ranks, case.world_size)
         if far and not computed.program.gradients:
-            yield f"what a rank computes and holds was measured as one of {ranks}"
+            yield f"compute time and memory of a rank were measured with {ranks} ranks"
         if case.strategy not in self.correction:
             yield f"no training run of {case.strategy} was measured to correct this"
 
@@ -212,13 +214,13 @@ def _program(case: Case, computed: Computed) -> Program:
 
 
 def _asked(case: Case) -> Iterator[str]:
-    """Return the options of `parabench run foresight` that measure what a rank of the case computes."""
+    """Return the options of `parabench run` that measure the computing of the case's ranks."""
     plain = {"algorithm", "bucket_mib", "nodes", "ranks_per_node", "device", "backend", "data", "no_sync"}
     for name, value in case.to_dict().items():
         # Models without sequences have samples of length 1.
         follows = value == DEFAULTS[name] or value is None or (name == "seq_len" and value == 1)
         if name == "global_batch" and case.data_ranks == case.world_size:
-            # Training runs of fewer ranks have as many samples per rank.
+            # Training runs of fewer ranks have the same number of samples per rank.
             yield f"--set {BATCH_PER_RANK}={value // case.data_ranks}"
         elif name in ("strategy", "world_size", "global_batch") or not (name in plain or follows):
             yield f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
@@ -257,7 +259,7 @@ def notes(answers: Sequence[Predicted]) -> list[str]:
 
 
 def refusals(answers: Iterable[Predicted]) -> list[str]:
-    """Return one line for each reason."""
+    """Return a line for each reason."""
     refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
     return _grouped("Not predicted", refused)
 
@@ -333,10 +335,10 @@ TABLES = {
 }
 
 
-def answer(asked: Sequence[Predicted], told: Iterable[str]) -> Answer:
+def answer(asked: Sequence[Predicted], sentences: Iterable[str]) -> Answer:
     """Return the answer of `predict`, with the sentences `told`."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
         fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}
         rows["refused" if isinstance(each, Refused) else "predictions"] += keyed([each], case_id=each.case.id, **fields)
-    return Answer(tuple(told), tables(TABLES, rows))
+    return Answer(tuple(sentences), tables(TABLES, rows))

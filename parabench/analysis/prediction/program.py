@@ -1,8 +1,7 @@
-"""A rank's step as it was recorded alone, and its timeline with the collectives of more ranks.
+"""A rank's recorded step, and its timeline with the collectives of more ranks.
 
-All ranks do the same at the same time, so one rank stands for all. It computes on one lane, and the collectives of each
-group run on a queue, in the order of the calls. A rank waits for a collective if the recording has a wait for it, and
-otherwise at the end of the part of the step: DDP, in C++, waits for its buckets when backward ends.
+All ranks do the same. The collectives of each group run on a queue. Without a recorded wait, a rank waits at the end of
+the part of the step, as DDP does in C++.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Group(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A collective of so many bytes among a group."""
+    """A collective of `bytes` among a group."""
 
     op: str
     bytes: int
@@ -37,8 +36,8 @@ class Call(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One thing a rank does: PART starts a part of the step (by its name), WORK computes (for seconds), CALL starts a
-    collective (a `Call`), and WAIT_FOR waits for one (by its number in the step)."""
+    """A rank's action: PART starts a part of the step (by its name), WORK computes (for seconds), CALL starts a
+    collective (a `Call`), and WAIT_FOR waits for a collective (by its number in the step)."""
 
     kind: str
     value: Any
@@ -53,7 +52,7 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A step of one of `world_size` ranks; for DDP with the gradients in the order of readiness."""
+    """The step of a rank among `world_size` ranks, for DDP with the gradients in the order of readiness."""
 
     world_size: int
     events: tuple[Event, ...]
@@ -140,7 +139,7 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
 
 
 class Timeline(NamedTuple):
-    """The seconds of a step and of its computing, and those of waiting for collectives, by the tier of the call."""
+    """The seconds of a step, of its computing, and of waiting for collectives by the tier of the call."""
 
     step_s: float
     compute_s: float

@@ -23,7 +23,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: int | None = None) -> list[Case]:
     """Return the cases of these world sizes with the values of `axes`; other fields are as measured.
 
-    A node has `ranks_per_node`, by default as many as the measured machine has room for. Raises UsageError.
+    By default, `ranks_per_node` is the capacity of the measured machine. Raises UsageError.
     """
     strategies = _strategies(base, axes)
     for name in axes:
@@ -42,9 +42,9 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
                 f"world size {world_size} does not fill nodes of {full} ranks; give a multiple, or another "
                 "--ranks-per-node"
             )
-        own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
-        for values in itertools.product(*own.values()):
-            chosen = dict(zip(own, values, strict=True))
+        chosen_axes = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
+        for values in itertools.product(*chosen_axes.values()):
+            chosen = dict(zip(chosen_axes, values, strict=True))
             like = _pattern(base, strategy, chosen, world_size)
             found[grown(like, world_size, max(1, world_size // full), chosen)] = None
     return list(found)
@@ -60,9 +60,9 @@ def candidates(base: Base, world_size: int, axes: Axes, ranks_per_node: int | No
     found: list[Case] = []
     why = UsageError("no configuration was measured to choose from")
     for strategy in _strategies(base, axes):
-        own = {name: values for name, values in whole.items() if name in axes or _has(strategy, name)}
+        chosen_axes = {name: values for name, values in whole.items() if name in axes or _has(strategy, name)}
         try:
-            some = cases(base, [world_size], {**own, "strategy": (strategy,)}, ranks_per_node)
+            some = cases(base, [world_size], {**chosen_axes, "strategy": (strategy,)}, ranks_per_node)
         except UsageError as error:  # other strategies may have such a case
             why = error
             continue
@@ -113,7 +113,7 @@ def _has(strategy: str, axis: str) -> bool:
 
 
 def grown(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) -> Case:
-    """Return a case of `world_size` ranks with as many samples per rank, and with `values`. Raises UsageError."""
+    """Return a case of `world_size` ranks with the same samples per rank, and with `values`. Raises UsageError."""
     samples = like.global_batch // like.data_ranks
     case = like.replace(world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
     case = case.replace(**{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})

@@ -18,23 +18,24 @@ from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
 from parabench.store.results import Results
 
-# Two measurements are comparable if these agree. `node` is ranks_per_node of a two-level algorithm, otherwise 0;
-# `nodes` is the number of nodes that the ranks are on.
+# Two measurements are comparable if these agree. `node` is ranks_per_node of a two-level algorithm, otherwise 0. The
+# ranks are on `nodes` nodes.
 QUESTION = ["op", "algorithm", "group_size", "dtype", "device", "node", "nodes"]
 NOT_MEASURED = "not measured"
-# How a microbenchmark may have timed its calls, in the order of preference.
+# The timings of microbenchmarks in the order of preference. Calls back to back show the capacity of the links.
 _TIMINGS = (THROUGHPUT, GRAPH, LATENCY)
 
 
 def training_bandwidth(seen: SessionData, alone: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per question and `bytes`, by operation and size: `calls, busbw, low, high, alone, share, why,
-    case_ids`, bandwidths in GB/s.
+    """Return one row per QUESTION and `bytes`, with `calls`, `case_ids`, and bandwidths in GB/s.
 
-    `busbw` is the median over the calls of a launch, then over launches; `low` and `high` are the extreme launches.
-    `alone` is the microbenchmark (`alone_table`) at that size, interpolated on a logarithmic axis of sizes, and `share`
-    is busbw / alone. Both are NaN, with the reason in `why`, outside the measured sizes. Sends and receives are left
-    out, because their duration depends on when the other rank comes.
+    - `busbw`: the median over the calls of a launch, then over launches
+    - `low` and `high`: the extreme launches
+    - `alone`: the microbenchmark (`alone_table`), interpolated on a logarithmic axis of sizes
+    - `share`: busbw / alone
+    - `why`: the reason if `alone` is unknown
     """
+    # The duration of sends and receives depends on the other rank, so they are left out.
     calls = seen.once(group_calls)
     calls = calls[calls["op"].isin(OPS) & calls["busbw"].notna()]
     calls = calls.join(seen.cases_by_id[["device", "ranks_per_node"]], on="case_id")
@@ -65,10 +66,9 @@ def _at(alone: pd.DataFrame | None, size: int) -> tuple[float, str]:
 
 
 def alone_table(results: Results) -> pd.DataFrame:
-    """Return what the database's sessions of collectives measured: QUESTION, `bytes` and `busbw`, by size.
+    """Return the bandwidths of the database's sessions of collectives: QUESTION, `bytes` and `busbw`, by size.
 
-    Each question has the rows of one session. Back-to-back calls are preferred to isolated ones, because they show the
-    capacity of the links; then the newest session, then sums.
+    Each question has the rows of one session: the first one by timing in the order of _TIMINGS, then the newest one.
     """
     sessions = select_sessions(results, results.of_kind("collectives"))
     found = []

@@ -1,32 +1,27 @@
 """The parts of an instrumented step: data, compute, exposed and overlapped communication, idle.
 
-All times are unions of intervals on the shared clock, never sums of durations:
+All times are unions of intervals on the shared clock, never sums of durations. step = data + compute + exposed + idle.
 
-- communication: the union of collectives, from when each started to run to its end. A posted send or receive is not
-  traffic, so messages count only while the rank waits for them.
-- exposed: communication while training is blocked; overlapped: the rest of it.
-- compute: forward, backward and optimizer while training is not blocked.
-- idle: training is blocked, but no collective runs.
-
-So step = data + compute + exposed + idle.
+- communication: the union of running collectives, and of messages while the rank waits for them
+- exposed: communication while training is blocked
+- overlapped: the rest of the communication
+- compute: forward, backward and optimizer while training is not blocked
+- idle: training is blocked, but no collective runs
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from functools import reduce
 
 import numpy as np
 import pandas as pd
 
-from parabench.analysis import format
 from parabench.analysis.numbers import step_numbers
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
 from parabench.metrics import STEP_PARTS
-from parabench.store.record import MESSAGES, WAIT, Finding, Phase
-from parabench.store.results import records
+from parabench.store.record import MESSAGES, WAIT, Phase
 from parabench.strategies import Rule, entry_of
 
 COMPUTE = tuple(part.removesuffix("_s") for part in STEP_PARTS if part != "data_s")
@@ -36,15 +31,13 @@ _SECONDS = ["step_s", "data_s", "compute_s", "idle_s", *_COMMUNICATION]
 _RANK = ["launch_id", "rank"]
 _STEP = [*_RANK, "step"]
 
-# Instruments that make a step this much slower explain another step than the one that was timed.
-SLOW_INSTRUMENTS = 1.10
-
 
 class Steps:
     """The instrumented steps of each rank, and sets of intervals with one key for each rank of a launch.
 
-    `table` has one row per step of a rank: `launch_id, rank, step, start_s, end_s, key`. `begin` and `end` have a
-    column per part of the step, in the same rows. `blocked` is when training waited for communication.
+    - `table`: one row per step of a rank, with `launch_id, rank, step, start_s, end_s, key`
+    - `begin` and `end`: the same rows, with a column per part of the step
+    - `blocked`: the times when training waited for communication
     """
 
     def __init__(self, spans: pd.DataFrame) -> None:
@@ -53,9 +46,9 @@ class Steps:
         self._steps = pd.MultiIndex.from_frame(self.table[_STEP])
         self._ranks = pd.MultiIndex.from_frame(self.table[_RANK].drop_duplicates())
         self.table["key"] = self._ranks.get_indexer(pd.MultiIndex.from_frame(self.table[_RANK]))
-        moments = parts.groupby([*_STEP, "name"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
+        times = parts.groupby([*_STEP, "name"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
         self.begin, self.end = (
-            moments[name].unstack("name").reindex(index=self._steps, columns=list(COMPUTE)).reset_index(drop=True)
+            times[name].unstack("name").reindex(index=self._steps, columns=list(COMPUTE)).reset_index(drop=True)
             for name in ("begin", "end")
         )
         self.blocked = self.intervals(spans[spans["name"] == WAIT])
@@ -64,8 +57,8 @@ class Steps:
     def intervals(self, rows: pd.DataFrame) -> Intervals:
         """Return the union of rows from `start_s` to `end_s`, by rank of a launch."""
         key = self._ranks.get_indexer(pd.MultiIndex.from_frame(rows[_RANK]))
-        own = rows[key >= 0]
-        return union(key[key >= 0], own["start_s"], own["end_s"])
+        known = rows[key >= 0]
+        return union(key[key >= 0], known["start_s"], known["end_s"])
 
     def seconds(self, of: Intervals) -> Floats:
         """Return the length of a set within each step."""
@@ -97,9 +90,9 @@ def with_numbers(calls: pd.DataFrame) -> pd.DataFrame:
 def step_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per instrumented step of each rank: `launch_id, case_id, rank, step`, seconds, and calls.
 
-    The `exposed_{part}_s` are the exposed communication within each part of the step, NaN if it has no such part.
-    `calls` are the collectives and messages that were made in the step. If the end of `unknown_calls` of them is
-    unknown, communication and overlapped are lower bounds.
+    - `exposed_{part}_s`: exposed communication within each part of the step, NaN without such a part
+    - `calls`: collectives and messages of the step
+    - `unknown_calls`: those without an end; then communication and overlapped are lower bounds
     """
     steps, calls = seen.once(instrumented_steps), seen.once(collectives)
     message = calls["op"].isin(MESSAGES)
@@ -130,14 +123,12 @@ def step_table(seen: SessionData) -> pd.DataFrame:
 
 
 def taken_apart(seen: SessionData) -> pd.DataFrame:
-    """Return the rows of the case table that have instrumented steps, with the parts of instrumented instead of
-    measured steps.
+    """Return the rows of the case table that have instrumented steps, with the parts of these steps.
 
-    Seconds are medians of `step_table`, over the steps of the rank with the longest median step, then over launches, so
-    they may not add up to the last digit. `calls` and `unknown_calls` are summed over all steps and ranks.
-    Communication is unknown if none was recorded although the ranks of the strategy must communicate.
-    `instruments_ratio` is the ratio of an instrumented to a measured step, the median over launches. In a launch, it
-    compares the same quantile of equal numbers of steps, because a low quantile of few steps is larger.
+    - seconds: medians of `step_table`, over the steps of the rank with the longest median step, then over launches
+    - `calls` and `unknown_calls`: sums over all steps and ranks
+    - `unseen`: no communication was recorded although the strategy must communicate, so it is unknown
+    - `instruments_ratio`: an instrumented to a measured step, the median over launches
     """
     steps = seen.once(step_table)
     by_rank = steps.groupby(_RANK)[_SECONDS].median()
@@ -155,36 +146,16 @@ def taken_apart(seen: SessionData) -> pd.DataFrame:
 
 
 def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
-    """Return for each launch the ratio of its instrumented steps to the same number of measured steps before them."""
+    """Return for each launch the ratio of its instrumented steps to the same number of measured steps before them.
+
+    A low quantile of few steps is larger, so the numbers of steps are equal.
+    """
     rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]
-    groups = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]])
-    instrumented = groups.max().rename("step_s").reset_index()
+    seconds = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]]).max()
+    instrumented = seconds.rename("step_s").reset_index()
     timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
     device = seen.counted.set_index("launch_id")["device"]
     instrumented_s, timed_s = (step_numbers(own, device)["step_s"] for own in (instrumented, timed))
     return instrumented_s / timed_s
-
-
-def findings(seen: SessionData) -> Iterator[Finding]:
-    """Yield warnings about the breakdown: slow instruments, and communication that was not recorded."""
-    table = seen.once(taken_apart)
-    for case in records(table[table["instruments_ratio"] > SLOW_INSTRUMENTS]):
-        yield Finding(
-            code="instruments_slow",
-            message=f"{case['label']}: the instrumented steps took {format.percent(case['instruments_ratio'] - 1)} "
-            "longer than the timed ones, so the breakdown of its step is approximate.",
-            advice="Read shares rather than times from it; step time and ranking are of the timed steps alone.",
-            case_id=case["case_id"],
-        )
-    for case in records(table[table["unseen"]]):
-        # One process with several devices does not use torch.distributed.
-        if not entry_of(case["strategy"]).one_process:
-            yield Finding(
-                code="no_communication",
-                message=f"{case['label']}: no collective of its {case['world_size']} ranks was recorded, so its "
-                "communication bypasses the instruments.",
-                advice="Take its communication as unknown: the instruments record torch.distributed alone.",
-                case_id=case["case_id"],
-            )

@@ -1,7 +1,7 @@
 """The collectives of instrumented steps, each as one call of all its ranks, and DDP's buckets.
 
-Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md there). The time of a call starts when its last rank has
-started, because the time that a rank waits for a late one says nothing about the links.
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). The time of a call starts when its last rank has started,
+because waiting for a late rank does not show the speed of the links.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ BUCKET_COLUMNS = ["case_id", "bucket", "bytes", "parameters", *_BUCKET_SECONDS, 
 def rank_calls(seen: SessionData) -> pd.DataFrame:
     """Return the collectives as each rank recorded them, with `CALL`; for `SessionData.once`.
 
-    `place` is the row of the step in `Steps.table`, `part` the part of the step in which the call was made, `queued_s`
-    how long it waited to run, and `exposed_s` how long training was blocked within the step while it ran.
+    - `place`: the row of the step in `Steps.table`
+    - `part`: the part of the step that made the call
+    - `queued_s`: the time from the call until it ran
+    - `exposed_s`: the time while it ran and training was blocked
     """
     steps = seen.once(instrumented_steps)
     rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
@@ -37,7 +39,7 @@ def rank_calls(seen: SessionData) -> pd.DataFrame:
     within = steps.table.iloc[place]
     part = np.full(len(rows), "data", dtype=object)
     for name in COMPUTE:
-        begin, end = (moment[name].to_numpy()[place] for moment in (steps.begin, steps.end))
+        begin, end = (times[name].to_numpy()[place] for times in (steps.begin, steps.end))
         part[rows["made_s"].between(begin, end)] = name
     ends = np.minimum(rows["end_s"], within["end_s"].to_numpy())
     return rows.assign(
@@ -52,11 +54,11 @@ def group_calls(seen: SessionData) -> pd.DataFrame:
     """Return one row per call of all its ranks, or per send and receive, in the order of the calls; for
     `SessionData.once`.
 
-    - `duration_s` is the time on the slowest rank, including its wait for others.
-    - `wire_s` is the time from the start of the last rank to the end of the last one, and `late_s` the time from the
-      first rank's call to the last one's; NaN if not all ranks recorded the call.
-    - `exposed_s` is the longest time that training was blocked on a rank. Simultaneous calls share that time.
-    - `busbw` is in GB/s, by `wire_s`, or by `duration_s` if the ranks need not wait for each other.
+    - `duration_s`: the time on the slowest rank, including its wait for others
+    - `wire_s`: from the last start to the last end, NaN if a rank did not record the call
+    - `late_s`: from the first rank's call to the last rank's call, NaN like `wire_s`
+    - `exposed_s`: the longest time that training was blocked on a rank; simultaneous calls share it
+    - `busbw`: GB/s, by `wire_s`, or by `duration_s` if the ranks need not wait for each other
     """
     rows = seen.once(rank_calls).sort_values("duration_s", ascending=False, kind="stable")
     firsts = ("op", "algorithm", "group_size", "dtype", "bytes", "bucket", "part", "duration_s")
@@ -88,11 +90,12 @@ def group_calls(seen: SessionData) -> pd.DataFrame:
 def bucket_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per case and DDP bucket that was reduced in instrumented steps, with BUCKET_COLUMNS.
 
-    `ready_s` (the last gradient was there), `made_s` (its all-reduce was called), `start_s` and `end_s` are seconds
-    since the part of the step in `since` started. This is backward, or with gradient accumulation forward_backward,
-    because the start of the last backward is not recorded. All are medians over the steps of the rank with the longest
-    median step, then over launches; the last reduction of a bucket in a step counts. `parameters` are names, `None` if
-    DDP did not report them.
+    Numbers are medians over the steps of the rank with the longest median step, then over launches.
+
+    - `ready_s`: the last gradient was there, in seconds after `since`, as `start_s` and `end_s`
+    - `made_s`: the all-reduce was called
+    - `since`: the start of backward, or of forward_backward with gradient accumulation
+    - `parameters`: names, `None` if DDP did not report them
     """
     steps, rows = seen.once(instrumented_steps), seen.once(rank_calls)
     lengths = (steps.table["end_s"] - steps.table["start_s"]).groupby([steps.table["launch_id"], steps.table["rank"]])
@@ -105,8 +108,8 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     rows = rows.merge(seen.once(group_calls)[[*CALL, "case_id", "wire_s", "busbw"]], on=CALL)
     begin = steps.begin.iloc[rows["place"]].reset_index(drop=True)
     rows["since"] = np.where(begin["backward"].notna(), "backward", "forward_backward")
-    for moment in ("ready_s", "made_s", "start_s", "end_s"):
-        rows[moment] -= begin["backward"].fillna(begin["forward_backward"])
+    for name in ("ready_s", "made_s", "start_s", "end_s"):
+        rows[name] -= begin["backward"].fillna(begin["forward_backward"])
     numbers = [*_BUCKET_SECONDS, "busbw", "bytes"]
     by_launch = rows.groupby(["case_id", "launch_id", "bucket"])[numbers].median()
     table = by_launch.groupby(["case_id", "bucket"]).median().reset_index().astype({"bucket": int})

@@ -73,7 +73,7 @@ def drawn_launches(seen: SessionData, table: str) -> list[int]:
     """Return the median launch of each of the fastest configurations with readings in `table`, the fastest first."""
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
     by_case = read.sort_values("step_s", kind="stable").groupby("case")["launch_id"]
-    launches = by_case.agg(lambda own: own.iloc[(len(own) - 1) // 2]).to_dict()
+    launches = by_case.agg(lambda launch_ids: launch_ids.iloc[(len(launch_ids) - 1) // 2]).to_dict()
     return [int(launches[case_id]) for case_id in seen.cases["case_id"] if case_id in launches][:MOST_LAUNCHES]
 
 
@@ -92,8 +92,9 @@ def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
     """Return `place, t_s, bytes` of a launch, by time.
 
-    A place is `rank 0` (the resident set of its process), `device 0` (all memory that is in use there) or `rank 0 on
-    device 0`; on several nodes `node 1, device 0`.
+    - `rank 0`: the resident set of the rank's process
+    - `device 0`: all memory that is in use there, on several nodes `node 1, device 0`
+    - `rank 0 on device 0`: the memory of the rank
     """
     host, device = (
         rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric)]
@@ -137,8 +138,8 @@ def device_table(seen: SessionData) -> pd.DataFrame:
     energy = seen.rows("device_sample").merge(seen.once(windows), on="launch_id")
     energy = energy[energy["rank"].isna() & (energy["metric"] == "energy_j")]
     joules = [
-        (*own[_DEVICE].iloc[0], joules_between(own, *own[["begin_s", "end_s"]].iloc[0])[0])
-        for _, own in energy.groupby([*_DEVICE, "launch_id"], sort=False)
+        (*counter[_DEVICE].iloc[0], joules_between(counter, *counter[["begin_s", "end_s"]].iloc[0])[0])
+        for _, counter in energy.groupby([*_DEVICE, "launch_id"], sort=False)
     ]
     energy_j = pd.DataFrame(joules, columns=[*_DEVICE, "energy_j"]).groupby(_DEVICE).mean()
     table = table.join(energy_j).reset_index()
@@ -146,14 +147,14 @@ def device_table(seen: SessionData) -> pd.DataFrame:
 
 
 def _too_short(seen: SessionData) -> dict[int, str]:
-    """Return why power, energy and utilization of launches are unknown: the sensors need longer measured steps."""
+    """Return the reason why power, energy and utilization are unknown, by launch with too short measured steps."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}
 
 
 def unread(seen: SessionData) -> list[str]:
-    """Return why readings are missing: reasons of the sampler, metrics that devices lack, and too short launches."""
+    """Return the reasons of missing readings: errors, metrics that devices lack, and too short launches."""
     reasons: list[str] = []
     for at in seen.counted["launch_id"]:
         for sampler in nodes.samplers(seen.facts[at]).values():
@@ -176,8 +177,9 @@ def _unique(names: Iterable[str]) -> str:
 def host_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per case: `case_id, label, other_share, node, sampler_share`.
 
-    `other_share` is the share of the host's CPU time that other processes used during the measured steps (mean over
-    launches), on the `node` with the highest share. `sampler_share` is the cost of sampling in CPU cores.
+    - `other_share`: the CPU time of other processes during the measured steps, as a share of the host (mean over
+      launches), on the `node` with the highest share
+    - `sampler_share`: the cost of sampling in CPU cores
     """
     rows = measured(seen, "host_sample")
     rows = rows[rows["metric"] == "other_cpu_share"]
@@ -185,7 +187,9 @@ def host_table(seen: SessionData) -> pd.DataFrame:
     by_node = shares.dropna().rename("other_share").reset_index().sort_values("other_share", kind="stable")
     samplers = [nodes.samplers(seen.facts[at]).values() for at in seen.counted["launch_id"]]
     # The node with the highest cost; unknown if a node lacks it.
-    costs = [pd.Series([one.get("cpu_s") for one in own], dtype=float).max(skipna=False) for own in samplers]
+    costs = [
+        pd.Series([one.get("cpu_s") for one in of_launch], dtype=float).max(skipna=False) for of_launch in samplers
+    ]
     launches = seen.of_launch.assign(sampler_share=pd.Series(costs, seen.counted.index) / seen.counted["wall_s"])
     table = launches.groupby(["case_id", "label"], sort=False)["sampler_share"].mean().reset_index()
     table = table.merge(by_node.drop_duplicates("case_id", keep="last"), "left", "case_id")

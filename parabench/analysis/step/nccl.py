@@ -28,13 +28,14 @@ def _explained(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, A
 
 
 def choices(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case, operation, size and choice, smallest first; unknown is None or NaN.
+    """Return one row per case, operation, size and choice, smallest first, with _CHOICE and `calls`.
 
-    The columns are `case_id, label, world_size, version, op, bytes, algorithm, protocol, channels, calls`. `bytes` are
-    NCCL's: for a reduce-scatter or all-gather, one rank's part. Only the first rank of a communicator logs, so `calls`
-    counts the calls of communicators.
+    - `bytes`: as NCCL counts them; for a reduce-scatter or all-gather, one rank's part
+    - `calls`: calls of communicators, because only the first rank of each logs
     """
-    logs = [(launch | {"version": log["version"]}, log) for launch, own in _explained(seen) for log in own]
+    logs = [
+        (launch | {"version": log["version"]}, log) for launch, launch_logs in _explained(seen) for log in launch_logs
+    ]
     rows = [launch | choice for launch, log in logs for choice in log["choices"]]
     table = pd.DataFrame(rows, columns=[*_CHOICE, "calls"])
     summed = table.groupby(_CHOICE, dropna=False, sort=False)["calls"].sum().reset_index()
@@ -44,8 +45,7 @@ def choices(seen: SessionData) -> pd.DataFrame:
 def wirings(seen: SessionData) -> list[dict[str, Any]]:
     """Return how NCCL connected the ranks of each configuration with logs; unknown is None or empty.
 
-    `version`, `network`, `plugin`, `nvls`, `channels`, and `rings` and `trees`, {channel: ranks}, come from the first
-    rank that logs them. `transports` are {name: connections} of all ranks.
+    Values of _WIRING come from the first rank that logs them. `transports` are {name: connections} of all ranks.
     """
     return [
         {name: next((log[name] for log in logs if log[name] not in (None, {})), logs[0][name]) for name in _WIRING}
@@ -59,9 +59,7 @@ def wirings(seen: SessionData) -> list[dict[str, Any]]:
 def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row per case, operation, size and number of ranks in the files of NCCL's Inspector.
 
-    The columns are `case_id, label, op, bytes, ranks`, `calls` on one rank of one launch, and the medians over ranks
-    and launches of `duration_s`, `algbw_bytes_per_s` and `busbw_bytes_per_s`. `launches` are by default those that
-    count.
+    The columns are _INSPECTED and the medians of _MEASURED over ranks and `launches`, by default all that count.
     """
     chosen = (seen.counted if launches is None else launches).rename(columns={"case": "case_id"})
     rows = [

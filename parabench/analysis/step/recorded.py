@@ -1,7 +1,6 @@
 """Steps and calls of a training run that other tools recorded, by rank, and their comparison; unknown is NaN.
 
-Communication is the time when a collective ran. It is exposed while no kernel of the rank's device computed (on a CPU,
-no operator), because a profiler does not record when a rank was blocked.
+Communication is the time when a collective ran. It is exposed while no other kernel ran (on a CPU, no operator).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def told(seen: SessionData) -> dict[str, Any]:
 
 
 def is_whole(seen: SessionData) -> bool:
-    """Return whether all traces are without steps."""
+    """Return whether no trace has steps."""
     return all(each.get("whole") for each in told(seen).get("files") or [] if each.get("steps"))
 
 
@@ -77,10 +76,13 @@ def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
 
 
 def _kinds(seen: SessionData, phase: Phase, by: str) -> pd.DataFrame:
-    """Return one row per operation, group, size and type of the calls of a phase, the largest of the column `by` first.
+    """Return one row per operation, group, size and type of the calls of a phase, by falling values of column `by`.
 
-    `seen` is the number of ranks with the call, `calls` the most calls of one rank, `per_step` a rank's calls in a
-    step. `duration_s` is the median over all calls, `all_s` their sum.
+    - `seen`: the number of ranks with the call
+    - `calls`: the most calls of one rank
+    - `per_step`: a rank's calls in a step
+    - `duration_s`: the median over all calls
+    - `all_s`: the sum over all calls
     """
     rows = _calls(seen, phase)
     table = rows.groupby(_KIND, dropna=False).agg(
@@ -117,7 +119,7 @@ def flight_table(seen: SessionData) -> pd.DataFrame:
 def late_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per kind of collective and rank: its median delay after the first rank, and how often it was last.
 
-    The ranks for which others wait longest are first.
+    The ranks with the longest total delay are first.
     """
     table = pd.DataFrame(told(seen).get("late") or [], columns=_LATE)
     return table.sort_values(["total_s", "last"], ascending=False, kind="stable", ignore_index=True)
@@ -142,24 +144,26 @@ COMPARED = {"what": str, "name": str, **dict.fromkeys(_NUMBERS, float | None), "
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
     """Return one row per quantity of two recordings, in seconds, with the columns of COMPARED.
 
-    `what` is its kind. The median, least and most are over the steps, NaN if a recording lacks the quantity. `ratio` is
-    candidate to base. `apart` is whether the ranges of the two do not overlap, None with less than two steps.
+    - `what` and `name`: the kind of the quantity, and its name
+    - medians, minima and maxima: over the steps, NaN if a recording lacks the quantity
+    - `ratio`: candidate to base
+    - `apart`: whether the ranges do not overlap, None with less than two steps
     """
     sides = [_per_step(each) for each in (base, candidate)]
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         found = [side.get(key, pd.Series(dtype=float)).dropna() for side in sides]
-        (own, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
-        ratio = new / own if own > 0 else np.nan
+        (old, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
+        ratio = new / old if old > 0 else np.nan
         apart = bool(low > most or least > high) if min(map(len, found)) > 1 else None
-        rows.append((*key, own, low, high, new, least, most, ratio, apart))
+        rows.append((*key, old, low, high, new, least, most, ratio, apart))
     return pd.DataFrame(rows, columns=list(COMPARED))
 
 
 def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
     """Return {(kind, name): seconds in each step}, the longest first in each kind.
 
-    Seconds are means over ranks, except for the step, where the slowest rank counts.
+    Seconds are means over ranks; for the length of the step, the slowest rank counts.
     """
     steps, found = seen.once(step_table), {}
     if len(steps) and not is_whole(seen):
@@ -172,7 +176,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
         found["collective", str(name)] = calls[calls["name"] == name].groupby("step")["duration_s"].mean()
     if not is_whole(seen):
         kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
-        totals = {str(name): pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}
+        totals = {str(name): pd.DataFrame(rows["steps_s"].tolist()).mean() for name, rows in kernels.groupby("name")}
         for name in sorted(totals, key=lambda each: -totals[each].sum()):
             found["kernel", name] = totals[name]
     return found

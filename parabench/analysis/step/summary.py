@@ -26,10 +26,9 @@ PLACES = {
 
 
 def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
-    """Return where the time goes in a session of one configuration: the parts of its step, its communication if the
-    `instrumented` steps are read, and its peak memory.
+    """Return lines about a session of one configuration: the parts of its step, communication, and peak memory.
 
-    With several configurations, only a watched loop, whose bucket caps were tuned, has such lines.
+    Communication needs `instrumented` steps. With several configurations, only a watched loop has lines.
     """
     cases, found = seen.cases[seen.cases["step_time_s"].notna()], _loop(seen)
     if len(cases) != 1:
@@ -37,7 +36,7 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
     case = cases.iloc[0]
     parts = case[list(STEP_PARTS)].dropna().astype(float)
     if not found and parts.sum():
-        found = [f"Where a step goes, on its slowest rank: {_shares(parts / parts.sum())}."]
+        found = [f"Parts of a step, on its slowest rank: {_shares(parts / parts.sum())}."]
     apart = seen.once(taken_apart) if instrumented else pd.DataFrame(columns=["case_id"])
     for step in records(apart[apart["case_id"] == case["case_id"]]):
         if step["communication_s"] > 0:
@@ -48,7 +47,7 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
             )
     if case["peak_memory_bytes"] > 0:
         kind = "resident set" if case["device"] == "cpu" else "allocated memory"
-        found.append(f"Peak {kind} of the rank that holds most: {format.mebibytes(case['peak_memory_bytes'])}.")
+        found.append(f"Highest peak {kind} of a rank: {format.mebibytes(case['peak_memory_bytes'])}.")
     return found
 
 
@@ -71,7 +70,7 @@ def _loop(seen: SessionData) -> list[str]:
     return [
         *[f"The last of {len(runs)} runs:"] * (len(runs) > 1),
         *[tuned] * bool(seen.counted["in_turns"].any()),
-        f"Where the loop's time goes, on rank {loop.rank} (mean of {format.count(loop.steps, 'step')} after the first "
+        f"Parts of the loop's time, on rank {loop.rank} (mean of {format.count(loop.steps, 'step')} after the first "
         f"{loop.first}): {_shares(parts)}.",
         f"Undisturbed step ({STATISTIC[launch['device']]}): {undisturbed}.",
         *(_group(each, loop.steps) for each in loop.expensive[:MOST_GROUPS]),

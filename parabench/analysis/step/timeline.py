@@ -24,8 +24,9 @@ MOST_TIMELINES = 3
 class Timeline:
     """A step of a launch, in seconds after the first rank started it.
 
-    `spans` has rank, name, start_s and end_s. `calls` has the columns of `store.record.CollectiveSample`, and busbw in
-    GB/s over the rank's own duration; unknown is NaN. `node_of` has the node of each rank if there are several nodes.
+    - `spans`: rank, name, start_s and end_s
+    - `calls`: the columns of `store.record.CollectiveSample`, and busbw in GB/s, by the duration on the rank
+    - `node_of`: the node of each rank if there are several nodes
     """
 
     case_id: str

@@ -19,8 +19,8 @@ from parabench.store.results import Results, records
 class Rule:
     """A warning for each row of a table that meets `when`, or for each row if `when` is None.
 
-    The texts are filled with the columns of the row (`format.filled`). If `worst` names a column, there is one warning
-    for all rows: `label` lists their labels, and the other columns come from the row with the largest value of `worst`.
+    `format.filled` fills the texts with the columns of the row. With `worst`, one warning lists the labels of all rows,
+    with the numbers of the row with the largest value of that column.
     """
 
     code: str
@@ -30,7 +30,7 @@ class Rule:
     worst: str = ""
 
     def findings(self, table: pd.DataFrame) -> Iterator[Finding]:
-        """Yield the warnings about a table. If it has the column `case_id`, they are about configurations."""
+        """Yield the warnings about a table, or about its configurations if it has a column `case_id`."""
         rows = [row for row in records(table) if self.when is None or self.when(row)]
         if self.worst and rows:
             labels = format.listed(dict.fromkeys(row["label"] for row in rows), most=3)
@@ -50,7 +50,7 @@ class FindingGroup:
 
 
 def all_findings(results: Results, session: Session, computed: Iterable[Finding]) -> list[Finding]:
-    """Return stored and computed findings, equal ones once."""
+    """Return stored and computed findings without duplicates."""
     table = results.of([session.id]).finding
     rows = records(table)
     stored = [Finding(row["code"], row["message"], row["advice"], row["case_id"]) for row in rows]

@@ -19,8 +19,8 @@ POOR_FIT = 0.25
 OTHER_ALGORITHM = Rule(
     "other_algorithm",
     lambda row: row["ran"] != row["algorithm"],
-    "{label}: {ran} ran, because {algorithm} has no {op} of its own.",
-    "These are numbers of {ran}.",
+    "{label}: {ran} ran, because {algorithm} has no {op}.",
+    "The numbers are those of {ran}.",
 )
 NOISY_SIZES = Rule(
     "noisy",
@@ -32,13 +32,15 @@ POOR_FITS = Rule(
     "poor_fit",
     lambda row: row["error"] > POOR_FIT,
     "{name}: {model} is typically {error:percent} off.",
-    "Read the fitted constants as a description at best; look at where the points leave the line.",
+    "Read the fitted constants as a rough description, and look for sizes whose points leave the line.",
 )
 
 
 def check_collectives(cases: pd.DataFrame, table: pd.DataFrame, fits: Iterable[Fit], session: Session) -> list[Finding]:
-    """Return all computed warnings, the broadest first; `cases` are configurations with their counts of launches, and
-    `table` is that of `bus.bus_table`."""
+    """Return all computed warnings, the broadest first.
+
+    `cases` are configurations with their counts of launches, and `table` is a `bus.bus_table`.
+    """
     logged = (cases["source"] != "").any()
     sizes = table.assign(limit=table["device"].map(NOISY).astype(float), size=table["bytes"].map(size_text))
     fitted = [

@@ -1,9 +1,7 @@
-"""Warnings about what devices computed: in another arithmetic, not compiled, or waiting for the host.
+"""Warnings about devices that computed in another arithmetic, without compilation, or that waited for the host.
 
-The host enqueues kernels and does not wait for them. A device that is the slower of the two falls behind until the
-launch queue is full (some 1,000 kernels, half a step of most models or more), and the host then enqueues at the
-device's own pace. So the time of enqueueing says nothing, but the lag does. If the host is the slower one, the device
-reaches each timestamp of the step a launch latency and a kernel or two after the host.
+The host enqueues kernels without waiting. A slower device lags until the launch queue is full (about 1,000 kernels).
+With a slower host, the device lags by a kernel or two.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS
 from parabench.store.record import Finding
 
-# The lag as a share of the step. A launch and the last kernels of a step take some 10 to 100 us of steps that last
-# milliseconds; a device that limits lags by half a step or more. A tenth is far from both.
+# The lag as a share of the step. A device that limits lags by half a step or more. The last kernels of a step take
+# 10 to 100 us, and the step takes milliseconds.
 SMALL_LAG = 0.1
 # Waiting for batches causes a warning from this share of the step on.
 WAITS = 0.1
@@ -45,8 +43,8 @@ ABOVE_PEAK = Rule(
 LAUNCH_BOUND = Rule(
     "launch_bound",
     lambda row: row["median_lag"] < SMALL_LAG,
-    "{label}: the device of rank {rank} is never more than {lag_s:ms} behind its host, of a step of {step_s:ms} "
-    "({data_s:ms} of it for the batch): it waits for the host, so these times compare the host and not the device.",
+    "{label}: the device of rank {rank} is never more than {lag_s:ms} behind its host, in a step of {step_s:ms} "
+    "({data_s:ms} for the batch). It waits for the host, so these times measure the host and not the device.",
     "Give the device more in each step (a larger model, global_batch or seq_len), launch less (fused=on, compile=on, "
     "or CUDA graphs in a custom strategy), or load batches in other processes (--set workers).",
 )
@@ -55,8 +53,8 @@ NOT_COMPILED = Rule(
     lambda row: row["eager_frames"] > 0 or row["graphs"] == 0,
     "{label}: torch.compile made {graphs:#graph} and gave up {eager_frames:#frame} of Python code, so these times "
     "include eager mode.",
-    "Unset TORCH_COMPILE_DISABLE if it is set. Else let TORCH_LOGS=recompiles,graph_breaks name the cause; a block "
-    "whose code depends on a changing number is compiled again for each value.",
+    "Unset TORCH_COMPILE_DISABLE if it is set. Otherwise TORCH_LOGS=recompiles,graph_breaks shows the cause, such as "
+    "code that depends on a changing number and is compiled for each value.",
     worst="eager_frames",
 )
 DATA_BOUND = Rule(
@@ -108,21 +106,23 @@ def _compiled(seen: SessionData) -> pd.DataFrame:
 def arithmetic(seen: SessionData) -> Iterator[Finding]:
     """Yield the warnings about ranks that computed in an unexpected arithmetic, or more than is possible."""
     good = seen.counted[seen.counted["device"] == accelerator.TYPE]
-    told = zip(good["precision"], good["launch_id"], strict=True)
-    other = pd.Series([_other(name, seen.facts[at].get("arithmetic")) for name, at in told], good.index, dtype=object)
+    launches = zip(good["precision"], good["launch_id"], strict=True)
+    other = pd.Series(
+        [_other(name, seen.facts[at].get("arithmetic")) for name, at in launches], good.index, dtype=object
+    )
     yield from OTHER_ARITHMETIC.findings(good.assign(other=other)[other.notna()])
     yield from ABOVE_PEAK.findings(seen.once(efficiency))
 
 
-def _other(precision: str, told: dict[str, Any] | None) -> str | None:
+def _other(precision: str, reported: dict[str, Any] | None) -> str | None:
     """Return how the arithmetic that a rank reported differs from the arithmetic of `precision`."""
-    if told is None:
+    if reported is None:
         return None
     wants = PRECISIONS[precision].allows_tf32
-    if told["overrides"]:
-        return f"{' and '.join(f'{name}={value}' for name, value in told['overrides'].items())} was set"
-    if (told["matmul"] != "highest") is not wants:
-        return f"float32 matrix products ran at torch's precision {told['matmul']!r}"
-    if told["cudnn_tf32"] is not wants:
-        return f"cuDNN's TF32 was {'on' if told['cudnn_tf32'] else 'off'}"
+    if reported["overrides"]:
+        return f"{' and '.join(f'{name}={value}' for name, value in reported['overrides'].items())} was set"
+    if (reported["matmul"] != "highest") is not wants:
+        return f"float32 matrix products ran at torch's precision {reported['matmul']!r}"
+    if reported["cudnn_tf32"] is not wants:
+        return f"cuDNN's TF32 was {'on' if reported['cudnn_tf32'] else 'off'}"
     return None

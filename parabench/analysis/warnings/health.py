@@ -22,7 +22,7 @@ CLOCK_RANGE = 0.05
 CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; ranks wait for each core that others use.
 OTHERS_SHARE = 0.10
-# Metrics that many devices lack: figures show that, and it is no warning.
+# Many devices lack these metrics. Figures show that, without a warning.
 OPTIONAL = (
     "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
     "pcie_rx_bytes_per_s",
@@ -81,7 +81,7 @@ UNREADABLE = Rule(
 
 def findings(seen: SessionData) -> tuple[Finding, ...]:
     """Return all warnings of a session about devices and hosts, for `SessionData.once`."""
-    devices = pd.DataFrame([place | _read(own) for place, own in _places(seen, readings(seen))])
+    devices = pd.DataFrame([place | _read(rows) for place, rows in _places(seen, readings(seen))])
     return (
         *UNREADABLE.findings(pd.DataFrame([*_unread(seen), *_without(seen)])),
         *(finding for rule in DEVICES for finding in rule.findings(devices)),
@@ -93,9 +93,9 @@ def findings(seen: SessionData) -> tuple[Finding, ...]:
 def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Yield the readings of each configuration and device, with its name and the configuration's id."""
     of_several = nodes.several_nodes(seen.session.environment)
-    for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
+    for (case_id, label, node, device), place_rows in rows.groupby(["case_id", "label", "node", "device"], sort=False):
         place = f"{label}: {nodes.device_said(device, node, of_several)}"
-        yield {"case_id": str(case_id), "place": place}, own
+        yield {"case_id": str(case_id), "place": place}, place_rows
 
 
 def _read(rows: pd.DataFrame) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _read(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _share(masks: pd.Series, bit: int) -> float:
-    """Return the share of the readings in which one of these bits was set; 0 if there are none."""
+    """Return the share of the readings with one of these bits; 0 without readings."""
     return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
@@ -178,18 +178,18 @@ def _errors(seen: SessionData) -> pd.DataFrame:
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})
     found = []
-    for place, own in _places(seen, rows):
-        of_launch = own.groupby(["launch_id", "metric"])["value"]
+    for place, place_rows in _places(seen, rows):
+        of_launch = place_rows.groupby(["launch_id", "metric"])["value"]
         new = (of_launch.max() - of_launch.min()).groupby("metric").sum()
         counts = {kind: new.get(f"ecc_{kind}", 0.0) for kind in ("corrected", "uncorrected")}
-        lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
+        lasting = place_rows.loc[place_rows["metric"] == "ecc_uncorrected", "value"].max()
         since = f"{lasting:,.0f}" if format.known(lasting) else format.UNKNOWN
         found.append(place | counts | {"lasting": lasting, "since": since})
     return pd.DataFrame(found)
 
 
 def _busy(seen: SessionData) -> pd.DataFrame:
-    """Return the launches of each configuration and node in which other processes used much CPU time."""
+    """Return the number of launches with a busy host, by configuration and node."""
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()

@@ -1,6 +1,6 @@
-"""Warnings about a session's numbers: tables with a row per configuration, launch or node, and rules about their rows.
+"""Warnings about a session's numbers, as rules about tables with a row per configuration, launch or node.
 
-`computing`, `health` and `links` have further rules.
+`computing`, `health`, `links` and `steps` have further rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from parabench.analysis.carry_over import carry_over, sentence
 from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
 from parabench.analysis.links import link_table
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.step import breakdown, ddp_log, stragglers
-from parabench.analysis.warnings import computing, health
+from parabench.analysis.warnings import computing, health, steps
 from parabench.analysis.warnings.codes import Rule
 from parabench.analysis.warnings.links import check_links
 from parabench.machine import accelerator
@@ -26,10 +25,10 @@ from parabench.store.results import records
 from parabench.strategies import STRATEGIES
 from parabench.strategies import Rule as Verified
 
-# The drift that undisturbed launches do not reach, by device. On shared CPUs, launches of one configuration differ by
-# 2.5% in their number and by 9.7% in their median, and a third of a launch has few steps. A dedicated GPU is quieter.
+# Undisturbed launches drift by less. On shared CPUs, medians of equal launches differ by 9.7%. A dedicated GPU is
+# quieter.
 DRIFTS = {"cpu": 0.10, accelerator.TYPE: 0.05}
-# The variation of launches of one configuration; it was not measured for a dedicated GPU.
+# The variation between launches of one configuration, not measured for a dedicated GPU.
 AA_SPREAD = {"cpu": 0.025}
 # Twice that; a dedicated GPU's clocks stay within about 1-2%.
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
@@ -47,14 +46,13 @@ DEBUG_VARIABLES = {
 }
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
-# With these strategies, a rank's forward pass communicates nothing, so ranks differ only by their hardware and by
-# chance. Strategies whose ranks do not wait for each other are left out: there, a slow rank costs the others nothing.
+# In these strategies, the forward pass does not communicate, so ranks differ only by hardware and chance. All ranks
+# wait for each other.
 LOCAL_FORWARD = [name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Verified.REFERENCE]
-# Ranks of a slow node take this many times as long to compute. On the CPU, twice the variation of equal launches'
-# medians (9.7%); clocks of dedicated GPUs stay within 1-2%, and a straggler has to cost 5%, too.
+# Ranks of a slow node take this many times as long to compute: on CPUs, twice the variation of equal launches' medians
+# (9.7%). Clocks of dedicated GPUs stay within 1-2%.
 SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
-# In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
-# half of them, but not by as much.
+# A node must be slow in this number of launches, and in this share of those that span nodes.
 ENOUGH_LAUNCHES = 3
 MOST_LAUNCHES = 0.75
 
@@ -85,7 +83,7 @@ COMMON = (
         lambda row: row["ranks_there"] > 0,
         "{label}: up to {ranks_there:#rank} shared {devices:#device} of a node, so their times show neither speed nor "
         "scaling.",
-        "Give each rank its own device; use only losses and verification of these configurations.",
+        "Give each rank a separate device; use only losses and verification of these configurations.",
         worst="ranks_there",
     ),
 )
@@ -106,15 +104,34 @@ SLOW_RANKS = Rule(
     lambda row: row["ratio"] > SLOW_RANK,
     "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; all "
     "ranks wait for it.",
-    "Look at that rank's device, its clocks, and other processes there.",
+    "Check that rank's device, its clocks, and other processes there.",
 )
 SLOW_NODES = Rule(
     "slow_node",
     lambda row: row["n_slow"] >= ENOUGH_LAUNCHES and row["n_slow"] >= MOST_LAUNCHES * row["n"],
     "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass {slower:percent} "
     "slower than ranks of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
-    "Look at that node's clocks, temperature and power limits, at what else runs there, and at how it differs from the "
-    "others (Machine).",
+    "Check that node's clocks, temperature and power limits, other processes there, and its differences from the other "
+    "nodes (Machine).",
+)
+CARRY_OVER = Rule(
+    "carry_over",
+    None,
+    "{text}",
+    "Do not trust smaller differences between configurations that shared launches. Measure them in separate launches "
+    "(--launches 5 --rounds 0).",
+)
+DEBUG = Rule(
+    "debug_environment",
+    None,
+    "Debugging was on in the environment: {costs}. The times are longer than in training without it.",
+    "Unset {names} and measure again.",
+)
+NODES = Rule(
+    "nodes_differ",
+    None,
+    "The nodes are not alike: {compared}.",
+    "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid this.",
 )
 
 
@@ -130,11 +147,9 @@ def session_warnings(seen: SessionData) -> list[Finding]:
         *_carried_over(seen),
         *SLOW_RANKS.findings(_slowest_ranks(seen)),
         *SLOW_NODES.findings(_slowest_nodes(seen)),
-        *breakdown.findings(seen),
-        *stragglers.findings(seen),
+        *steps.findings(seen),
         *seen.once(health.findings),
         *computing.findings(seen),
-        *ddp_log.findings(seen),
         *check_links(link_table(seen.results, seen.session)),
     ]
 
@@ -151,12 +166,7 @@ def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
         yield from rule.findings(cases)
     yield from debug_environment(cases, environment)
     if len(kinds(environment)) > 1:
-        yield Finding(
-            "nodes_differ",
-            f"The nodes are not alike: {nodes_compared(environment)}.",
-            "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid "
-            "this.",
-        )
+        yield from NODES.findings(pd.DataFrame([{"compared": nodes_compared(environment)}]))
 
 
 def _threads(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
@@ -174,12 +184,7 @@ def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> It
         if on is not None and on.fullmatch(value) and (with_nccl if "NCCL" in name else on_cuda):
             costs[name] = f"with {name}={value} {cost}"
     if costs:
-        yield Finding(
-            "debug_environment",
-            f"Debugging was on in the environment: {', '.join(costs.values())}. The times are longer than in training "
-            "without it.",
-            f"Unset {', '.join(costs)} and measure again.",
-        )
+        yield from DEBUG.findings(pd.DataFrame([{"costs": ", ".join(costs.values()), "names": ", ".join(costs)}]))
 
 
 def _drifting(seen: SessionData) -> pd.DataFrame:
@@ -196,13 +201,8 @@ def _drifting(seen: SessionData) -> pd.DataFrame:
 def _carried_over(seen: SessionData) -> Iterator[Finding]:
     tested = seen.once(carry_over)
     if tested and tested.found:
-        yield Finding(
-            "carry_over",
-            sentence(tested, seen.labels),
-            "Do not trust smaller differences between configurations that shared launches. Measure them in separate "
-            "launches (--launches 5 --rounds 0).",
-            tested.found.case_id,
-        )
+        text = sentence(tested, seen.labels)
+        yield from CARRY_OVER.findings(pd.DataFrame([{"text": text, "case_id": tested.found.case_id}]))
 
 
 def _forward(seen: SessionData) -> pd.DataFrame:
@@ -221,17 +221,20 @@ def _forward(seen: SessionData) -> pd.DataFrame:
     return ranks.assign(node=nodes)
 
 
+def _slowest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the slowest row of each launch by `rank_s`, with its `ratio` to the median of the other rows."""
+    rows = rows.sort_values("rank_s", kind="stable")
+    slowest = rows.drop_duplicates("launch_id", keep="last").set_index("launch_id")
+    others = rows[rows.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
+    return slowest.assign(ratio=slowest["rank_s"] / others)
+
+
 def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
     """Return the rank of each configuration that is the slowest one in every launch, and its least `ratio`."""
-    ranks = seen.once(_forward).sort_values("rank_s", kind="stable")
-    slowest = ranks.drop_duplicates("launch_id", keep="last").set_index("launch_id")
-    others = ranks[ranks.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
-    slowest["ratio"] = slowest["rank_s"] / others
-    launches = seen.counted["case"].value_counts()
+    slowest = _slowest(seen.once(_forward))
+    launches = slowest["case_id"].map(seen.counted["case"].value_counts())
     by_case = slowest.groupby("case_id")
-    always = (by_case["rank"].transform("nunique") == 1) & (
-        by_case["rank"].transform("size") == slowest["case_id"].map(launches)
-    )
+    always = (by_case["rank"].transform("nunique") == 1) & (by_case["rank"].transform("size") == launches)
     slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case_id")
     where = [rank_said(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
     return slowest.assign(where=where, slower=slowest["ratio"] - 1)
@@ -239,13 +242,8 @@ def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
 
 def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
     """Return each node that is slower than the others by more than SLOW_NODE, by device."""
-    medians = seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index()
-    nodes = medians.sort_values("rank_s", kind="stable")
-    slowest = nodes.drop_duplicates("launch_id", keep="last").set_index("launch_id")
-    others = nodes[nodes.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
-    table = slowest.assign(
-        ratio=slowest["rank_s"] / others, limit=slowest["device"].map(SLOW_NODE).astype(float)
-    ).dropna()
+    table = _slowest(seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index())
+    table = table.assign(limit=table["device"].map(SLOW_NODE).astype(float)).dropna()
     table = table.assign(n=table.groupby("device")["node"].transform("size"))
     slow = table[table["ratio"] > table["limit"]].groupby(["device", "node"])
     rows = slow[["n", "limit"]].first().assign(n_slow=slow.size(), slower=slow["ratio"].median() - 1)

@@ -10,21 +10,20 @@ from parabench.analysis import format
 from parabench.analysis.links import ACROSS, SAID, gigabytes, microseconds
 from parabench.store.record import Finding
 
-# A link that came up at a lower speed (half the lanes, one of two ports, a generation back) carries half or less. Links
-# of one kind on a busy machine of two cores carried 0.8 of their median or more.
+# A link at a lower speed (half the lanes, one port instead of two, an older generation) carries half or less. Equal
+# links on a busy machine carried 0.8 of their median or more.
 SLOW_BANDWIDTH = 0.7
-# One more switch on the way costs less than that.
+# An additional switch costs less.
 SLOW_LATENCY = 2.0
-# With fewer pairs, the median is from one of them, so only the two directions of a pair can be compared.
+# With fewer pairs, the median is a pair, so only the two directions of a pair can be compared.
 ENOUGH_PAIRS = 3
-# A node or a rank is slow if its links to so many others are; otherwise it may be the one link.
+# The number of slow links that makes a node or rank slow. With one slow link, it may be the link.
 ENOUGH_PARTNERS = 2
 
 ADVICE = {
-    "node": "Look at that node's network interface: the speed it came up at, errors, cable and switch port; or leave "
-    "the node out.",
-    "rank": "Look at that rank's device: width and speed of its PCIe or NVLink, and on which socket it is (Machine).",
-    "pair": "Look at what lies between the two (cable, switch, PCIe, NVLink), and at what else uses it.",
+    "node": "Check that node's network interface (speed, errors, cable, switch port), or leave the node out.",
+    "rank": "Check that rank's device: width and speed of its PCIe or NVLink, and its socket (Machine).",
+    "pair": "Check the connection between the two (cable, switch, PCIe, NVLink), and other traffic on it.",
 }
 
 
@@ -37,27 +36,30 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
             "links_unknown",
             f"{len(unknown)} of {format.count(len(links), 'direction')} between ranks could not be measured: "
             f"{reasons}.",
-            "Resolve the reason, then measure again with --links (and --resume where launches are left).",
+            "Resolve the reason, then measure again with --links (and --resume if launches are left).",
         )
-    # Between CPU ranks of one host there is no link: the scheduler decides how long a message takes, and how fast it is
-    # copied. Four ranks on two busy cores differed by five times.
-    known = links.drop(unknown.index).query(f"tier == '{ACROSS}' or from_device != 'cpu'")
+    # CPU ranks of one host share memory, and the scheduler decides the time of a message. Four ranks on two busy cores
+    # differed by five times.
+    known = links.drop(unknown.index)
+    known = known[(known["tier"] == ACROSS) | (known["from_device"] != "cpu")]
     for tier, where in SAID.items():
-        own = known[known["tier"] == tier]
+        of_tier = known[known["tier"] == tier]
         for end in ("node",) if tier == ACROSS else ("node", "rank"):
-            ends = own[[f"from_{end}", f"to_{end}"]]
-            slow = {int(one): text for one in sorted(set(ends.stack())) if (text := _slow_end(own, end, one, where))}
+            ends = of_tier[[f"from_{end}", f"to_{end}"]]
+            slow = {
+                int(one): text for one in sorted(set(ends.stack())) if (text := _slow_end(of_tier, end, one, where))
+            }
             for text in slow.values():
                 yield Finding(f"slow_{end}_links", text, ADVICE[end])
-            own = own[~ends.isin(list(slow)).any(axis="columns")]
-        for text in _slow_pairs(own, "node" if tier == ACROSS else "rank", where):
+            of_tier = of_tier[~ends.isin(list(slow)).any(axis="columns")]
+        for text in _slow_pairs(of_tier, "node" if tier == ACROSS else "rank", where):
             yield Finding("slow_link", text, ADVICE["pair"])
 
 
-def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
-    """Return how all links of a node or a rank are slow, compared with all other links; empty if they are not."""
-    sends, receives = own[f"from_{end}"] == number, own[f"to_{end}"] == number
-    both, others = own[sends | receives], own[~(sends | receives)]
+def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) -> str:
+    """Return a sentence if all links of a node or a rank are slower than all other links; otherwise empty."""
+    sends, receives = links_of_tier[f"from_{end}"] == number, links_of_tier[f"to_{end}"] == number
+    both, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < ENOUGH_PARTNERS or others.empty:
         return ""
     inside = end == "node" and where != SAID[ACROSS]
@@ -65,8 +67,8 @@ def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
     typical, usual = others["bytes_per_s"].median(), others["latency_s"].median()
     ways = {
         every: both,
-        f"All that {end} {number} sends": own[sends],
-        f"All that {end} {number} receives": own[receives],
+        f"All that {end} {number} sends": links_of_tier[sends],
+        f"All that {end} {number} receives": links_of_tier[receives],
     }
     for links, rows in ways.items():
         if (rows["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
@@ -78,11 +80,11 @@ def _slow_end(own: pd.DataFrame, end: str, number: int, where: str) -> str:
     return ""
 
 
-def _slow_pairs(own: pd.DataFrame, end: str, where: str) -> Iterator[str]:
-    """Yield how a pair is slow, compared with the median; with too few pairs, one direction with the other."""
-    ranks = own[["from_rank", "to_rank"]]
-    pairs = own.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
-    typical, usual = own["bytes_per_s"].median(), own["latency_s"].median()
+def _slow_pairs(links: pd.DataFrame, end: str, where: str) -> Iterator[str]:
+    """Yield a sentence for each pair that is slower than the median; with few pairs, directions are compared."""
+    ranks = links[["from_rank", "to_rank"]]
+    pairs = links.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
+    typical, usual = links["bytes_per_s"].median(), links["latency_s"].median()
     few = len(pairs) < ENOUGH_PAIRS
     for _, pair in pairs:
         slow = pair.sort_values("bytes_per_s").iloc[0]

@@ -10,7 +10,8 @@ import pytest
 import fake_results as fake
 from guard import GUARD_S
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
+from parabench.analysis.step.ddp_log import SPANS, ddp_comparison
+from parabench.analysis.warnings.steps import findings
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case

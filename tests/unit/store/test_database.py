@@ -44,13 +44,13 @@ def launches(path: Path) -> int:
     return len(load(path).launch)
 
 
-def test_a_copy_of_the_file_has_every_launch(store: Store, path: Path, tmp_path: Path) -> None:
+def test_copy_of_the_file_has_every_launch(store: Store, path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
     assert launches(copy) == 2
 
 
-def test_a_reader_does_not_block_the_run(store: Store, path: Path) -> None:
+def test_reader_does_not_block_the_run(store: Store, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         seen = reader.execute("SELECT count(*) FROM launch").fetchone()
@@ -62,7 +62,7 @@ def test_a_reader_does_not_block_the_run(store: Store, path: Path) -> None:
     assert os.listdir(path.parent) == ["results.db"]
 
 
-def test_nothing_is_added_to_a_damaged_store(path: Path) -> None:
+def test_damaged_database_is_not_extended(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 2048)

@@ -1,4 +1,4 @@
-"""A store: its tables, what is refused as one, and what several nodes add to it."""
+"""Results databases: their tables, refused files, and readings of several nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parabench.store.store import Store
 from paths import DOCS
 
 
-def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
+def test_page_about_the_database_has_all_columns(tmp_path):
     page = (DOCS / "reference/store.md").read_text()
     told = {name: columns.split() for name, columns in re.findall(r"^(\w+)\(([^)]*)\)", page, re.M)}
     with closing(sqlite3.connect(":memory:")) as db:
@@ -31,7 +31,7 @@ def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
-def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_path):
+def test_database_of_another_schema_is_refused_unchanged(version, tmp_path):
     path = tmp_path / "r.db"
     fake.write(path, [fake.launch(fake.case())])
     with closing(sqlite3.connect(path)) as db:
@@ -50,7 +50,7 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_pat
 
 
 @pytest.mark.parametrize("content", ["no database " * 100, "SQLite format 3\0"])
-def test_a_file_that_is_no_store_is_refused(content, tmp_path):
+def test_other_file_is_refused(content, tmp_path):
     path = tmp_path / "r.db"
     path.write_text(content)
     for use in (load, Store.open_or_create):
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_store_is_refused(content, tmp_path):
             use(path)
 
 
-def test_a_reading_says_on_which_node_it_was_made(tmp_path):
+def test_reading_has_its_node(tmp_path):
     one = fake.launch(
         fake.case(),
         device_samples=[DeviceSample(3, 0.1, "power_w", 300.0), DeviceSample(3, 0.1, "power_w", 200.0, node=1)],

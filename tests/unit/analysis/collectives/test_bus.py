@@ -22,7 +22,7 @@ def table(results):
     return sizes, bus_table(sizes)
 
 
-def test_call_takes_as_long_as_its_slowest_rank(tmp_path):
+def test_call_has_the_time_of_its_slowest_rank(tmp_path):
     results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(world_size=4), lambda size: size * 1e-9)])
     sizes, rows = table(results)
     assert list(sizes["bytes"]) == list(SIZES)
@@ -73,7 +73,7 @@ def cases(*algorithms, **fields):
     return [fake.case(algorithm=name, **fields) for name in algorithms]
 
 
-def test_crossover_lies_between_two_sure_sizes(tmp_path):
+def test_crossover_is_between_two_certain_sizes(tmp_path):
     results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, noise=0.005, blocks=4))
     (answer,) = bus_answers(results)
     assert [(r.first_bytes, r.last_bytes, r.algorithms) for r in answer.ranges] == [
@@ -90,7 +90,7 @@ def test_crossover_lies_between_two_sure_sizes(tmp_path):
     ("names", "blocks"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
 )
 def test_false_crossovers_are_rare(names, blocks):
-    """Over all sizes of a ladder together: 5% at each would be 26% over these six, 21 of 80."""
+    """5% at each of six sizes would be 26% of the sessions, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
     columns = dict.fromkeys(CALL_COLUMNS) | {"op": "all_reduce", "world_size": 2, "nodes": 1, "device": "cpu"}
     columns |= {"backend": "gloo", "threads": 1, "dtype": "float32", "redop": "sum", "status": "ok", "counted": True}

@@ -20,17 +20,15 @@ OVER = Links({}, {WITHIN: FAST, BETWEEN: SLOW})
     ("text", "bytes_per_s", "latency_s"),
     [
         ("25GB/s,20us", 25e9, 20e-6),
-        ("20us, 25 GB/s", 25e9, 20e-6),
         ("200Gbit/s,5 µs", 25e9, 5e-6),
         ("1.5GiB/s,800ns", 1.5 * 2**30, 800e-9),
-        ("1e3MB/s,.5s", 1e9, 0.5),
     ],
 )
 def test_given_link_reads_latency_and_bandwidth(text: str, bytes_per_s: float, latency_s: float) -> None:
     assert given_link(text) == Link(pytest.approx(latency_s), pytest.approx(1 / bytes_per_s))
 
 
-def test_links_from_pairs_are_those_of_each_tier() -> None:
+def test_links_from_pairs_have_both_tiers() -> None:
     found = links_from_rows(pair_rows(), "gloo")
     for algorithm, (tier, link) in itertools.product(("native", "ring"), ((WITHIN, NEAR), (BETWEEN, FAR))):
         fitted = found["all_reduce", algorithm, tier]
@@ -42,7 +40,7 @@ def test_links_from_pairs_are_those_of_each_tier() -> None:
     ("op", "algorithm"), [*((op, "native") for op in OPS), ("all_gather", "nccl:ring"), ("all_reduce", "nccl:tree")]
 )
 def test_links_from_rows_reproduce_a_log_of_nccl_tests(op: str, algorithm: str, ranks: int, nodes: int) -> None:
-    """All sizes of one number of ranks, as nccl-tests prints them; NCCL's own choice is taken to be a ring."""
+    """All sizes of one number of ranks, as nccl-tests prints them. NCCL's default is assumed to be a ring."""
     truth = Links({}, {WITHIN: FAST, BETWEEN: SLOW}, "nccl")
     rows = [
         Row(op, algorithm, ranks, nodes, size, truth.seconds(op, algorithm, ranks, ranks // nodes, size))
@@ -72,7 +70,7 @@ def test_seconds_by_hand() -> None:
     expected = 2 * (2e-6 + 8e6 / 50e9) + 12 * (20e-6 + 8e6 / 1e9)
     assert took("parameter_server", 2, 8_000_000) == pytest.approx(expected)
     # Two groups that send for one node share its card.
-    alone, shared = (OVER.seconds("all_reduce", "ring", 2, 1, 10**9, beside) for beside in (1, 2))
+    alone, shared = (OVER.seconds("all_reduce", "ring", 2, 1, 10**9, groups) for groups in (1, 2))
     assert shared == pytest.approx(2 * alone, rel=1e-3)
 
 

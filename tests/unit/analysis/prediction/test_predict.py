@@ -1,4 +1,4 @@
-"""Predictions from a base that is written down: what they must say, and what they must refuse."""
+"""Predictions and refusals from a given base."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parabench.session.request import fewest_nodes
 from parabench.store.record import MIB
 
 
-def test_step_is_work_and_communication_that_nothing_hides() -> None:
+def test_step_is_work_and_exposed_communication() -> None:
     """One bucket, ready when backward ends: 2 messages of 4 MiB."""
     found = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=25.0))
     exposed = 2 * (NEAR[0] + 4 * MIB * NEAR[1])
@@ -68,7 +68,7 @@ def test_predict_refuses_what_was_not_measured(changes: dict[str, Any], case: Ca
     assert message is None or message in found.refused
 
 
-def test_slowest_of_many_ranks_is_waited_for() -> None:
+def test_step_waits_for_the_slowest_rank() -> None:
     steps = tuple(1.0 + 0.01 * n for n in range(101))
     assert computed(jitter=steps).slowest(2) == 1.0
     more = computed(jitter=steps).slowest(64)
@@ -80,7 +80,7 @@ def test_slowest_of_many_ranks_is_waited_for() -> None:
     assert found.high_s / found.step_s > np.exp(Z90 * SPREAD)
 
 
-def test_training_runs_correct_how_long_ranks_compute() -> None:
+def test_training_runs_correct_compute_time() -> None:
     plain = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=25.0)).step_s
     predictor = Predictor(base(measured={of_ranks(2, bucket_mib=25.0): plain + 0.035}), {})
     again = predictor.predict(of_ranks(2, bucket_mib=25.0))

@@ -1,4 +1,4 @@
-"""What is derived of an instrumented step, on steps whose every second is known."""
+"""The breakdown of instrumented steps with known times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import fake_results as fake
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import EXPOSED_IN, step_table, taken_apart
-from parabench.analysis.step.breakdown import findings as doubts
 from parabench.analysis.step.calls import bucket_table, group_calls
-from parabench.analysis.step.stragglers import findings as late_ranks
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
 from parabench.analysis.warnings.launches import session_warnings
+from parabench.analysis.warnings.steps import findings
 from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
@@ -47,9 +46,8 @@ def row(table, **where: Any) -> dict[str, Any]:
 # -- the parts of a step --------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_data_compute_exposed_and_idle(seen_of):
-    # Data to 1, forward to 3, backward to 9, optimizer to 10. Two calls that overlap each other from 4 to 7 and 6 to 8,
-    # and one in forward that is waited for at once. Training is blocked from 7.5 to 8.5 in backward.
+def test_step_is_data_compute_exposed_and_idle(seen_of):
+    # Data to 1, forward to 3, backward to 9, optimizer to 10. Training is blocked in forward and from 7.5 to 8.5.
     calls = [
         {"op": "all_gather", "start_s": 1.5, "duration_s": 0.5},
         {"start_s": 4.0, "duration_s": 3.0},
@@ -66,7 +64,7 @@ def test_a_step_is_data_compute_exposed_and_idle(seen_of):
     assert (found["calls"], found["unknown_calls"]) == (3, 0)
 
 
-def test_a_part_that_takes_turns_is_one_part(seen_of):
+def test_forward_backward_of_accumulation_is_one_part(seen_of):
     parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
     launch = ddp(grad_accumulation=2)
     fake.instrumented(launch, 25, parts=parts, waits=[(8.0, 9.5)], calls=[{"start_s": 7.0, "duration_s": 3.0}])
@@ -77,8 +75,7 @@ def test_a_part_that_takes_turns_is_one_part(seen_of):
 
 
 def test_posted_message_counts_while_it_is_waited_for(seen_of):
-    # A receive posted at 3.5 that is waited for from 6 to 7, a send that was done before anyone waited, and between
-    # them a collective that hides its second half.
+    # A receive with a wait from 6 to 7, a finished send, and a collective whose second half is hidden.
     calls = [
         {"op": "recv", "start_s": 3.5, "duration_s": 3.5},
         {"op": "send", "start_s": 4.0, "duration_s": 0.5},
@@ -92,7 +89,7 @@ def test_posted_message_counts_while_it_is_waited_for(seen_of):
     assert (found["calls"], found["unknown_calls"]) == (3, 0)
 
 
-def test_taken_apart_is_of_the_slowest_rank(seen_of):
+def test_taken_apart_describes_the_slowest_rank(seen_of):
     launches = []
     for exposed in (1.0, 3.0, 2.0):
         launch = ddp()
@@ -106,11 +103,11 @@ def test_taken_apart_is_of_the_slowest_rank(seen_of):
     assert (found["step_s"], found["exposed_s"], found["n_ok"], found["calls"]) == (11.0, 2.5, 3, 18)
 
 
-# -- doubts ---------------------------------------------------------------------------------------------------------
+# -- warnings -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("timed", "doubted"), [(9.5, False), (9.0, True)])
-def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
+def test_slow_instruments_cause_a_warning(seen_of, timed, doubted):
     launches = [fake.launch(fake.case(), timed) for _ in range(3)]
     for launch in launches:
         for step in (25, 26):
@@ -119,7 +116,7 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
     fake.instrumented(launches[0], 27, begin=270.0, parts=fake.LONG_PARTS | {"data": 90.0})
     seen = seen_of(*launches)
     assert row(taken_apart(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
-    assert [finding.code for finding in doubts(seen)] == ["instruments_slow"] * doubted
+    assert [finding.code for finding in findings(seen)] == ["instruments_slow"] * doubted
     if doubted:
         (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
         assert "ddp native, 2 ranks: the instrumented steps took 11% longer" in finding.message
@@ -130,24 +127,23 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
     ("fields", "doubted"),
     [
         ({}, True),
-        ({"strategy": "somebody:elses"}, True),
         ({"strategy": "local_only"}, False),
         ({"strategy": "dp"}, False),
         ({"world_size": 1, "strategy": "single"}, False),
     ],
 )
-def test_zero_communication_is_not_believed(seen_of, fields, doubted):
-    # A group of one rank is none.
+def test_missing_communication_causes_a_warning(seen_of, fields, doubted):
+    # A group of one rank does not communicate.
     launch = fake.instrumented(ddp(**fields), 25, calls=[{"start_s": 4.0, "group_size": 1, "ranks": "0"}])
-    assert [finding.code for finding in doubts(seen_of(launch))] == ["no_communication"] * doubted
+    assert [finding.code for finding in findings(seen_of(launch))] == ["no_communication"] * doubted
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_one_on_all_its_ranks(seen_of):
+def test_group_calls_join_the_ranks_of_a_call(seen_of):
     launch = ddp()
-    # Rank 1 comes a second late; on rank 0 the queue takes the call up half a second after it was made.
+    # Rank 1 calls a second later. On rank 0 the call waits in the queue for half a second.
     fake.instrumented(launch, 25, 0, waits=[(4.5, 7.0)], calls=[{"made_s": 4.0, "start_s": 4.5, "duration_s": 2.25}])
     fake.instrumented(launch, 25, 1, waits=[(6.0, 7.0)], calls=[{"made_s": 5.0, "start_s": 5.0, "duration_s": 2.0}])
     found = row(group_calls(seen_of(launch)))
@@ -158,20 +154,20 @@ def test_a_call_is_one_on_all_its_ranks(seen_of):
 
 @pytest.mark.parametrize(
     ("op", "factor"),
-    [("all_reduce", 1.5), ("reduce_scatter", 0.75), ("all_gather", 0.75), ("all_to_all", 0.75), ("broadcast", 1.0)],
+    [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1.0)],
 )
-def test_bandwidths_are_nccl_tests(seen_of, op, factor):
+def test_busbw_is_defined_as_in_nccl_tests(seen_of, op, factor):
     launch = ddp(world_size=4)
     for rank in range(4):
         call = {"op": op, "start_s": 4.0 + rank, "duration_s": 4.0 - rank, "group_size": 4, "ranks": "0-3"}
         fake.instrumented(launch, 25, rank, calls=[call])
     found = row(group_calls(seen_of(launch)))
-    # Where there is a root, it does not wait for the last: then the slowest rank's time counts.
+    # The root of a broadcast does not wait for the last rank, so the slowest rank's time counts.
     assert found["busbw"] == pytest.approx(factor * 4e6 / 1e9 / (4.0 if op == "broadcast" else 1.0))
     assert bus_factor(op, 4) == factor
 
 
-def test_groups_are_matched_apart_and_messages_not_at_all(seen_of):
+def test_calls_are_matched_by_group_and_messages_are_not(seen_of):
     launch = ddp(world_size=4, strategy="tp_ddp", tp_size=2)
     for rank in range(4):
         pair, across = ("0-1" if rank < 2 else "2-3"), ("0,2" if rank % 2 == 0 else "1,3")
@@ -195,7 +191,7 @@ def test_groups_are_matched_apart_and_messages_not_at_all(seen_of):
 # -- buckets --------------------------------------------------------------------------------------------------------
 
 
-def test_buckets_have_their_contents_and_their_moments(seen_of):
+def test_buckets_have_parameters_and_times(seen_of):
     launches = []
     for late in (0.0, 0.5, 1.0):
         layout = [{"bytes": 4_000_000, "parameters": ["head.weight", "head.bias"]}, {"bytes": 10, "parameters": None}]
@@ -203,7 +199,7 @@ def test_buckets_have_their_contents_and_their_moments(seen_of):
         for step in (25, 26):
             for rank in (0, 1):
                 first = {"bucket": 0, "ready_s": 4.0 + late, "made_s": 4.25 + late, "start_s": 4.5 + late}
-                # A reduction of the same bucket earlier in the step: only the last one ends the step.
+                # Only the last reduction of a bucket in the step counts.
                 calls = [first | {"start_s": 4.0, "made_s": 4.0, "ready_s": 4.0}, first, {"bucket": 1, "start_s": 8.0}]
                 fake.instrumented(launch, step, rank, begin=step * 100.0, waits=[(5.0, 9.0)], calls=calls)
         launches.append(launch)
@@ -211,8 +207,8 @@ def test_buckets_have_their_contents_and_their_moments(seen_of):
     assert (head["bucket"], head["bytes"]) == (0, 4e6)
     assert head["parameters"] == ["head.weight", "head.bias"]
     # Backward begins at 3.
-    moments = ("ready_s", "made_s", "start_s", "end_s", "duration_s", "wire_s", "exposed_s")
-    assert [head[name] for name in moments] == [1.5, 1.75, 2.0, 3.0, 1.0, 1.0, 1.0]
+    times = ("ready_s", "made_s", "start_s", "end_s", "duration_s", "wire_s", "exposed_s")
+    assert [head[name] for name in times] == [1.5, 1.75, 2.0, 3.0, 1.0, 1.0, 1.0]
     assert head["busbw"] == pytest.approx(0.004)
     assert rest["parameters"] is None
     assert (head["since"], rest["since"]) == ("backward", "backward")
@@ -228,8 +224,8 @@ ALL = range(25, 29)
 def lagging(
     launch: Launch, lag: float, *, late_rank: int = 1, op: str = "all_reduce", steps: Iterable[int] = ALL
 ) -> Launch:
-    """Steps in each of which the others call at 5 and at 7 and stand still from 5.5 until the late rank has come,
-    `lag` after the second call, and for half a second more."""
+    """Add steps with calls at 5 and 7, in which the others are blocked from 5.5 until half a second after the late
+    rank's second call."""
     for step in steps:
         for rank in range(launch.case.world_size):
             behind = lag if rank == late_rank else 0.0
@@ -240,7 +236,7 @@ def lagging(
     return launch
 
 
-def test_straggler_is_named_with_the_time_others_wait(seen_of):
+def test_straggler_is_named_with_the_lost_time(seen_of):
     launches = [lagging(ddp(), 1.0) for _ in range(2)]
     seen = seen_of(*launches)
     # From 5.5 to 6 for the first call, from 7 to 8 for the second.
@@ -255,8 +251,8 @@ def test_straggler_is_named_with_the_time_others_wait(seen_of):
 
 
 @pytest.mark.parametrize("strategy", ["layer_split", "pp"])
-def test_a_pipelines_first_stage_is_no_straggler(seen_of, strategy):
+def test_first_stage_of_a_pipeline_is_not_a_straggler(seen_of, strategy):
     seen = seen_of(*(lagging(ddp(strategy=strategy), 1.0, late_rank=0) for _ in range(2)))
     found = row(straggler_table(seen))
     assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
-    assert not list(late_ranks(seen))
+    assert not list(findings(seen))

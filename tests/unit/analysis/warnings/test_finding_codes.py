@@ -23,7 +23,7 @@ def codes_of(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def named(code: ast.expr) -> set[str]:
-    """The codes that an expression can be; a part that is filled in may be anything. None of what is read back."""
+    """Return the possible values of an expression; formatted parts may be anything."""
     if isinstance(code, ast.Constant):
         return {code.value}
     if isinstance(code, ast.Name) and code.id.isupper():
@@ -39,7 +39,7 @@ def named(code: ast.expr) -> set[str]:
 
 
 def used() -> dict[str, str]:
-    """Every code in the source, with a file that makes it."""
+    """Return every code in the source with its file."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         for code in codes_of(ast.parse(path.read_text(encoding="utf-8"))):
@@ -47,7 +47,7 @@ def used() -> dict[str, str]:
     return found
 
 
-def test_every_code_in_the_source_is_documented_and_no_other():
+def test_codes_in_the_source_are_those_in_the_docs():
     found = used()
     assert len(found) > 30
     assert {code: path for code, path in found.items() if code not in DOCUMENTED} == {}

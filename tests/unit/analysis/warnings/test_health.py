@@ -1,8 +1,10 @@
-"""Findings from what samplers read: each from data that has it, and none from a healthy device and an idle host."""
+"""Warnings from readings of devices and hosts."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 import fake_devices
 import fake_results as fake
@@ -23,101 +25,82 @@ def found(folder: Path, *launches: Launch) -> list[Finding]:
     return known
 
 
-def one(folder: Path, code: str, *launches: Launch) -> Finding:
-    (finding,) = found(folder, *launches)
-    assert finding.code == code
-    assert finding.advice.endswith(".")
-    return finding
-
-
 def launch(block: int = 0, **changed: fake_devices.Value) -> Launch:
     return read(fake.launch(gpu_case(), block=block), device_samples(**changed), host_samples())
 
 
-def test_a_healthy_device_and_an_idle_host_say_nothing(tmp_path):
+def moving_clock(t: float) -> float:
+    """The clock of twenty busy readings between 1 and 3 s, in thirds of seven, seven and six, and one idle reading."""
+    return 0.3e9 if t == 2.0 else 1.5e9 if t < 1.65 else 1.98e9
+
+
+def test_healthy_device_and_idle_host_cause_no_warning(tmp_path: Path) -> None:
     assert found(tmp_path, launch(), launch(1)) == []
+    # A device may reach its power limit now and then.
+    assert found(tmp_path, launch(clock_event_reasons=lambda t: 4.0 * (t == 2.0))) == []
 
 
-def test_a_foreign_process_during_the_timed_steps(tmp_path):
-    finding = one(
-        tmp_path,
-        "foreign_process",
-        launch(),
-        launch(1, foreign_processes=lambda t: float(t > 2), foreign_bytes=lambda t: 2.0 * GIB * (t > 2)),
-    )
-    assert finding.message.endswith(
-        "device 0 had up to 1 foreign process during the measured steps, holding up to 2,048 MiB."
-    )
-    assert finding.case_id == gpu_case().id
+@pytest.mark.parametrize(
+    ("code", "changed", "message"),
+    [
+        (
+            "foreign_process",
+            {"foreign_processes": lambda t: float(t > 2), "foreign_bytes": lambda t: 2.0 * GIB * (t > 2)},
+            "had up to 1 foreign process during the measured steps, holding up to 2,048 MiB.",
+        ),
+        (
+            "throttled",
+            # 21 readings from 1.0 to 3.0 s: 5 with heat, one of them also with a power brake.
+            {"clock_event_reasons": lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)},
+            "throttled its clocks in 24% of the readings during the measured steps: heat, by software in 24%, power "
+            "brake in 4.8%.",
+        ),
+        ("power_capped", {"clock_event_reasons": 4.0}, "was at its power limit in 100% of the readings"),
+        (
+            "clocks_moved",
+            {"sm_clock_hz": moving_clock, "clock_event_reasons": lambda t: float(t == 2.0)},
+            "ran at 1,500 MHz in one third of a launch's measured steps and at 1,980 MHz in another (means, 24% apart)",
+        ),
+        (
+            "ecc_errors",
+            {"ecc_corrected": lambda t: 3.0 + (t > 2)},
+            "had 1 corrected and 0 uncorrected memory errors during the launches; 0 uncorrected since",
+        ),
+        (
+            "ecc_errors",
+            {"ecc_uncorrected": 2.0},
+            "had 0 corrected and 0 uncorrected memory errors during the launches; 2 uncorrected since",
+        ),
+    ],
+)
+def test_reading_of_a_device_causes_a_warning(
+    tmp_path: Path, code: str, changed: dict[str, fake_devices.Value], message: str
+) -> None:
+    (finding,) = found(tmp_path, launch(1, **changed))
+    assert (finding.code, finding.case_id) == (code, gpu_case().id)
+    assert f"device 0 {message}" in finding.message
 
 
-def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
-    # 21 readings from 1.0 to 3.0 s; heat in 5 of them, a power brake in one of those too.
-    finding = one(
-        tmp_path,
-        "throttled",
-        launch(clock_event_reasons=lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)),
-    )
-    assert finding.message.endswith(
-        "device 0 throttled its clocks in 24% of the readings during the measured steps: heat, by software in 24%, "
-        "power brake in 4.8%."
-    )
-
-
-def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
-    finding = one(tmp_path, "power_capped", launch(clock_event_reasons=4.0))
-    assert "at its power limit in 100% of the readings" in finding.message
-    brief = launch(1, clock_event_reasons=lambda t: 4.0 * (t == 2.0))
-    assert found(tmp_path, brief) == []
-
-
-def test_clocks_that_moved_but_for_idle_readings(tmp_path):
-    """Twenty busy readings between 1 and 3 s, in thirds of seven, seven and six."""
-
-    def clock(t: float) -> float:
-        return 0.3e9 if t == 2.0 else 1.5e9 if t < 1.65 else 1.98e9
-
-    finding = one(
-        tmp_path,
-        "clocks_moved",
-        launch(),
-        launch(1, sm_clock_hz=clock, clock_event_reasons=lambda t: float(t == 2.0)),
-    )
-    assert finding.message.endswith(
-        "device 0 ran at 1,500 MHz in one third of a launch's measured steps and at 1,980 MHz in another "
-        "(means, 24% apart)."
-    )
-
-
-def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
-    finding = one(tmp_path, "ecc_errors", launch(ecc_corrected=lambda t: 3.0 + (t > 2)), launch(1))
-    assert (
-        "device 0 had 1 corrected and 0 uncorrected memory errors during the launches; 0 uncorrected since"
-        in finding.message
-    )
-    finding = one(tmp_path, "ecc_errors", launch(2, ecc_uncorrected=2.0))
-    assert "had 0 corrected and 0 uncorrected memory errors during the launches; 2 uncorrected since" in finding.message
-
-
-def test_a_busy_host_during_the_timed_steps(tmp_path):
+def test_busy_host_causes_a_warning(tmp_path):
     def busy(t: float) -> float:
         return 0.4 if 1.0 <= t <= 3.0 else 0.0
 
     cpu = fake.case()
-    finding = one(
+    (finding,) = found(
         tmp_path,
-        "host_busy",
         read(fake.launch(cpu), host=host_samples(others=busy)),
         read(fake.launch(cpu, block=1), host=host_samples(others=lambda t: 0.9 - busy(t) * 2.2)),
         read(fake.launch(cpu, block=2), host=host_samples(others=0.09)),
     )
+    assert finding.code == "host_busy"
     assert "in 1 of 3 launches other processes used up to 40% of the host's CPU time" in finding.message
     unknown = [HostSample(None, 0.1, "other_cpu_share", None, "not counted")]
-    finding = one(tmp_path, "device_unreadable", read(fake.launch(cpu), host=unknown))
+    (finding,) = found(tmp_path, read(fake.launch(cpu), host=unknown))
+    assert finding.code == "device_unreadable"
     assert "other_cpu_share could not be read" in finding.message
 
 
-def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path):
+def test_shared_device_has_a_warning_and_no_scaling(tmp_path):
     environment = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 1}]}
     launches = [fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02) for size in (1, 2, 4)]
     results = fake.write(tmp_path / "shared.db", launches, environment=environment)
