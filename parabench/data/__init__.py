@@ -1,5 +1,4 @@
-"""Training data: the sources of samples, and the split of each global batch between ranks. This table is free of torch,
-so that data is checked against a case before anything is launched."""
+"""Training data: the sources of samples. This table is free of torch."""
 
 from __future__ import annotations
 
@@ -9,9 +8,7 @@ from parabench.registry import Entry, find
 SYNTHETIC, TEXT, MNIST = "synthetic", "text", "mnist"
 
 DATASETS: dict[str, Entry] = {
-    SYNTHETIC: Entry(
-        target="parabench.data.datasets:synthetic", summary="seeded samples that the model makes for itself"
-    ),
+    SYNTHETIC: Entry(target="parabench.data.datasets:synthetic", summary="seeded samples from the model"),
     TEXT: Entry(
         target="parabench.data.datasets:text",
         summary="the text that parabench ships; text:PATH a file; bytes, or GPT-2's tokens with a vocabulary file",
@@ -23,7 +20,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def source_of(data: str) -> tuple[str | None, str]:
-    """Return the source that `data` names, `None` for a user's own, and the text after the colon.
+    """Return the source that `data` names, `None` for a custom one, and the text after the colon.
 
     Raises UsageError for an unknown name.
     """
@@ -35,7 +32,7 @@ def source_of(data: str) -> tuple[str | None, str]:
 
 
 def check_count(data: str, have: int, global_batch: int) -> None:
-    """Raise UsageError for fewer samples than a global batch needs."""
+    """Raise UsageError if there are fewer samples than a global batch needs."""
     if have < global_batch:
         raise UsageError(
             f"data {data!r} holds {have} samples, one batch needs {global_batch}; give more, or a smaller global_batch"

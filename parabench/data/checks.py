@@ -1,5 +1,5 @@
-"""Check that a case's data exists, fills a global batch and suits its model. Free of torch, except for a user's data
-and model."""
+"""Check that a case's data exists, fills a global batch and suits its model. Free of torch, except for custom data and
+models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(case: Case, model: ModelEntry) -> None:
     elif name == SYNTHETIC and argument:
         raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
     elif name == SYNTHETIC and not model.synthetic:
-        raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
+        raise UsageError(f"model {case.model} has no synthetic data; give Model.batch, or another data")
     elif name is None:
         from parabench.data.datasets import check_dataset
 
@@ -37,7 +37,7 @@ def check(case: Case, model: ModelEntry) -> None:
 
 
 def is_users(case: Case) -> bool:
-    """Return whether the model or the data is a user's, so that a batch is tried before the first launch."""
+    """Return whether the model or the data is custom, so that a batch is tried before the first launch."""
     return case.model not in MODELS or source_of(case.data)[0] is None
 
 
@@ -48,12 +48,12 @@ def _check_text(case: Case, model: ModelEntry) -> None:
         tokens = text.vocabulary_size(case.vocabulary)
         if tokens > model.vocabulary:
             raise UsageError(
-                f"vocabulary {case.vocabulary!r} has {tokens} tokens, model {case.model} knows {model.vocabulary}; "
-                "use a model with as large a vocabulary, such as gpt2, or a smaller vocabulary"
+                f"vocabulary {case.vocabulary!r} has {tokens} tokens, model {case.model} supports {model.vocabulary}; "
+                "use a model with a larger vocabulary, such as gpt2, or a smaller vocabulary file"
             )
         have, unit = text.token_file(case.data, case.vocabulary).stat().st_size // text.TOKEN_BYTES, "tokens"
     elif not model.reads_bytes:
-        raise UsageError(f"model {case.model} knows fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
+        raise UsageError(f"model {case.model} supports fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
     else:
         text.readable("data", text.path_of(case.data))
         have, unit = text.path_of(case.data).stat().st_size, "bytes"

@@ -1,4 +1,4 @@
-"""Datasets: samples by index, the same on every rank. Those here hand out whole batches, by one indexing."""
+"""Datasets: samples by index, the same on every rank."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 class BatchDataset(Dataset[Batch]):
-    """Samples in memory, as one batch. Indexing it makes a batch at a fraction of the cost of stacking single samples.
-    `convert` turns the indexed rows into what a model takes."""
+    """Samples in memory, as one batch. Indexing whole batches is faster than stacking samples.
+
+    `convert` converts indexed rows for the model.
+    """
 
     def __init__(self, samples: Batch, convert: Callable[[Batch], Batch] | None = None) -> None:
         self._samples, self._convert = samples, convert
@@ -47,29 +49,29 @@ class BatchDataset(Dataset[Batch]):
 
 
 def sequences(stream: Tensor, length: int) -> BatchDataset:
-    """Cut a stream into sequences (n, length) of tokens, int64; a target is the token after its input."""
+    """Cut a stream into int64 sequences (n, length). A target is the token after its input."""
     count = (stream.numel() - 1) // length
     inputs, targets = (stream[at : at + count * length].view(count, length) for at in (0, 1))
     return BatchDataset((inputs, targets), lambda rows: (rows[0].long(), rows[1].long()))
 
 
-def normalised(rows: Pair) -> Pair:
-    """Convert MNIST's images (n, 28, 28), which are kept as bytes, to (n, 1, 28, 28) of float32, and the digits (n)."""
+def normalized(rows: Pair) -> Pair:
+    """Convert MNIST's bytes (n, 28, 28) to float32 images (n, 1, 28, 28), and the digits (n) to int64."""
     images, digits = rows
     scaled = images.unsqueeze(1).float().div_(255)
     return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), digits.long()
 
 
 def dataset_of(case: Case, model: Model) -> Any:
-    """Return the Dataset that the case trains on, or a user's DataLoader. Raises UsageError if there is none."""
+    """Return the case's Dataset, or a custom DataLoader. Raises UsageError if there is none."""
     name, _ = source_of(case.data)
     return user_dataset(case) if name is None else load(DATASETS, "data", name)(case, model)
 
 
 def synthetic(case: Case, model: Model) -> Dataset[Any]:
-    """Return samples that the model makes from the case's seed."""
+    """Return the model's samples for the case's seed."""
     if model.batch is None:
-        raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
+        raise UsageError(f"model {case.model!r} has no synthetic data; give Model.batch, or another data")
     return BatchDataset(make_samples(model.batch, case))
 
 
@@ -83,12 +85,14 @@ def text(case: Case, model: Model) -> Dataset[Any]:
 def mnist(case: Case, model: Model) -> Dataset[Any]:
     """Return the training images of the folder."""
     images, digits = idx.read(source_of(case.data)[1])
-    return BatchDataset((torch.tensor(images), torch.tensor(digits)), normalised)
+    return BatchDataset((torch.tensor(images), torch.tensor(digits)), normalized)
 
 
 def user_dataset(case: Case) -> Any:
-    """Call the user's function, with the case if it takes an argument. Return a map-style or iterable Dataset, or a
-    DataLoader. Raises UsageError for anything else."""
+    """Call the user's function, with the case if it has an argument. Return a Dataset or a DataLoader.
+
+    Raises UsageError for other results.
+    """
     factory = load_factory(DATASETS, "data", case.data, "Dataset")
     with users_code(f"data {case.data!r} cannot be made", "fix that function"):
         made: Any = call_factory(factory, case)
@@ -103,20 +107,19 @@ def user_dataset(case: Case) -> Any:
 
 
 def is_stream(dataset: Any) -> bool:
-    """Return whether samples come in their own order, so that each rank reads whole batches and takes its part."""
+    """Return whether the data has a fixed order, so that each rank reads global batches and takes its part."""
     return isinstance(dataset, (DataLoader, IterableDataset))
 
 
 def check_dataset(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError for data that is too short, or has options that do not suit the case.
+    """Raise UsageError if data is too short or does not suit the options of the case.
 
-    The last item of map-style data is read, because it shows whether the Dataset is as long as its `__len__`. `trial`
-    reads a whole batch.
+    The last item of map-style data is read, to check its `__len__`.
     """
     dataset = user_dataset(case)
     if is_stream(dataset):
         if case.split == "sample":
-            raise UsageError(f"data {case.data!r} is read in its own order; use split batch")
+            raise UsageError(f"data {case.data!r} has a fixed order; use split batch")
         given = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
         for name in (name for name, value in given.items() if value and isinstance(dataset, DataLoader)):
             raise UsageError(f"data {case.data!r} is a DataLoader, which has its own {name}; drop {name}")
@@ -129,7 +132,7 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
 
 
 def check_global_batch(batch: Batch, case: Case) -> None:
-    """Raise UsageError unless a batch of a user's data is a global batch."""
+    """Raise UsageError unless a batch of custom data is a global batch."""
     rows = samples_in(batch, case)
     if rows != case.global_batch:
         raise UsageError(
@@ -139,7 +142,7 @@ def check_global_batch(batch: Batch, case: Case) -> None:
 
 
 def samples_in(batch: Batch, case: Case) -> int:
-    """Return how many samples a batch of a user's data has. Raises UsageError if its tensors disagree."""
+    """Return the number of samples in a batch of custom data. Raises UsageError if its tensors disagree."""
     try:
         return rows_of(batch)
     except ValueError as error:
@@ -147,7 +150,7 @@ def samples_in(batch: Batch, case: Case) -> int:
 
 
 def first_sample(case: Case, model: Model) -> Batch:
-    """Return a batch that begins with the first sample of the case's data."""
+    """Return a batch that starts with the first sample of the case's data."""
     dataset = dataset_of(case, model)
     if isinstance(dataset, DataLoader):
         return next(iter(dataset))
@@ -157,5 +160,5 @@ def first_sample(case: Case, model: Model) -> Batch:
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
-    """Map the elements of a file: only what steps use is loaded, and once for all ranks."""
+    """Map a file into memory. Only used pages are loaded, once for all ranks."""
     return torch.from_file(str(path), shared=False, size=path.stat().st_size // dtype.itemsize, dtype=dtype)

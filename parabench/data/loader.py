@@ -1,4 +1,4 @@
-"""Batches: the same global batch in every step for every strategy, split between ranks."""
+"""Batches: each step has the same global batch with every strategy, split between ranks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,9 @@ from parabench.signals import HANG_REQUEST, die_with_parent
 
 
 class Loading:
-    """A case's data, with workers that are forked when it is made.
+    """A case's data. Its workers are forked now, because a process in a group over InfiniBand should not fork.
 
-    The part of a rank is known only later, when the strategy is built in a group of ranks. A process that has joined a
-    group over InfiniBand should not fork any more (RDMAV_FORK_SAFE).
-
-    Each rank loads its own samples of map-style data. Data in its own order (an IterableDataset or a DataLoader) is
-    read by every rank in whole global batches, which must be equal on all ranks.
-
-    Raises UsageError for data that does not fill one global batch.
+    Data with a fixed order must be equal on all ranks. Raises UsageError if data does not fill one global batch.
     """
 
     def __init__(self, case: Case, model: Model) -> None:
@@ -40,36 +34,36 @@ class Loading:
         dataset: Any = dataset_of(case, model)
         self._stream = is_stream(dataset)
         self._rank_batches = RankBatches()
-        # It seeds the workers, because a user's Dataset may draw numbers.
+        # It seeds the workers, because a custom Dataset may draw random numbers.
         generator = torch.Generator().manual_seed(case.seed)
         if isinstance(dataset, DataLoader):
             self._loader: DataLoader[Batch] = dataset
-            # A shuffling sampler without its own generator would draw another order on each rank.
+            # Without a generator, a shuffling sampler would draw a different order on each rank.
             drawing: Any
             for drawing in (dataset, dataset.sampler, getattr(dataset.batch_sampler, "sampler", None)):
                 if getattr(drawing, "generator", generator) is None:
                     drawing.generator = generator
         else:
-            own: dict[str, Any] = {"batch_size": case.global_batch, "drop_last": True}
+            batches: dict[str, Any] = {"batch_size": case.global_batch, "drop_last": True}
             if not self._stream:
                 self._samples = len(dataset)
                 check_count(case.data, self._samples, case.global_batch)
-                own = {"batch_sampler": self._rank_batches}
+                batches = {"batch_sampler": self._rank_batches}
             self._loader = DataLoader(
                 dataset,
                 collate_fn=_whole if isinstance(dataset, BatchDataset) else model.collate,
                 num_workers=case.workers,
                 pin_memory=case.pin_memory,
                 persistent_workers=case.workers > 0,
-                # Forked from the rank, a worker has the dataset and torch already.
+                # A worker that is forked from the rank has the dataset and torch.
                 multiprocessing_context="fork" if case.workers else None,
                 worker_init_fn=partial(_tie_to_rank, os.getpid()),
                 generator=generator,
-                **own,
+                **batches,
             )
         self._first: Iterator[Batch] | None = None
         if self._loader.num_workers:
-            # An iterator starts the workers. For map-style data, its epoch is empty, and the workers wait after it.
+            # An iterator starts the workers. For map-style data, its epoch is empty, and the workers stay.
             first = iter(self._loader)
             if self._stream:
                 self._first = first
@@ -80,14 +74,13 @@ class Loading:
     def batches(
         self, data_rank: int, data_ranks: int, device: torch.device, *, columns: tuple[int, int] = (0, 1)
     ) -> Iterator[Batch]:
-        """Yield this rank's samples of each global batch, `global_batch / data_ranks` of them, on `device`, forever.
+        """Yield this rank's `global_batch / data_ranks` samples of each global batch on `device`, without an end.
 
-        The samples of a step over all ranks depend on the step alone, never on strategy or world size. `columns` is the
-        place of this rank's part of the features, the last dimension of the inputs, and the number of equal parts.
+        `columns` is the position of this rank's part of the last dimension of the inputs, and the number of parts.
         """
         arithmetic = self._case.arithmetic
         place, parts = columns
-        for batch in (self._parts_of_stream if self._stream else self._own_samples)(data_rank, data_ranks):
+        for batch in (self._stream_parts if self._stream else self._map_style)(data_rank, data_ranks):
             if parts > 1:  # for a row-parallel first layer
                 batch = map_inputs(lambda inputs: inputs.chunk(parts, dim=-1)[place].contiguous(), batch)
             if arithmetic.parameters != "float32":
@@ -95,15 +88,15 @@ class Loading:
             yield to_device(batch, device)
 
     def is_random(self) -> bool:
-        """Return whether the first item of a user's map-style data differs from one reading to the next."""
+        """Return whether the first item of custom map-style data differs between two readings."""
         dataset: Any = self._loader.dataset
         if self._stream or isinstance(dataset, BatchDataset):
             return False
         first, second = (tensors_of(self._collate([dataset[0]])) for _ in range(2))
-        # NaN, such as a padding value, is equal to itself here.
+        # NaN may be a padding value, and counts as equal.
         return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
 
-    def _own_samples(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
+    def _map_style(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
         case = self._case
         place = (self._samples, case.global_batch, data_rank, data_ranks)
         for epoch in count():
@@ -111,7 +104,7 @@ class Loading:
             self._rank_batches.indices = shuffled(*place, case.seed, epoch) if drawn else contiguous(*place)
             yield from self._loader
 
-    def _parts_of_stream(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
+    def _stream_parts(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
         case = self._case
         size = case.global_batch // data_ranks
         rows = slice(data_rank * size, (data_rank + 1) * size)
@@ -136,26 +129,23 @@ _working: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def end_workers() -> None:
-    """End the workers of all data of this process. If the garbage collector ended them instead, torch would wait 5 s
-    for each, because the queue that would wake it is closed by then."""
+    """End the workers of all data of this process. The garbage collector would wait 5 s for each."""
     for each in tuple(_working):
         each._shutdown_workers()
     _working.clear()
 
 
 def contiguous(count: int, global_batch: int, rank: int, ranks: int) -> Iterator[list[int]]:
-    """Yield rows `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order, without an
-    incomplete global batch at the end."""
+    """Yield rows `rank * rows` to `(rank + 1) * rows` of each complete global batch, in the order of the data."""
     rows = global_batch // ranks
     for start in range(rank * rows, count - count % global_batch, global_batch):
         yield list(range(start, start + rows))
 
 
 def shuffled(count: int, global_batch: int, rank: int, ranks: int, seed: int, epoch: int) -> BatchSampler:
-    """Return the indices that torch's DistributedSampler draws for this rank, in another order every epoch.
+    """Return the indices of this rank from torch's DistributedSampler, in a different order in each epoch.
 
-    It deals a shuffled epoch to the ranks like cards, so their batches of a step are together the next global batch of
-    the same order, whatever the number of ranks.
+    The batches of all ranks together are the next global batch of one order, for any number of ranks.
     """
     indices: Any = range(count)
     drawn: DistributedSampler[Any] = DistributedSampler(indices, ranks, rank, shuffle=True, seed=seed, drop_last=True)
@@ -168,7 +158,7 @@ def _whole(batch: Batch) -> Batch:
 
 
 class RankBatches:
-    """The indices of each of this rank's batches in an epoch, which are set before it starts."""
+    """The indices of this rank's batches in an epoch. They are set before it starts."""
 
     indices: Iterable[list[int]] = ()
 
@@ -177,11 +167,10 @@ class RankBatches:
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:
-    """Let a worker die with the process `rank`. DataLoader's own watchdog looks every 5 s, and not in a stopped worker.
-    If the rank is killed while a worker starts, it would watch another process."""
-    # Do not free garbage of the rank: the end of a process group waits for threads that a fork does not have.
+    """Let a worker end with the process `rank`. DataLoader's watchdog is slower and may miss the end."""
+    # Do not free garbage of the rank, because the end of a process group waits for threads that a fork does not have.
     gc.freeze()
     die_with_parent(rank)
-    # They request the stack of a hanging rank; a worker's stack in the same file would be taken for it.
+    # These signals request the stack of a hanging rank. A worker must not write into the same file.
     for number in (HANG_REQUEST, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""MNIST's files: IDX, plain or gzipped. Free of torch.
+"""MNIST's IDX files (http://yann.lecun.com/exdb/mnist), plain or gzipped. Free of torch.
 
-The format (http://yann.lecun.com/exdb/mnist): two zero bytes, a byte for the type (8: unsigned bytes), one for the
-number of dimensions, each dimension as four bytes, the highest first, then the elements.
+They have two zero bytes, a type (8: unsigned bytes), the number of dimensions, each dimension as a big-endian 32-bit
+number, and the elements.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def read(folder: str) -> tuple[Bytes, Bytes]:
 
 @cache
 def count(folder: str) -> int:
-    """Return how many images there are. Raises UsageError as `read` does."""
+    """Return the number of images. Raises UsageError like `read`."""
     return len(read(folder)[1])
 
 
 def _read_idx(folder: str, name: str, dimensions: int) -> Bytes:
-    """Return the array of unsigned bytes in an IDX file, which may be gzipped. Raises UsageError for anything else."""
-    # Unlike Path's, os.path.exists takes a name that is too long for a file.
+    """Return the array in an IDX file, which may be gzipped. Raises UsageError for other files."""
+    # Unlike Path.exists, os.path.exists accepts a name that is too long.
     path = next((path for end in ("", ".gz") if os.path.exists(path := Path(folder, name + end))), None)
     if not folder or path is None:
         raise UsageError(f"data folder {folder!r} has no {name} and no {name}.gz; give mnist:DIR, their folder")

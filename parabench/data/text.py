@@ -1,8 +1,6 @@
-"""The file behind `text` or `text:PATH`: as bytes, or as GPT-2's tokens by tiktoken, with a vocabulary file that the
-user gives. Free of torch.
+"""Data `text` and `text:PATH`: bytes, or GPT-2's tokens with a vocabulary file of the user. Free of torch.
 
-A text is encoded once, by the driver before the first launch, and its tokens are kept in the user's cache folder as
-plain int32, so that no rank encodes anything and pages are shared between ranks.
+The driver encodes a text before the first launch, and keeps the int32 tokens in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from parabench.files import replacing
 
 SHIPPED = Path(__file__).with_name("sample.txt")
 
-# Both from GPT-2's own source, github.com/openai/gpt-2/blob/master/src/encoder.py: where text may be cut before pairs
-# are merged; and the token between two documents, which comes after all others (50256 of 50257).
+# From github.com/openai/gpt-2/blob/master/src/encoder.py: the split of a text before pairs are merged, and the token
+# between two documents, which has the last number.
 SPLIT = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
 
@@ -49,10 +47,9 @@ def readable(what: str, path: Path) -> None:
 
 
 def vocabulary_size(vocabulary: str) -> int:
-    """Return how many tokens a vocabulary file has, the end of a text included.
+    """Return the number of tokens of a vocabulary file, including the end of a text.
 
-    Raises:
-        UsageError: If tiktoken is not installed, or the file is not one of its vocabularies.
+    Raises UsageError if tiktoken is not installed, or if the file is not a vocabulary of tiktoken.
     """
     if importlib.util.find_spec("tiktoken") is None:
         raise UsageError("vocabulary needs a package that is not installed: pip install tiktoken")
@@ -61,8 +58,10 @@ def vocabulary_size(vocabulary: str) -> int:
 
 
 def token_file(data: str, vocabulary: str) -> Path:
-    """Return the file with the tokens of a text, int32 in this machine's byte order. It is made for each state of the
-    text and the vocabulary (path, size, time of change). Raises UsageError if the text cannot be read or encoded."""
+    """Return the file with the int32 tokens of a text, one for each state of the text and the vocabulary.
+
+    Raises UsageError if the text cannot be read or encoded.
+    """
     path = path_of(data)
     readable("data", path)
     readable("vocabulary", Path(vocabulary))
@@ -77,23 +76,22 @@ def token_file(data: str, vocabulary: str) -> Path:
                 tokens.tofile(part)
         except OSError as error:
             raise UsageError(
-                f"tokens cannot be kept in {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a "
-                "folder that can be written"
+                f"tokens cannot be written to {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a "
+                "writable folder"
             ) from error
     return kept
 
 
 def cache_folder() -> Path:
-    """Return the folder of encoded texts: `parabench` in XDG_CACHE_HOME, or in ~/.cache if that is not set. Raises
-    UsageError if the user has no home."""
+    """Return the folder of encoded texts, `parabench` in XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if home.startswith("~"):
-        raise UsageError("tokens have no place to be kept: this user has no home; set XDG_CACHE_HOME to a folder")
+        raise UsageError("tokens need a folder, and this user has no home; set XDG_CACHE_HOME to a folder")
     return Path(home) / "parabench"
 
 
 def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Return the tokens of a text, int32; <|endoftext|> is one token."""
+    """Return the int32 tokens of a text. <|endoftext|> is one token."""
     import tiktoken
 
     last = vocabulary_size(vocabulary) - 1
@@ -104,7 +102,7 @@ def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.in
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"data file {str(path)!r} is not UTF-8 text, at byte {error.start}; give one, or drop vocabulary to read "
+            f"data file {str(path)!r} is not UTF-8 text at byte {error.start}; give UTF-8, or drop vocabulary to read "
             "it as bytes"
         ) from error
     return np.asarray(encoding.encode_to_numpy(text, allowed_special="all"), dtype=np.int32)
@@ -112,9 +110,9 @@ def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.in
 
 @cache
 def _ranks(path: str) -> dict[bytes, int]:
-    """Return {token: rank} of a vocabulary file in tiktoken's form, with a token in base64 and its rank on each line.
+    """Return {token: rank} of a vocabulary file in tiktoken's format: a token in base64 and its rank on each line.
 
-    tiktoken's own reader keeps a copy by the file's name alone, and does not detect that the file has changed.
+    tiktoken's reader keeps a copy by name, and does not detect changes of the file.
     """
     lines = [line.split() for line in Path(path).read_bytes().splitlines() if line]
     try:

@@ -1,4 +1,4 @@
-"""Try a small batch of a model and its data on the CPU before the first launch, so that a plain mistake is one line."""
+"""Try a small batch of a model and its data on the CPU before the first launch, and report mistakes in one line."""
 
 from __future__ import annotations
 
@@ -41,39 +41,29 @@ from parabench.strategies import entry_of
 # BatchNorm needs two samples.
 ROWS = 2
 
-# The most that a trial may cost: operations for each core, some seconds, and the share of the free memory. A parameter
-# needs 16 bytes with its gradient and AdamW's state; the rest is for activations.
+# The maximum cost of a trial: operations per core (some seconds), and the share of the free memory. A parameter needs
+# 16 bytes with its gradient and AdamW's state, and activations need more.
 OPERATIONS_PER_CORE = 2e11
 FREE_SHARE, BYTES_PER_PARAMETER = 0.5, 20
 
-# A composition of blocks is the module if they differ by less: rounding, relative to the largest output.
+# The maximum rounding difference between the module and its blocks, relative to the largest output.
 SAME = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The result of one batch.
+    """The result of one batch."""
 
-    Attributes:
-        skipped: Why nothing was tried, or `None`.
-        steps: A few words for each step that passed, by its name.
-        unused: Trainable parameters without a gradient that the module's output does not depend on.
-        unread, hidden: The output depends on them, but the loss does not use that part of the output. DDP can find
-            `unread` ones, but not `hidden` ones, which are behind a dataclass.
-        left_out: Trainable parameters that the optimizer leaves out.
-        suspects: Keys of `models.SUSPECTS`.
-        apart: The difference between `head(blocks(stem(x)))` and `module(x)`, relative to the output; `None` if there
-            are no blocks.
-    """
-
-    skipped: str | None = None
-    steps: dict[str, str] = field(default_factory=dict)
+    skipped: str | None = None  # why nothing was tried
+    steps: dict[str, str] = field(default_factory=dict)  # {name of a step: its result}
+    # Trainable parameters without a gradient. The output does not depend on `unused` ones. The loss does not use the
+    # part of the output that depends on the others. DDP finds `unread` ones, but not `hidden` ones in a dataclass.
     unused: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    suspects: tuple[str, ...] = ()
-    apart: float | None = None
+    left_out: tuple[str, ...] = ()  # trainable parameters without an optimizer
+    suspects: tuple[str, ...] = ()  # keys of `models.SUSPECTS`
+    apart: float | None = None  # the result of `_apart`; None without blocks
 
 
 def trial_of(case: Case) -> Trial:
@@ -83,7 +73,7 @@ def trial_of(case: Case) -> Trial:
 
 
 def notes_of(case: Case) -> Iterator[str]:
-    """Yield the warnings of the trial of a case's model and data, a line each."""
+    """Yield the warnings of the trial of a case's model and data, one line each."""
     trial, name = trial_of(case), f"model {case.model}"
     if trial.skipped:
         yield f"{name} is not tried before the first launch: {trial.skipped}"
@@ -94,7 +84,7 @@ def notes_of(case: Case) -> Iterator[str]:
 
 
 def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator[str]:
-    """Yield the warnings of a trial, a line each; those about parameters without a gradient only if they matter."""
+    """Yield the warnings of a trial, one line each. With `gradients`, missing gradients are reported."""
     if gradients and (found := (*trial.unused, *trial.unread)):
         yield f"the loss does not depend on {first_of(found)}; DDP needs --set find_unused_parameters=on"
     if gradients and trial.hidden:
@@ -104,15 +94,14 @@ def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator
         )
     if trial.left_out:
         yield (
-            f"the optimizer leaves out {first_of(trial.left_out)} ({len(trial.left_out)} of the trainable parameters); "
-            "they are not trained"
+            f"the optimizer leaves out {len(trial.left_out)} trainable parameters, which are not trained: "
+            f"{first_of(trial.left_out)}"
         )
     yield from remedies(trial.suspects, verification).values()
 
 
 def needs_of_ddp(trial: Trial, strategy: str, *, find_unused: bool, static: bool) -> str | None:
-    """Return what DDP lacks to train parameters without a gradient; `None` if nothing, or if the strategy has no
-    DDP."""
+    """Return the option that DDP needs to train parameters without a gradient; `None` if no option is missing."""
     if "find_unused_parameters" not in entry_of(strategy).axes:
         return None
     if trial.hidden:
@@ -126,7 +115,6 @@ def needs_of_ddp(trial: Trial, strategy: str, *, find_unused: bool, static: bool
 @cache
 def _tried(case: Case) -> Trial:
     name = f"model {case.model!r}"
-    # The size is known without memory for the parameters.
     parameters = (MODELS[case.model] if case.model in MODELS else describe(case)).parameters or 0
     if why := _too_large(parameters, case):
         return Trial(skipped=why)
@@ -142,10 +130,8 @@ def _tried(case: Case) -> Trial:
         trained = {key: each for key, each in model.module.named_parameters() if each.requires_grad}
         missing = _without_gradient(trained, model, name)
         optimizer, left_out = _step(model, case)
-        # With `find_unused_parameters`, DDP takes parameters as unused that are not in the graph of the output's
-        # tensors, which it also finds in dataclasses (`_find_tensors`). If the loss leaves out a tensor of the output,
-        # DDP still gets an undefined gradient, but only from the tensors that torch's pytrees find (`_DDPSink`), which
-        # are not those in dataclasses.
+        # DDP with `find_unused_parameters` searches the graph of the output for unused parameters (`_find_tensors`). If
+        # the loss leaves out a tensor, DDP handles it only if pytrees find it (`_DDPSink`), so not in dataclasses.
         reached, flat = ({*map(id, leaves_of(each))} for each in (tensors_of(output), tree_leaves(output)))
         unused = [key for key in missing if id(trained[key]) not in reached]
         unread = [key for key in missing if id(trained[key]) in flat]
@@ -169,7 +155,7 @@ def _tried(case: Case) -> Trial:
 
 @contextmanager
 def _random_states_kept() -> Iterator[None]:
-    """Leave the generators of torch, numpy and Python as they were."""
+    """Restore the generators of torch, numpy and Python at the end of the block."""
     of_python, of_numpy = random.getstate(), numpy.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -208,13 +194,13 @@ def _first_batch(loading: Loading, case: Case, model: Model) -> Batch:
 
 
 def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
-    """Run forward, loss and backward, and return output and loss. Raises UsageError if one of them fails."""
+    """Run forward, loss and backward. Return output and loss. Raises UsageError on a failure."""
     given = f"on a batch of shapes {shapes_of(batch)}"
     widths = {each.dtype for each in tensors_of(inputs_of(batch)) if each.is_floating_point()}
     wide = torch.float64 in widths - {each.dtype for each in model.module.parameters()}
     called: list[bool] = []
     before = dict(model.module.named_parameters())
-    # TorchScript modules take no hook.
+    # TorchScript modules do not accept hooks.
     observed = model.forward is not None and not isinstance(model.module, torch.jit.ScriptModule)
     hook = model.module.register_forward_hook(lambda *_: called.append(True)) if observed else None
     remedy = "the inputs are float64 and the weights are not; give float32" if wide else "fix its forward, or the data"
@@ -224,13 +210,13 @@ def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
         hook.remove()
     if observed and not called:
         raise UsageError(
-            f"{name}: forward does not call the module that it receives, and only such a call makes DDP and FSDP act; "
-            "call module(...), not one of its methods"
+            f"{name}: forward does not call the module that it receives, and DDP and FSDP act only in this call; "
+            "call module(...), not its methods"
         )
     new = [key for key, each in model.module.named_parameters() if each is not before.get(key, each)]
     if new:
         raise UsageError(
-            f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still have the old one; "
+            f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still use the old one; "
             "change the values in place, under torch.no_grad()"
         )
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):
@@ -246,7 +232,7 @@ def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
 
 
 def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors that the autograd graph of some tensors accumulates gradients for; other values are ignored."""
+    """Yield the leaves of the autograd graph of some tensors. Other values are ignored."""
     tensors = [each for each in outputs if isinstance(each, Tensor)]
     yield from (each for each in tensors if each.requires_grad and each.is_leaf)
     nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
@@ -261,7 +247,7 @@ def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _moved_buffers(model: Model, batch: Batch) -> list[str]:
-    """Return the buffers that forward changes by its samples, if the output depends on them."""
+    """Return the buffers that depend on the samples, if the output depends on them."""
     start = buffers_of(model.module)
     if not start:
         return []
@@ -287,11 +273,13 @@ def _moved_buffers(model: Model, batch: Batch) -> list[str]:
 
 
 def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: str) -> list[str]:
-    """Return the trainable parameters that the loss does not depend on. Raises UsageError if it depends on none, or if
-    AdamW cannot use a gradient."""
+    """Return the trainable parameters that the loss does not depend on.
+
+    Raises UsageError if it depends on no parameter, or if AdamW cannot use a gradient.
+    """
     missing = [key for key, each in trained.items() if each.grad is None]
     if len(missing) == len(trained):
-        raise UsageError(f"{name}: loss depends on no parameter of module; there is nothing to train")
+        raise UsageError(f"{name}: loss does not depend on the parameters of module")
     sparse = [key for key, each in trained.items() if each.grad is not None and each.grad.is_sparse]
     if sparse and model.optimizer is None:
         raise UsageError(
@@ -302,8 +290,10 @@ def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: s
 
 
 def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
-    """Step the model's optimizer and scheduler once, and return the names of their classes, and the trainable
-    parameters that the optimizer leaves out. Raises UsageError if they fail."""
+    """Step the model's optimizer and scheduler once. Return their classes, and the parameters that are left out.
+
+    Raises UsageError if they fail.
+    """
     trained = [each for each in model.module.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained) if model.optimizer is None else own_optimizer(model, case, trained)
     steps: list[tuple[str, Any]] = [("optimizer", optimizer)]
@@ -319,8 +309,10 @@ def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
 
 
 def _apart(model: Model, batch: Batch) -> float:
-    """Return the largest difference between `head(blocks(stem(x)))` and `module(x)`, relative to the largest output;
-    infinite if they cannot be compared."""
+    """Return the difference between `head(blocks(stem(x)))` and `module(x)`, relative to the largest output.
+
+    If they cannot be compared, it is infinite.
+    """
     value: Any = inputs_of(batch)
     if model.forward is not None or not isinstance(value, Tensor):
         return float("inf")
@@ -335,7 +327,7 @@ def _apart(model: Model, batch: Batch) -> float:
         if not isinstance(whole, Tensor) or not isinstance(value, Tensor) or whole.shape != value.shape:
             return float("inf")
         return float((whole - value).abs().max() / whole.abs().max().clamp(min=1e-30))
-    except Exception:  # blocks that do not run one after the other cannot be a pipeline
+    except Exception:  # blocks that are not sequential cannot be a pipeline
         return float("inf")
     finally:
         torch.random.set_rng_state(state)

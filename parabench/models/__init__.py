@@ -1,5 +1,4 @@
-"""Reference models, and the arithmetics that models compute in: the values of the axis `precision`. These tables are
-free of torch: shapes are checked against a case before anything is launched."""
+"""Tables of the reference models and of the values of the axis `precision`. Free of torch."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ BYTES_VOCABULARY = 256
 # The perceptron: a first layer from features to width, then pairs of linear layers up and down, then classes.
 MLP_FEATURES, MLP_WIDTH, MLP_HIDDEN, MLP_BLOCKS, MLP_CLASSES = 256, 256, 1024, 8, 16
 
-# What a strategy may require of a model: parts in order, a plan for tensor parallel, one with sequence parallel too,
-# a first layer that can take features split between ranks.
+# Requirements of strategies: sequential parts, plans for tensor parallel and for sequence parallel, and a first layer
+# that can be split by features.
 BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_parallel", "first"
 
-# The reference that every launch of a model is compared with. EXACT: training on one device, which takes each batch as
-# a whole. SAME_SPLIT: one device that takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
+# The reference of each launch. EXACT: training on one device with whole batches. SAME_SPLIT: the same with the
+# ranks' parts of each batch, one after the other. FIRST_LOSS: only the first loss.
 EXACT, SAME_SPLIT, FIRST_LOSS = "exact", "same_split", "first_loss"
 VERIFICATIONS = (EXACT, SAME_SPLIT, FIRST_LOSS)
-# Stands for the level of the model until a case is resolved.
+# The level of the model, before a case is resolved.
 OF_THE_MODEL = "auto"
 
 # The optional fields of `Model` that are parts of a training step.
@@ -32,58 +31,43 @@ OWN = ("loss", "collate", "forward", "optimizer", "scheduler", "clip_norm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry(Entry):
-    """The facts of a model that are required before it is built.
-
-    Attributes:
-        brings: Which of BLOCKS, TENSOR, SEQUENCE and FIRST it has.
-        blocks: The number of its blocks.
-        width, heads: The width of a decoder's embedding, and its attention heads; `None` for other models.
-        widths: Widths that must divide by the number of ranks that share a layer, as `heads` must.
-        features: The number of features, which must divide by the number of ranks that share the input.
-        vocabulary: The number of tokens; `None` if it takes no tokens.
-        context: The longest sequence; `None` if there is no limit.
-        images: It may take MNIST's images.
-        synthetic: It makes samples itself.
-        takes_case: A user's factory receives the case, and so may use `seq_len`.
-        outside: A parameter that is in none of a user's parts. FSDP accepts it, a pipeline does not, so such a model
-            does not bring BLOCKS.
-        verification: One of VERIFICATIONS.
-        own: The parts of a training step that the model defines itself (`OWN`).
-        why_missing: Why it does not bring BLOCKS, TENSOR, SEQUENCE or FIRST, if the model gives a reason.
-    """
+    """The facts of a model that are required before it is built."""
 
     parameters: int | None = None
-    brings: frozenset[str] = frozenset()
+    brings: frozenset[str] = frozenset()  # some of BLOCKS, TENSOR, SEQUENCE and FIRST
     blocks: int = 0
+    # A decoder's attention heads and embedding width. `heads` and `widths` must be multiples of the number of ranks
+    # that share a layer, and `features` of the number of ranks that share the input.
     heads: int | None = None
     width: int | None = None
     widths: tuple[int, ...] = ()
     features: int | None = None
-    vocabulary: int | None = None
-    context: int | None = None
-    images: bool = False
-    synthetic: bool = True
-    takes_case: bool = False
+    vocabulary: int | None = None  # None without tokens
+    context: int | None = None  # the longest sequence
+    images: bool = False  # it accepts MNIST's images
+    synthetic: bool = True  # it has synthetic samples
+    takes_case: bool = False  # a custom factory receives the case, so it may use `seq_len`
+    # A parameter outside of the parts of a custom model. Pipelines do not accept it, so BLOCKS is missing.
     outside: str | None = None
     verification: str = EXACT
-    own: frozenset[str] = frozenset({"loss"})
-    why_missing: Mapping[str, str] = field(default_factory=dict, hash=False)
+    own: frozenset[str] = frozenset({"loss"})  # some of OWN
+    why_missing: Mapping[str, str] = field(default_factory=dict, hash=False)  # {missing requirement: reason}
 
     @property
     def sequences(self) -> bool:
-        """Whether it uses `seq_len`."""
+        """Return whether it uses `seq_len`."""
         return self.vocabulary is not None or self.takes_case
 
     @property
     def reads_bytes(self) -> bool:
-        """Whether it can read text as bytes."""
+        """Return whether it can read text as bytes."""
         return self.vocabulary is not None and self.vocabulary >= BYTES_VOCABULARY
 
 
 def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> ModelEntry:
-    """Return the entry of a decoder of that shape. Its trainable parameters are embeddings (including the tied head),
-    blocks and the final norm; a block has two norms 4d, qkv 3d^2+3d, projection d^2+d, MLP 8d^2+5d."""
+    """Return the entry of a decoder with this shape."""
     context = 1024
+    # Two norms 4d, qkv 3d^2 + 3d, projection d^2 + d, MLP 8d^2 + 5d. The head is tied to the embedding.
     block = 12 * width * width + 13 * width
     return ModelEntry(
         target="parabench.models.reference:gpt",
@@ -134,15 +118,15 @@ MODELS: dict[str, ModelEntry] = {
     ),
 }
 
-# Properties of a model or its data that make correct training runs differ from one device's, and the remedies.
+# Properties of a model or its data that change correct training runs, relative to one device, and the remedies.
 DROPOUT, BATCH_NORM, IGNORED_LABELS, RANDOM_DATA = "dropout", "batch_norm", "ignored_labels", "random_data"
-# It is followed by a colon and the names: "buffer:ema.mean".
+# The names of the buffers follow after a colon: "buffer:ema.mean".
 BUFFER = "buffer"
-# The label that torch's cross_entropy leaves out of its mean by default.
+# The label that torch's cross_entropy ignores by default.
 IGNORED = -100
 _SPLIT = "use --set verification=same_split"
 SUSPECTS = {
-    DROPOUT: f"module has dropout, which draws other numbers if the batch is split; set it to 0, or {_SPLIT}",
+    DROPOUT: f"module has dropout, which draws different numbers if the batch is split; set it to 0, or {_SPLIT}",
     BATCH_NORM: (
         "module has BatchNorm in training mode, whose statistics depend on how the batch is split; "
         f"{_SPLIT}, or SyncBatchNorm on CUDA"
@@ -151,22 +135,22 @@ SUSPECTS = {
         f"targets have labels of {IGNORED}, so the mean of the loss depends on how the batch is split; {_SPLIT}"
     ),
     RANDOM_DATA: (
-        "an item of the data is different each time it is read; draw its numbers from a generator that is seeded by "
-        "the item's index"
+        "an item of the data is different each time it is read; use a random generator that is seeded by the item's "
+        "index"
     ),
     BUFFER: (
-        "forward changes buffer {names}; if it also reads it, a loss depends on how the batch is split; "
+        "forward changes buffer {names}; if it also reads the buffer, the loss depends on how the batch is split; "
         f"{_SPLIT} with ddp or zero1"
     ),
 }
 # The message for buffers at level `same_split`.
 _BUFFER_OF_A_RANK = "forward changes buffer {names}, and only DDP sends rank 0's to all ranks; use ddp or zero1"
-# These are no fault if the reference takes the ranks' parts of each batch in turn.
+# The level SAME_SPLIT allows these.
 OF_THE_SPLIT = frozenset({DROPOUT, BATCH_NORM, IGNORED_LABELS})
 
 
 def remedies(suspects: Iterable[str], verification: str) -> dict[str, str]:
-    """Return the messages of those suspects that matter to the verification; keys that are not known have none."""
+    """Return {suspect: message} for suspects that matter to the verification. Unknown keys are left out."""
     found = {}
     for suspect in suspects:
         key, _, names = suspect.partition(":")
@@ -182,26 +166,21 @@ IEEE, TF32, BF16, FP16 = "ieee", "tf32", "bf16", "fp16"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """`parameters` is the dtype that parameters, gradients and optimizer state are kept in, `matmul` the arithmetic of
-    matrix products and convolutions. `autocast` is the dtype that operations are cast to. With `scaled` the loss is
-    multiplied before backward, because float16 has no digits for small gradients.
+    """A value of the axis `precision`."""
 
-    `roundoff` is the unit roundoff of the products' inputs: 2^-24 for 24 bits of significand.
-    """
-
-    roundoff: float
-    matmul: str = IEEE
-    parameters: str = "float32"
+    roundoff: float  # the unit roundoff of the inputs of products: 2^-24 for 24 bits of significand
+    matmul: str = IEEE  # the arithmetic of matrix products and convolutions
+    parameters: str = "float32"  # also of gradients and optimizer states
     autocast: str | None = None
-    scaled: bool = False
+    scaled: bool = False  # the loss is scaled, because float16 cannot represent small gradients
 
     @property
     def allows_tf32(self) -> bool:
-        """Return whether float32 products may use TF32, which torch can only set for the whole process."""
+        """Return whether float32 products may use TF32."""
         return self.matmul == TF32
 
 
-# The names of mixed and pure arithmetic are PyTorch Lightning's, those of float32's two are torch's `fp32_precision`.
+# "mixed" and "true" are names of PyTorch Lightning; "ieee" and "tf32" are values of torch's `fp32_precision`.
 PRECISIONS = {
     IEEE: Precision(2**-24),
     TF32: Precision(2**-11, TF32),

@@ -22,7 +22,7 @@ MakeBatch = Callable[..., Batch]
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Widen `values` for a loss to float32, because a mean of many needs the digits; float64 stays."""
+    """Convert `values` for a loss to float32, because a mean needs the digits. float64 stays."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -31,35 +31,34 @@ class Model:
     """A module and how to train it.
 
     Data:
-        A batch is a pair `(inputs, targets)`, or any other structure of tensors (tuple, dict, dataclass) whose first
-        dimension is the samples. `batch(n, generator)` makes n synthetic samples on the CPU from that generator alone,
-        or `batch(n, generator, seq_len)` samples of the case's `seq_len`; it may be None if data comes from elsewhere.
-        `collate(items)` makes a batch of a data set's items; None is
-        torch's `default_collate`. `vocabulary` is the number of tokens that the model knows, None if it takes none;
-        `context` is the longest sequence, None if there is no limit.
+        A batch is a pair `(inputs, targets)`, or another structure of tensors (tuple, dict, dataclass). The first
+        dimension of each tensor is the samples. `batch(n, generator)` or `batch(n, generator, seq_len)` returns n
+        synthetic samples on the CPU, or is None. `collate(items)` returns a batch of a Dataset's items; None is torch's
+        `default_collate`. `vocabulary` is the number of tokens, or None for a model without tokens. `context` is the
+        length of the longest sequence, or None.
 
     Forward and loss:
-        `forward(module, batch)` gives the output. None calls the module with the inputs of a pair, else with the whole
-        batch: a tensor as it is, the items of a tuple one by one, those of a dict or dataclass by name.
-        `loss(output, targets)` gives a scalar, the mean over the samples; if a batch is no pair, it gets the whole
-        batch. None takes `loss` from the output, as Hugging Face's models return it.
+        `forward(module, batch)` returns the output. None calls the module with the inputs of a pair, or with the whole
+        batch. The items of a tuple are passed by position, and the fields of a dict or dataclass by name.
+        `loss(output, targets)` returns a scalar, the mean over the samples. If a batch is not a pair, it receives the
+        whole batch. None uses `loss` of the output, as in Hugging Face's models.
 
     Optimizer:
-        `optimizer(parameters)` makes a torch optimizer, perhaps with parameter groups, for the list of parameters that
-        a rank trains; None is AdamW (`strategies.base.SETTINGS`). `scheduler(optimizer)` makes a torch learning rate
-        scheduler, which steps after each step. `clip_norm` is the largest L2 norm of the gradient.
+        `optimizer(parameters)` returns a torch optimizer for the list of parameters that a rank trains; None is AdamW
+        (`strategies.base.SETTINGS`). `scheduler(optimizer)` returns a torch learning rate scheduler, which steps after
+        each step. `clip_norm` is the largest L2 norm of the gradient.
 
     Verification:
-        `verification` says what every launch is compared with (`models.VERIFICATIONS`): `exact`, `same_split` for
-        models whose loss depends on how the batch is split, or `first_loss`.
+        `verification` is the reference of each launch: `exact`, `same_split` for models whose loss depends on how the
+        batch is split, or `first_loss`.
 
-    What only some strategies need:
-    `blocks` are the repeated parts in order: what FSDP shards as units, a pipeline deals out, and activation
-    checkpointing computes again. For a pipeline `head(blocks(stem(x)))` must be `module(x)`; None is the identity.
-    `tensor_parallel` maps names in the module ("blocks.*.up") to their style, `sequence_parallel` the same where
-    activations between the layers are split along the sequence. `first` names the linear layer that takes the
-    features, for data that is split by dimension; its output is summed over ranks, so what follows takes it whole.
-    `why_missing` says why one of these fields is not given, for the message that skips a strategy.
+    For some strategies:
+        `blocks` are the repeated parts in order. FSDP shards them, pipelines distribute them, and activation
+        checkpointing recomputes them. For a pipeline, `head(blocks(stem(x)))` must be `module(x)`; None is the
+        identity. `tensor_parallel` maps names in the module ("blocks.*.up") to their styles, and `sequence_parallel`
+        does so if activations are split along the sequence. `first` is the name of the linear layer for the features,
+        if data is split by dimension; its output is summed over ranks. `why_missing` maps missing fields to reasons,
+        for messages.
     """
 
     module: nn.Module
@@ -83,13 +82,11 @@ class Model:
 
     @staticmethod
     def from_transformers(config: Any) -> Model:
-        """Build a language model with random weights from a Hugging Face `config`; nothing is downloaded.
+        """Build a language model with random weights from a Hugging Face `config`, without downloads.
 
-        The class is the causal one, a sequence-to-sequence one such as T5, or a masked one such as BERT. Dropout is
-        set to 0. Weights are float32. Attention is torch's `scaled_dot_product_attention` if the model supports it.
-        Samples have the case's `seq_len` tokens. To change a field, use `dataclasses.replace`.
+        Dropout is 0, and weights are float32. To change a field, use `dataclasses.replace`.
 
-        Raises UsageError if transformers is not installed, or if it has no such model for the config.
+        Raises UsageError if transformers is not installed, or has no language model for the config.
         """
         from parabench.models.hugging_face import fields_of
 
@@ -97,12 +94,12 @@ class Model:
 
 
 def output_of(model: Model, module: nn.Module, batch: Batch) -> Any:
-    """Run forward of `module`, the model's module as a strategy wrapped it."""
+    """Run forward of `module`, the model's module with the wrapper of a strategy."""
     return call(module, inputs_of(batch)) if model.forward is None else model.forward(module, batch)
 
 
 def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
-    """Return the loss of a batch. Raises UsageError if neither `Model.loss` nor the output gives one."""
+    """Return the loss of a batch. Raises UsageError if neither `Model.loss` nor the output has one."""
     if model.loss is not None:
         return model.loss(output, targets_of(batch))
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -112,8 +109,10 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
 
 
 def sizes(model: Model) -> dict[str, int]:
-    """Return the bytes of all parameters and of those that tensor parallel splits, the number of parameters, and how
-    many of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
+    """Return the bytes of all parameters and of split ones, and the numbers of all parameters and of embeddings.
+
+    Embeddings that are tied to a head do not count as embeddings, because they are multiplied.
+    """
     parameters = {id(p): p for p in model.module.parameters()}
     split: set[int] = set()
     looked_up: set[int] = set()
@@ -132,8 +131,7 @@ def sizes(model: Model) -> dict[str, int]:
 
 
 def attention_of(case: Case) -> dict[str, int]:
-    """Return {"layers", "heads", "head_dim"} of a built-in decoder's attention; empty for other models, whose shape is
-    unknown."""
+    """Return {"layers", "heads", "head_dim"} of a built-in decoder's attention; empty for other models."""
     entry = find(MODELS, "model", case.model)
     if entry is None or entry.heads is None or entry.width is None:
         return {}

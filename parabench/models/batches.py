@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-# A tensor, or a tuple, list, mapping, named tuple or dataclass of batches; other values are passed on as they are.
+# A tensor, or a tuple, list, mapping, named tuple or dataclass of batches. Other values stay unchanged.
 Batch = Any
 
 
@@ -23,7 +23,7 @@ def map_tensors(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             names = [each.name for each in dataclasses.fields(leaf) if each.init]
             return dataclasses.replace(leaf, **{name: map_tensors(function, getattr(leaf, name)) for name in names})
-        if isinstance(leaf, Mapping):  # such as transformers' BatchEncoding, which pytrees do not know
+        if isinstance(leaf, Mapping):  # pytrees do not support transformers' BatchEncoding
             return {key: map_tensors(function, value) for key, value in leaf.items()}
         return leaf
 
@@ -43,7 +43,7 @@ def tensors_of(batch: Batch) -> list[Tensor]:
 
 
 def rows_of(batch: Batch) -> int:
-    """Return how many samples a batch has. Raises ValueError if its tensors disagree, or if it has none."""
+    """Return the number of samples in a batch. Raises ValueError if its tensors disagree, or if it has no tensors."""
     sizes = {tensor.shape[0] if tensor.dim() else None for tensor in tensors_of(batch)}
     if len(sizes) != 1 or None in sizes:
         raise ValueError(f"the tensors of a batch have the shapes {shapes_of(batch)}")
@@ -62,7 +62,7 @@ def take_rows(batch: Batch, rows: slice | Sequence[int]) -> Batch:
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:
-    """Split a batch into equal parts of consecutive samples. Raises ValueError if it does not divide."""
+    """Split a batch into equal parts of consecutive samples. Raises ValueError if this is not possible."""
     if parts == 1:
         return [batch]
     rows = rows_of(batch)
@@ -78,17 +78,17 @@ def is_pair(batch: Batch) -> bool:
 
 
 def inputs_of(batch: Batch) -> Batch:
-    """Return what the module takes: the first of a pair, else the whole batch."""
+    """Return the input of the module: the first of a pair, else the whole batch."""
     return batch[0] if is_pair(batch) else batch
 
 
 def targets_of(batch: Batch) -> Batch:
-    """Return what the loss compares the output with: the second of a pair, else the whole batch."""
+    """Return the targets of the loss: the second of a pair, else the whole batch."""
     return batch[1] if is_pair(batch) else batch
 
 
 def map_inputs(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
-    """Return the batch with `function` of each tensor that the module takes."""
+    """Return the batch with `function` of each tensor of the inputs."""
     if not is_pair(batch):
         return map_tensors(function, batch)
     pair = (map_tensors(function, batch[0]), batch[1])
@@ -96,7 +96,7 @@ def map_inputs(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
 
 
 def call(module: nn.Module, inputs: Batch) -> Any:
-    """Call a module with a tensor, the items of a tuple or list, or those of a mapping or dataclass by name."""
+    """Call a module with a tensor, the items of a tuple or list, or the fields of a mapping or dataclass by name."""
     if dataclasses.is_dataclass(inputs) and not isinstance(inputs, (type, Mapping)):
         inputs = {each.name: getattr(inputs, each.name) for each in dataclasses.fields(inputs)}
     if isinstance(inputs, Mapping):
@@ -112,12 +112,12 @@ def cast(batch: Batch, dtype: torch.dtype) -> Batch:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch on `device`; copies from pinned memory do not block."""
+    """Return the batch on `device`. Copies from pinned memory do not block."""
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 
 def count_up(n: int, length: int, vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Make n sequences that count up from anywhere in steps of 1 to 4, modulo the vocabulary."""
+    """Return n sequences that count up from a random start in steps of 1 to 4, modulo the vocabulary."""
     start = torch.randint(vocabulary, (n, 1), generator=generator, device="cpu")
     stride = torch.randint(1, 5, (n, 1), generator=generator, device="cpu")
     return (start + stride * torch.arange(length, device="cpu")) % vocabulary

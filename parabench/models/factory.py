@@ -1,5 +1,4 @@
-"""The model of a case: built by name or by a user's factory, whose `Model` is checked and described before anything is
-launched."""
+"""The model of a case, built by name or by a custom factory. The `Model` of a factory is checked and described."""
 
 from __future__ import annotations
 
@@ -24,11 +23,10 @@ from parabench.models.batches import Batch, tensors_of
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
 
-# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
+# In the verified steps, no batch repeats.
 SYNTHETIC_BATCHES = 8
 
-# Parameters that this process was given, by their identity: a factory that caches its module would hand out one that is
-# trained or sharded already.
+# {id: parameter} of earlier models. A cached module would be trained or sharded already.
 _given: dict[int, weakref.ref[nn.Parameter]] = {}
 
 
@@ -40,8 +38,10 @@ def seed_all(seed: int) -> None:
 
 
 def build_model(case: Case, *, seed: int | None = None) -> Model:
-    """Build the case's model, with `seed_all` after its module was imported and before its factory is called. Raises
-    UsageError if the factory returns no valid Model, or a module that it returned before."""
+    """Build the case's model. `seed_all` is called after the import and before the factory.
+
+    Raises UsageError if the factory returns an invalid Model, or a module that it returned before.
+    """
     entry = find(MODELS, "model", case.model)
     make = load(MODELS, "model", case.model) if entry else load_factory(MODELS, "model", case.model, "Model")
     if seed is not None:
@@ -59,7 +59,7 @@ def build_model(case: Case, *, seed: int | None = None) -> Model:
 
 
 def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return what `Model.optimizer` makes for `parameters`.
+    """Return the result of `Model.optimizer`.
 
     Raises UsageError unless it is a torch optimizer of these parameters that steps without a closure.
     """
@@ -73,7 +73,7 @@ def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> t
     given = set(map(id, parameters))
     if any(id(each) not in given for group in made.param_groups for each in group["params"]):
         raise UsageError(
-            f"model {case.model!r}: its optimizer has a parameter that it was not given; use the list that "
+            f"model {case.model!r}: its optimizer has a parameter that it did not receive; use the list that "
             "Model.optimizer receives, because strategies replace the module's parameters"
         )
     taken = [each for each in signature(made.step).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
@@ -86,20 +86,19 @@ def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> t
 
 
 def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return what `Model.scheduler` makes. Raises UsageError unless it is a torch scheduler."""
+    """Return the result of `Model.scheduler`. Raises UsageError unless it is a torch scheduler."""
     assert model.scheduler is not None
     with users_code(f"model {case.model!r}: its scheduler cannot be made", "fix Model.scheduler"):
         made: Any = model.scheduler(optimizer)
     if not isinstance(made, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)):
         raise UsageError(
-            f"model {case.model!r}: scheduler gives {what_is(made)}; return one of torch.optim.lr_scheduler"
+            f"model {case.model!r}: scheduler gives {what_is(made)}; return a scheduler of torch.optim.lr_scheduler"
         )
     return made
 
 
 def make_samples(batch: MakeBatch, case: Case) -> Batch:
-    """Make the case's synthetic samples. Raises UsageError if a user's `batch` fails, or if its tensors do not have the
-    requested number of samples."""
+    """Return the case's synthetic samples. Raises UsageError if a custom `batch` fails or returns other samples."""
     rows = SYNTHETIC_BATCHES * case.global_batch
     with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
         given = (case.seq_len,) if takes_argument(batch, 2) else ()
@@ -134,7 +133,7 @@ def check_model(name: str, made: Any) -> None:
 
 
 def _faults(model: Any) -> Iterator[str]:
-    """Yield what is wrong, types first: a later check relies on the earlier ones."""
+    """Yield the faults of a model, types first, because later checks rely on earlier ones."""
 
     def must_be(field: str, what: str) -> str:
         return f"{field} is {what_is(getattr(model, field))}; it must be {what}"
@@ -145,12 +144,12 @@ def _faults(model: Any) -> Iterator[str]:
         yield "module is a DataParallel, which would use the devices of other ranks; give the module inside it"
     parameters = list(model.module.parameters())
     if not any(each.requires_grad for each in parameters):
-        yield "no parameter of module requires a gradient; there is nothing to train"
+        yield "no parameter of module requires a gradient"
     if any(isinstance(each, UninitializedParameter) for each in parameters):
         yield "module has a parameter without a shape; give lazy layers their sizes"
     for field, arguments in FUNCTIONS.items():
         value = getattr(model, field)
-        # A class of optimizers or schedulers makes one when it is called.
+        # Classes of optimizers and schedulers can be called.
         a_class = isinstance(value, type) and field not in ("optimizer", "scheduler")
         if value is not None and (a_class or not callable(value)):
             yield must_be(field, f"a function of {arguments}, or None")
@@ -179,20 +178,20 @@ def _faults(model: Any) -> Iterator[str]:
     for field in ("tensor_parallel", "sequence_parallel"):
         plan = getattr(model, field)
         if not isinstance(plan, Mapping) or not all(isinstance(style, ParallelStyle) for style in plan.values()):
-            yield must_be(field, "a dict of names and ParallelStyles, as parallelize_module takes it")
+            yield must_be(field, "a dict of names and ParallelStyles, as for parallelize_module")
         for pattern in plan:
             if not any(fnmatch(each, pattern) for each in names):
-                yield f"a plan names {pattern!r}, which is not part of module; name one, as named_modules does"
+                yield f"a plan has {pattern!r}, which is not part of module; use a name of named_modules"
     first = model.first
     if first is not None and not isinstance(module_named(model.module, first), nn.Linear):
-        yield f"first is {what_is(first)}, which is not a linear layer of module; name one, as named_modules does"
+        yield f"first is {what_is(first)}, which is not a linear layer of module; use a name of named_modules"
     by_columns = [at for at, style in model.tensor_parallel.items() if isinstance(style, ColwiseParallel)]
     if first is not None and any(fnmatch(first, at) for at in by_columns):
-        yield f"first is {first!r}, which tensor_parallel splits by columns; name a layer whose output is whole"
+        yield f"first is {first!r}, which tensor_parallel splits by columns; use a layer whose output is not split"
 
 
 def what_is(value: Any) -> str:
-    """Describe a wrong value in a few words. A class was often meant to be called first."""
+    """Describe a wrong value in a few words."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
@@ -207,8 +206,8 @@ def module_named(module: nn.Module, name: str | None) -> nn.Module | None:
 
 
 def describe(case: Case) -> ModelEntry:
-    """Return the description of a user's model. Raises UsageError if it cannot be built, or contradicts itself."""
-    # The factory must return the same model for all cases that train the same, and names the level of verification.
+    """Return the description of a custom model. Raises UsageError if it cannot be built or is not valid."""
+    # The model depends only on fields that affect training. It has a level of verification.
     takes_case = takes_argument(load_factory(MODELS, "model", case.model, "Model"))
     return _described(
         case.replace(verification=EXACT).reference() if takes_case else Case(model=case.model), takes_case
@@ -222,7 +221,7 @@ def _described(case: Case, takes_case: bool) -> ModelEntry:
             model = build_model(case)
     except UsageError:
         raise
-    except (Exception, SystemExit):  # not everything works without memory; a real error is raised again
+    except (Exception, SystemExit):  # some code fails without memory; a real error is raised again
         remedy = "fix that function, or call it in Python to see where"
         with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
             model = build_model(case)
@@ -236,7 +235,7 @@ def _described(case: Case, takes_case: bool) -> ModelEntry:
     }
     return ModelEntry(
         target=case.model,
-        summary="a user's own",
+        summary="a custom model",
         parameters=sum(parameter.numel() for parameter in model.module.parameters()),
         brings=frozenset(need for need, given in offered.items() if given),
         blocks=len(model.blocks),
@@ -255,15 +254,14 @@ def _described(case: Case, takes_case: bool) -> ModelEntry:
 
 
 def outside(model: Model) -> str | None:
-    """Return a parameter that is in none of stem, blocks and head, and that a pipeline would lose; `None` if there is
-    none."""
+    """Return a parameter outside of stem, blocks and head, which a pipeline would lose; else `None`."""
     parts = [part for part in (model.stem, *model.blocks, model.head) if part is not None]
     held = {id(parameter) for part in parts for parameter in part.parameters()}
     return next((name for name, each in model.module.named_parameters() if id(each) not in held), None)
 
 
 def split_widths(module: nn.Module, plan: Mapping[str, ParallelStyle]) -> tuple[int, ...]:
-    """Return the widths along which a tensor-parallel plan splits linear layers, each once."""
+    """Return the distinct widths of linear layers that a tensor-parallel plan splits."""
     found = {
         layer.out_features if isinstance(style, ColwiseParallel) else layer.in_features
         for name, layer in module.named_modules()

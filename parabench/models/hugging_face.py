@@ -17,11 +17,11 @@ from parabench.models import TENSOR
 from parabench.models.batches import Batch, call, count_up, is_pair
 from parabench.registry import users_code
 
-# Numbers in a configuration that make forward random: dropout, LayerDrop, and the noise of a router. Their names differ
-# from model to model: attention_dropout, resid_pdrop, dropout_rate, decoder_layerdrop, router_jitter_noise.
+# Fields of a configuration that make forward random: dropout, LayerDrop, and noise of routers. Their names differ
+# between models, such as resid_pdrop, dropout_rate, decoder_layerdrop, router_jitter_noise.
 RANDOM = ("*dropout*", "*pdrop", "*layerdrop", "*drop_rate", "*jitter*")
 
-# Styles of transformers' tensor-parallel plans (`ALL_PARALLEL_STYLES`) that torch has too.
+# Styles of transformers' tensor-parallel plans (`ALL_PARALLEL_STYLES`) that torch supports.
 # Before version 5, `colwise_gather_output` was `colwise_rep`.
 STYLES: Mapping[str, ParallelStyle] = {
     "colwise": ColwiseParallel(),
@@ -41,7 +41,7 @@ def fields_of(config: Any) -> dict[str, Any]:
         raise UsageError("Model.from_transformers needs transformers: pip install transformers") from error
     if not isinstance(config, transformers.PretrainedConfig):
         raise UsageError(
-            f"Model.from_transformers is given {type(config).__name__}; give a configuration, LlamaConfig() say"
+            f"Model.from_transformers is given {type(config).__name__}; give a configuration, such as LlamaConfig()"
         )
     config = deterministic(config)
     module, causal = _build(config)
@@ -51,17 +51,17 @@ def fields_of(config: Any) -> dict[str, Any]:
     vocabulary, padding = text.vocab_size, getattr(text, "pad_token_id", None)
 
     def batch(n: int, generator: torch.Generator, seq_len: int) -> dict[str, Tensor]:
-        """Make sequences that count up; a padding token would not be attended to."""
+        """Return sequences that count up, without padding tokens, because attention ignores them."""
         tokens = count_up(n, seq_len, vocabulary, generator)
         if padding is not None:
             tokens = tokens.masked_fill(tokens == padding, (padding + 1) % vocabulary)
         return {"input_ids": tokens, "labels": tokens.clone()}
 
     def forward(module: nn.Module, batch: Batch) -> Any:
-        """Call the module with tokens and labels, also with a pair whose targets are the tokens after the inputs."""
+        """Call the module with tokens and labels. The targets of a pair are the tokens after the inputs."""
         if is_pair(batch):
             tokens, targets = batch
-            # A causal model shifts its labels itself.
+            # A causal model shifts its labels.
             labels = torch.cat([tokens[:, :1], targets[:, :-1]], dim=1) if causal else targets.contiguous()
             batch = {"input_ids": tokens, "labels": labels}
         return call(module, batch)
@@ -79,7 +79,7 @@ def fields_of(config: Any) -> dict[str, Any]:
 
 
 def deterministic(config: Any) -> Any:
-    """Return a copy of a configuration, and of the ones in it, without dropout or cache, in float32."""
+    """Return a copy of a configuration and its nested ones, without dropout or cache, in float32."""
     config = copy.deepcopy(config)
     parts = [config]
     for part in parts:
@@ -89,9 +89,9 @@ def deterministic(config: Any) -> Any:
             elif type(value) in (int, float) and any(fnmatch(name, pattern) for pattern in RANDOM):
                 setattr(part, name, 0.0)
         part.use_cache = False
-        # Before version 5 it was `torch_dtype`.
+        # `torch_dtype` before version 5.
         setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", torch.float32)
-    # Sequence-to-sequence models shift labels to the right and put this token first; T5's configuration has no default.
+    # Sequence-to-sequence models need this token. T5's configuration does not have a default.
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     return config
@@ -110,7 +110,7 @@ def _build(config: Any) -> tuple[Any, bool]:
     if config.is_encoder_decoder:
         autos = autos[1:]
     elif type(config) in autos[2]._model_mapping and not getattr(config, "is_decoder", False):
-        autos = autos[2:]  # BERT can be a causal model too, if its configuration says so
+        autos = autos[2:]  # BERT is causal only if `is_decoder` is set
     auto = next((each for each in autos if type(config) in each._model_mapping), None)
     if auto is None:
         raise UsageError(f"transformers has no language model for {name}; give Model(module=...)")
@@ -136,8 +136,11 @@ def tensor_parallel_plan(module: nn.Module) -> tuple[dict[str, ParallelStyle], s
     if not published:
         return {}, "transformers publishes no tensor-parallel plan for it"
     if unknown := sorted({*published.values()} - STYLES.keys()):
-        return {}, f"its plan in transformers has the style {unknown[0]}, which torch's parallelize_module lacks"
-    # A style replaces the parameters of its module, so weights that two modules share would be untied.
+        return (
+            {},
+            f"its plan in transformers has the style {unknown[0]}, which torch's parallelize_module does not have",
+        )
+    # A style replaces the parameters of its module, which would untie shared weights.
     owners: dict[int, list[str]] = {}
     for name, each in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(each), []).append(name.rpartition(".")[0])

@@ -1,10 +1,4 @@
-"""Change a model for a case, in place: its device, its arithmetic, activation checkpointing and torch.compile of each
-block.
-
-torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit` of them. Its guards check neither the
-case nor DDP's buckets, at whose edges it splits graphs (`optimize_ddp`). So each case compiles copies of its blocks'
-code: cases of one process share neither graphs nor the limit, as if each had a separate process.
-"""
+"""Change a model for a case, in place: device, arithmetic, activation checkpointing and torch.compile of each block."""
 
 from __future__ import annotations
 
@@ -20,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from parabench.models.base import Model
 from parabench.plan.case import Case
 
-# cuBLAS and cuDNN read them without torch ("NVIDIA_TF32_OVERRIDE" in their documentation).
+# cuBLAS and cuDNN read these variables.
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 # Inductor's own limit for a process.
@@ -29,7 +23,7 @@ MOST_COMPILE_THREADS = 32
 
 def move_model(model: Model, device: torch.device) -> None:
     """Move the model's modules to `device`, in place."""
-    # The parameters of a stem and a head are the module's, but their buffers can be separate, as a loss's weights are.
+    # Parameters of stem and head are in the module, but buffers of them and of a loss may be separate.
     for part in (model.module, model.stem, model.head, model.loss):
         if isinstance(part, nn.Module):
             part.to(device)
@@ -38,22 +32,23 @@ def move_model(model: Model, device: torch.device) -> None:
 def set_arithmetic(model: Model, case: Case) -> None:
     """Convert the model to the case's dtype, and set whether float32 products of this process may use TF32.
 
-    By default, torch allows TF32 in cuDNN's convolutions but not in matrix products. Both settings hold for the whole
-    process, so cases that need different ones never share a launch (`plan.cohorts`). These two setters keep torch's
-    older and newer settings of TF32 in agreement; torch.compile reads the older one.
+    The settings are for the whole process, so cases with different ones never share a launch (`plan.cohorts`).
     """
+    # These setters keep torch's older and newer settings of TF32 equal. torch.compile reads the older one.
     wanted = case.arithmetic
     torch.set_float32_matmul_precision("high" if wanted.allows_tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
     parameters = getattr(torch, wanted.parameters)
     if parameters is not torch.float32:
-        # Not `module.to`: it would drop the imaginary part of complex parameters and buffers.
+        # `module.to` would drop the imaginary part of complex parameters and buffers.
         model.module._apply(lambda tensor: tensor.to(parameters) if tensor.is_floating_point() else tensor)
 
 
 def arithmetic_of(left_out: int | None) -> dict[str, Any]:
-    """Return {"arithmetic": ...}: the arithmetic that this process allows for float32 products at the end of training,
-    after the user's code; and how many steps a scaled loss left out, if it was scaled."""
+    """Return the fact `arithmetic`: settings of float32 products after training, and the number of skipped steps.
+
+    `left_out` is None if the loss was not scaled.
+    """
     facts: dict[str, Any] = {
         "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
         "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
@@ -63,7 +58,7 @@ def arithmetic_of(left_out: int | None) -> dict[str, Any]:
 
 
 def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
-    """Return a setting of torch, which raises an error if a user's code made it in the older and the newer way."""
+    """Return a setting of torch. It raises an error if a user's code mixed older and newer settings."""
     try:
         return setting()
     except RuntimeError:
@@ -71,18 +66,18 @@ def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
 
 
 def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
-    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a block that is used twice is wrapped once
+    """Change the model's blocks in place, or the module if it has none. Names and parameters stay."""
+    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a repeated block is wrapped once
     if case.compile:
         compile_blocks(blocks)
     if case.activation_checkpointing:
-        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
+        # Compile first: torch 2.13 cannot compile checkpointed functions with DTensors.
         for block in blocks:
             block.forward = checkpointed(block.forward)
 
 
 def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `forward` with activations that are not kept but computed again in backward."""
+    """Return `forward` with activations that are recomputed in backward."""
 
     def again(*inputs: Any, **named: Any) -> Any:
         return checkpoint(forward, *inputs, use_reentrant=False, **named)
@@ -92,6 +87,8 @@ def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def compile_blocks(blocks: Sequence[nn.Module]) -> None:
     """Compile the forward of each block for static shapes. Blocks with the same forward share one copy of its code."""
+    # torch caches graphs by code object, with a limit, and does not check the case or DDP's buckets. Therefore, each
+    # case compiles copies of the code, and does not share graphs with others.
     share_compile_threads()
     copies: dict[Callable[..., Any], Callable[..., Any]] = {}
     for block in blocks:
@@ -121,7 +118,7 @@ def copied(function: types.FunctionType) -> types.FunctionType:
 def share_compile_threads() -> None:
     """Limit the compile workers of all ranks of a node to its number of cores, unless the user has set a number.
 
-    By default, Inductor starts up to 32 for each rank (torch/_inductor/config.py, decide_compile_threads).
+    By default, Inductor starts up to 32 for each rank.
     """
     if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
         return
@@ -132,11 +129,9 @@ def share_compile_threads() -> None:
 
 
 class CompileCounts:
-    """Count what torch.compile does while a `with` block of this object runs, over all such blocks.
+    """Count graphs of torch.compile in the `with` blocks of this object, and frames that it leaves to eager mode.
 
-    torch counts for the whole process (`torch._dynamo.utils.counters`), so the steps of each case run in blocks of its
-    counts. torch.compile gives up a frame that exceeds `recompile_limit` or cannot be traced. Such a frame is counted
-    once, and runs in eager mode from then on.
+    torch counts for the whole process, so the steps of each case run in separate blocks.
     """
 
     def __init__(self) -> None:
@@ -159,7 +154,7 @@ class CompileCounts:
 
 
 def _counted() -> tuple[int, int]:
-    """Return how many graphs this process has compiled so far, and how many frames it has left to eager mode."""
+    """Return the numbers of graphs and of frames in eager mode of this process so far."""
     from torch._dynamo.utils import counters
 
     frames = counters["frames"]

@@ -1,8 +1,6 @@
-"""The reference models: a GPT-2 style decoder, and the small nets `mlp`, `mnist` and `toy`, each initialized from
-torch's current seed. They have no dropout, so that every way of parallelizing computes the same numbers.
+"""The reference models: a decoder like GPT-2 (Radford et al., 2019), and the nets `mlp`, `mnist` and `toy`.
 
-The decoder has pre-norm blocks, causal attention, GELU and tied embeddings; shapes, initialization and the tied head
-follow GPT-2 (Radford et al., 2019).
+They do not have dropout, so that all strategies compute the same numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from parabench.plan.case import Case
 
 
 class Attention(nn.Module):
-    """Causal self-attention. The fused projection is laid out head by head, so that its rows split over ranks."""
+    """Causal self-attention. The rows of the fused projection are ordered by head, so that ranks can split them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -38,9 +36,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) to the same shape."""
+        """Map (batch, time, width) to the same shape."""
         batch, time, _ = x.shape
-        # Under tensor parallel this rank holds some of the heads, hence -1.
+        # With tensor parallel, this rank has only some of the heads (-1).
         q, k, v = self.qkv(x).view(batch, time, -1, 3, self.head_width).unbind(3)
         y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
         out: Tensor = self.out(y.transpose(1, 2).reshape(batch, time, -1))
@@ -48,7 +46,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP of four times the width, each behind a norm and a residual."""
+    """Attention and an MLP of four times the width, each with a norm and a residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +57,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) to the same shape."""
+        """Map (batch, time, width) to the same shape."""
         x = x + self.attention(self.norm1(x))
         hidden = F.gelu(self.up(self.norm2(x)), approximate="tanh")
         out: Tensor = x + self.down(hidden)
@@ -80,7 +78,7 @@ class Stem(nn.Module):
 
 
 class Head(nn.Module):
-    """The final norm and the projection to the vocabulary, whose weight is the token embedding's."""
+    """The final norm, and the projection to the vocabulary with the weight of the token embedding."""
 
     def __init__(self, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -89,7 +87,7 @@ class Head(nn.Module):
         self.out.weight = tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) to (batch, time, vocabulary)."""
+        """Map (batch, time, width) to (batch, time, vocabulary)."""
         logits: Tensor = self.out(self.norm(x))
         return logits
 
@@ -102,19 +100,19 @@ class GPT(nn.Module):
         self.stem = Stem(vocabulary, context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.head = Head(self.stem.tokens)
-        self._initialise(layers)
+        self._initialize(layers)
 
-    def _initialise(self, layers: int) -> None:
+    def _initialize(self, layers: int) -> None:
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:
-                # Projections onto the residual stream are smaller, by the number of additions to it.
+                # Projections onto the residual stream are scaled by the number of additions to it.
                 residual = name.endswith(("attention.out.weight", "down.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits for the token that follows each position."""
+        """Return logits for the token after each position."""
         x = self.stem(tokens)
         for block in self.blocks:
             x = block(x)
@@ -123,7 +121,7 @@ class GPT(nn.Module):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats, in float32 or wider whatever the logits' type."""
+    """Return the mean cross-entropy in nats, in float32 or wider."""
     return F.cross_entropy(at_least_float32(logits.flatten(0, 1)), targets.flatten())
 
 
@@ -154,7 +152,7 @@ def gpt(entry: ModelEntry, case: Case) -> Model:
             "blocks.*.up": ColwiseParallel(),
             "blocks.*.down": RowwiseParallel(),
         },
-        # Between the layers each rank has its part of the sequence; the stem's output is cut, the head's input whole.
+        # Between the layers, each rank has a part of the sequence: the stem's output is split, the head's input whole
         sequence_parallel={
             "stem": PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1)),
             "blocks.*.norm1": SequenceParallel(),
@@ -171,16 +169,16 @@ def gpt(entry: ModelEntry, case: Case) -> Model:
     )
 
 
-# Szegedy et al., "Rethinking the Inception architecture", 2016. A few seeded batches are learned soon. With smoothing,
-# their loss stays well above zero; relative to a loss near zero, only rounding would be compared.
+# Szegedy et al., "Rethinking the Inception architecture", 2016. With smoothing, the loss stays well above zero.
+# Relative to a loss near zero, verification would compare only rounding.
 LABEL_SMOOTHING = 0.1
 
-# The side of MNIST's images, and the number of digits.
+# The height and width of MNIST's images, and the number of digits.
 SIDE, CLASSES = 28, 10
 
 
 class Pair(nn.Module):
-    """Up and down again, behind a residual. Tensor parallel splits the first layer by columns, the second by rows."""
+    """Two linear layers with a residual. Tensor parallel splits the first by columns, the second by rows."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -188,8 +186,8 @@ class Pair(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, width) to the same shape."""
-        # GELU is smooth. Near the kink of a ReLU, another order of summation would give another gradient.
+        """Map (batch, width) to the same shape."""
+        # GELU is smooth. With ReLU, a different order of summation could give a different gradient.
         out: Tensor = x + self.down(F.gelu(self.up(x)))
         return out
 
@@ -204,7 +202,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of every class."""
+        """Return the logits of each class."""
         x = self.first(x)
         for block in self.blocks:
             x = block(x)
@@ -213,19 +211,21 @@ class MLP(nn.Module):
 
 
 def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats with smoothed labels, in float32 or wider whatever the logits' type."""
+    """Return the mean cross-entropy in nats with smoothed labels, in float32 or wider."""
     return F.cross_entropy(at_least_float32(logits), targets, label_smoothing=LABEL_SMOOTHING)
 
 
 def mlp(entry: ModelEntry, case: Case) -> Model:
-    """Return the perceptron: a first layer, residual pairs of linear layers, a head. It suits all three splits of data,
-    because its first layer takes plain features, which can be divided between ranks."""
+    """Return the perceptron: a first layer, residual pairs of linear layers, a head.
+
+    It supports all splits of data, because its first layer can be split by features.
+    """
     features = entry.features
     assert features is not None
     module = MLP(features, MLP_WIDTH, MLP_HIDDEN, entry.blocks, MLP_CLASSES)
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make noise, raised in the group of features that marks the class."""
+        """Return noise, with higher values in the group of features of the class."""
         inputs = torch.randn(n, features, generator=generator, device="cpu")
         classes = torch.randint(MLP_CLASSES, (n,), generator=generator, device="cpu")
         inputs.view(n, MLP_CLASSES, -1)[torch.arange(n, device="cpu"), classes] += 1
@@ -248,9 +248,9 @@ def mlp(entry: ModelEntry, case: Case) -> Model:
 
 
 def mnist(entry: ModelEntry, case: Case) -> Model:
-    """Return the convolution net of PyTorch's MNIST example: images (batch, 1, 28, 28) to logits (batch, 10).
+    """Return a net for images (batch, 1, 28, 28) and logits (batch, 10).
 
-    Layers as in https://github.com/pytorch/examples/blob/main/mnist/main.py, without its two dropouts.
+    It is https://github.com/pytorch/examples/blob/main/mnist/main.py without dropout.
     """
     module = nn.Sequential(
         OrderedDict(
@@ -270,7 +270,7 @@ def mnist(entry: ModelEntry, case: Case) -> Model:
 
 
 def striped(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Make noise with a bright stripe, at a height that marks the digit."""
+    """Return noise with a bright stripe at the height of the digit."""
     images = torch.randn(n, 1, SIDE, SIDE, generator=generator, device="cpu")
     digits = torch.randint(CLASSES, (n,), generator=generator, device="cpu")
     images[torch.arange(n, device="cpu"), 0, 2 * digits + 4] += 2
@@ -278,7 +278,7 @@ def striped(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def toy(entry: ModelEntry, case: Case) -> Model:
-    """Return the smallest net that can be split, 10-10-1 with ReLU: features (batch, 10) to a number (batch, 1)."""
+    """Return a net with 10-10-1 neurons and ReLU, for features (batch, 10) and a number (batch, 1)."""
     module = nn.Sequential(nn.Sequential(nn.Linear(10, 10), nn.ReLU()), nn.Linear(10, 1))
     return Model(
         module=module,
@@ -290,11 +290,11 @@ def toy(entry: ModelEntry, case: Case) -> Model:
 
 
 def squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over the samples, in float32 or wider whatever the output's type."""
+    """Return the mean over the samples, in float32 or wider."""
     return F.mse_loss(at_least_float32(output), targets)
 
 
 def means(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Make numbers from 0 to 1, and their mean plus 4, far from the output of a new net: the loss falls every batch."""
+    """Return numbers from 0 to 1, and their mean plus 4, so that the loss falls with each batch."""
     inputs = torch.rand(n, 10, generator=generator, device="cpu")
     return inputs, inputs.mean(1, keepdim=True) + 4

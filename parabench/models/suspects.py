@@ -1,5 +1,4 @@
-"""Properties of a model and its data that make correct training runs differ from one device's: layers, labels, and
-buffers that a forward changes."""
+"""Properties of a model and its data that change correct training runs, relative to one device."""
 
 from __future__ import annotations
 
@@ -39,12 +38,12 @@ def ignores_labels(batch: Any) -> bool:
 
 
 def buffer_suspect(names: Sequence[str]) -> list[str]:
-    """Return the key of `models.SUSPECTS` for buffers of these names; nothing if there are none."""
+    """Return the key of `models.SUSPECTS` for buffers with these names; empty without names."""
     return [f"{BUFFER}:{first_of(names)}"] if names else []
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first names, and the number of further ones."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -54,7 +53,7 @@ def copies_of_buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give the module's buffers these values, in place."""
+    """Set the module's buffers to these values, in place."""
     with torch.no_grad():
         for name, each in module.named_buffers():
             if name in values:
@@ -62,14 +61,16 @@ def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the buffers that a forward may change and read. Running statistics of norms are left out: in
-    training mode, forward changes them and does not read them."""
+    """Return copies of the buffers that a forward may change and read.
+
+    Running statistics of norms are left out, because training does not read them.
+    """
     norms = {id(each) for part in module.modules() if isinstance(part, _NormBase) for each in part.buffers()}
     return {name: each.clone() for name, each in module.named_buffers() if id(each) not in norms}
 
 
 def changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the buffers that differ, or that one of both does not have."""
+    """Return the names of buffers that differ, or that are missing in `before` or `after`."""
     return [
         name
         for name in dict.fromkeys((*before, *after))

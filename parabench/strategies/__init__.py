@@ -1,5 +1,4 @@
-"""The strategies: the facts about each that are needed before a launch, without torch. The module of its `target` has
-the code."""
+"""The facts about each strategy that are required before a launch. Free of torch."""
 
 from __future__ import annotations
 
@@ -13,24 +12,24 @@ from parabench.strategies.memory import Formula
 
 
 class Layout(StrEnum):
-    """What a rank has to itself."""
+    """The part of the training that a rank does not share."""
 
-    DATA = "data"  # its part of the batch
-    TENSOR = "tensor"  # its part of every layer, and the whole batch
+    DATA = "data"  # a part of the batch
+    TENSOR = "tensor"  # a part of every layer
     GRID = "grid"  # both: tensor parallel inside groups of tp_size ranks, data parallel between them
-    PIPELINE = "pipeline"  # its layers, and the whole batch
+    PIPELINE = "pipeline"  # some layers
 
 
 class Rule(StrEnum):
-    """What proves that a launch trained as it should."""
+    """The proof that a launch trained correctly."""
 
-    REFERENCE = "reference"  # every loss and the first gradient are those of one device
-    FIRST_LOSS = "first_loss"  # ranks drift apart on purpose: only the first loss can be that of one device
+    REFERENCE = "reference"  # every loss and the first gradient equal one device's
+    FIRST_LOSS = "first_loss"  # ranks differ on purpose, so only the first loss equals one device's
     APPLIED_ONCE = "applied_once"  # each gradient reached the parameters exactly once, and the loss fell
 
 
 class Group(StrEnum):
-    """Ranks among which a strategy's collectives are called."""
+    """Ranks of a strategy's collectives."""
 
     ALL = "all"
     NODE = "node"  # `ranks_per_node` consecutive ranks
@@ -41,39 +40,29 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyEntry(Entry):
-    """What the planner and the reader of results must know of a strategy.
+    """The facts about a strategy."""
 
-    `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
-    over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
-    process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
-    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, in an
-    order that does not depend on time. `ranked`: whether it may be an answer. `memory`: what its ranks hold of the
-    training state; None where that is not known.
-    `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
-    `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
-    pieces that `snippet.py` fills in.
-    """
-
-    axes: frozenset[str] = frozenset()
+    axes: frozenset[str] = frozenset()  # its OPTIONAL axes
     layout: Layout = Layout.DATA
     rule: Rule = Rule.REFERENCE
-    needs: frozenset[str] = frozenset()
-    splits: str = ""
-    travels: str = ""
+    needs: frozenset[str] = frozenset()  # requirements of the model, such as "blocks"
+    splits: str = ""  # the split between ranks, for users
+    travels: str = ""  # the communication, for users
     one_rank_only: bool = False
-    one_process: bool = False
-    own_steps: bool = False
-    local_forward: bool = False
-    ranks_differ: bool = False
-    ranked: bool = True
-    memory: Formula | None = None
+    one_process: bool = False  # a single process uses all devices
+    own_steps: bool = False  # it does not use the ordinary step, and does not scale the loss
+    local_forward: bool = False  # forward does not communicate
+    ranks_differ: bool = False  # ranks have different work, in a fixed order
+    ranked: bool = True  # it may be the fastest
+    memory: Formula | None = None  # of the model states, if known
+    # {operation: whether it averages} for each group of ranks, with NCCL's names, if known.
     calls: Mapping[Group, Mapping[str, bool]] | None = None
-    color: str | None = None
-    code: tuple[str, ...] = ()
+    color: str | None = None  # on all pages
+    code: tuple[str, ...] = ()  # lines for a user's script, with placeholders of `snippet.py`
 
     @property
     def takes_caps(self) -> bool:
-        """Whether its `bucket_mib` may be a list, DDP's `bucket_cap_mb_list`: it wraps the model in DDP."""
+        """Return whether `bucket_mib` may be a list: the strategy wraps the model in DDP."""
         return self.axes >= _DDP
 
 
@@ -83,19 +72,18 @@ _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
 _ALONE = frozenset({"grad_accumulation"})
 _PLAN = frozenset({"tensor_parallel"})
 
-# FSDP2 averages in float32 and bfloat16, and nothing here lets it reduce in float16, where it would sum and divide
-# itself (strategies/fsdp.py); DDP divides before it sums
-# (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
+# FSDP2 lets NCCL average in float32 and bfloat16 (`_get_gradient_divide_factors`). DDP divides before it sums (c10d's
+# reducer).
 _SUMS = {"allreduce": False}
 _SHARDS = {"allgather": False, "reducescatter": True}
 
 _NO_PARAMETER_SERVER = (
-    "# No line does {case.strategy}: PyTorch has no parameter server of this kind. How it is done stands in",
+    "# PyTorch has no parameter server of this kind, so there is no code for {case.strategy}. See",
     "# parabench/strategies/{case.strategy}.py.",
 )
 
-# DeepSpeed keeps flat copies of its own, which no formula counts.
-# Most colours are Okabe and Ito's and Tol's muted ones. Kin are near, but for those that would not be told apart.
+# DeepSpeed keeps flat copies, so it has no formula. Most colors are from Okabe and Ito, and from Tol. Colors of related
+# strategies are similar.
 STRATEGIES: dict[str, StrategyEntry] = {
     "single": StrategyEntry(
         target="parabench.strategies.data_parallel:single",

@@ -1,5 +1,4 @@
-"""What a strategy is given and what it gives back, and the ordinary step: forward, loss, backward, then AdamW; and the
-gradient's norm."""
+"""The interface of strategies, the ordinary step (forward, loss, backward, AdamW), and the norm of the gradient."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ from parabench.models.factory import own_optimizer
 from parabench.models.suspects import copies_of_buffers, set_buffers
 from parabench.plan.case import Case
 
-# Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
+# Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is similar to nanoGPT's.
 SETTINGS: dict[str, Any] = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
-# Parts of batches that have different seeds; those of the next `Case.seed` follow.
+# The number of parts of batches with different seeds, before the seeds of the next `Case.seed`.
 SEEDS_APART = 10_000_019
 
-# Elements that are squared at once. `torch.linalg.vector_norm(dtype=float64)` first copies a float32 tensor to float64
-# (ATen/native/ReduceOpsUtils.h, make_reduction), so this bounds the copy: 8 MiB.
+# The number of elements that are squared at once. `torch.linalg.vector_norm(dtype=float64)` copies a float32 tensor to
+# float64, and this limits the copy to 8 MiB.
 PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Which rank of how many this process is, and its device."""
+    """The rank of this process, the number of ranks, and the device."""
 
     rank: int
     world_size: int
@@ -45,26 +44,26 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class StrategyContext(RankInfo):
-    """What a strategy may look at besides the model."""
+    """The input of a strategy in addition to the model."""
 
     case: Case
 
     def autocast(self) -> torch.autocast:
-        """A fresh context in which operations run in the case's precision."""
+        """Return a new context for operations in the case's precision."""
         narrow = self.case.arithmetic.autocast
         dtype = None if narrow is None else getattr(torch, narrow)
         return torch.autocast(self.device.type, dtype, enabled=narrow is not None)
 
 
 class StepMarker(Interface):
-    """Marks the moments of a step; `probes.step_clock.StepClock` is the real one."""
+    """The interface of `probes.step_clock.StepClock`: marks the parts of a step."""
 
     def mark(self) -> None: ...
     def skip(self) -> None: ...
 
 
 class OptimizerLike(Interface):
-    """What the loop and its instruments ask of an optimizer; torch's have it."""
+    """The interface of an optimizer for the loop and its instruments."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]: ...
@@ -75,16 +74,16 @@ class OptimizerLike(Interface):
 
 
 class Compute(Interface):
-    """Forward and backward of one rank's batch: leaves gradients, gives the loss, None where this rank sees none.
+    """Compute forward and backward of one rank's batch. Return the loss; None if this rank does not have it.
 
-    It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
+    Mark the end of forward, or skip this mark if forward and backward alternate.
     """
 
     def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None: ...
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor that may be sharded."""
+    """Return this rank's part of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -100,59 +99,54 @@ def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def always_sync(last: bool) -> AbstractContextManager[Any]:
-    """What a strategy without anything to hold back does for every part of a batch."""
+    """Reduce the gradients of each part of a batch."""
     return nullcontext()
 
 
 def full_tensor(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-    """All of a tensor that is a parameter, or the gradient of one, from this rank's part. A collective call."""
+    """Return the whole parameter or gradient from this rank's part. A collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelModel:
-    """A model made parallel. `data_rank` of `data_ranks` says which part of each global batch this rank takes.
+    """A parallel model. This rank takes part `data_rank` of `data_ranks` of each global batch.
 
-    The rest is for strategies that differ from: forward, loss, backward, then AdamW over all parameters.
-    `compute` takes the place of forward and backward. `gradient_sync(last)` is the context in which a part of an
-    accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
-    AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
-    `full_tensor(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient,
-    and the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where
-    this rank cannot know it; a collective call. Without it `norm_of` reads plain gradients and DTensors as they are, or
-    what a `full_tensor` of the strategy's own makes of them. `counted` is False where tensors that torch does not show
-    hold part of the training state, so that it can't be counted.
-    After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
-    `numbers`, what this rank saw of itself: {metric of metrics.METRICS: value}.
+    The other fields replace parts of the ordinary step: forward, loss, backward, AdamW over all parameters.
     """
 
     module: nn.Module
     data_rank: int
     data_ranks: int
-    compute: Compute | None = None
+    compute: Compute | None = None  # instead of forward and backward
+    # The context for a part of an accumulated batch, given whether it is the last part. Only the last must reduce.
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
-    optimizer: OptimizerLike | None = None
+    optimizer: OptimizerLike | None = None  # instead of AdamW
+    # {the model's name: parameter} of this rank; None for all parameters.
     parameters: Mapping[str, nn.Parameter] | None = None
+    # A collective call that returns the whole of a parameter or its gradient.
     full_tensor: Callable[[nn.Parameter, Tensor], Tensor] = full_tensor
+    # A collective call that returns the L2 norm of the whole gradient after backward; None if this rank cannot have it.
+    # By default, `norm_of` computes it.
     gradient_norm: Callable[[], float | None] | None = None
+    # Whether the model states can be counted. Not if they are in tensors that torch does not show.
     counted: bool = True
+    # A collective call after training: details of the run, such as bucket sizes.
     facts: Callable[[], dict[str, Any]] = field(default=dict)
+    # {metric: value} of this rank, after `facts`.
     numbers: Callable[[], dict[str, float]] = field(default=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
-    """Forward, loss and backward of a rank's batch.
+    """Forward, loss and backward of a rank's batch, in equal parts with gradient accumulation.
 
-    With gradient accumulation the batch is split into equal parts, and the gradients add up to the mean over all of
-    them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` returns the factor of
-    the loss before backward. `module` is the model's, as the strategy wrapped it; `data_rank` is the rank's place among
-    those that split the batch.
-
-    With verification `same_split`, each part of the global batch has its own seed, so that dropout draws the same
-    numbers wherever the part is computed. If one device computes the parts of several ranks (`Case.reference`), each
-    rank's parts start from the buffers that the step started with, and the buffers of rank 0 are kept, as DDP does.
+    `module` has the wrapper of the strategy. `scale` returns the factor of the loss before backward.
     """
+
+    # With verification `same_split`, each part of the global batch has a separate seed, so that dropout is the same on
+    # all ranks. If one device computes the parts of several ranks (`Case.reference`), each rank's parts start from the
+    # buffers at the start of the step, and rank 0's buffers are kept, as with DDP.
 
     module: nn.Module
     model: Model
@@ -203,20 +197,22 @@ class ForwardBackward:
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, fused: bool) -> torch.optim.Optimizer:
-    """Make AdamW, with one group for each kind of tensor, because a fused step cannot mix them."""
+    """Return AdamW with one group for each kind of tensor, because a fused step cannot mix them."""
     groups: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
-    # A fused step takes real numbers only.
+    # A fused step supports only real numbers.
     fused = fused and not any(each.is_complex() for group in groups.values() for each in group)
-    # torch accepts no empty list, but an empty group: a pipeline stage may be frozen.
+    # torch accepts an empty group, but not an empty list. A pipeline stage may be frozen.
     return torch.optim.AdamW([{"params": each} for each in groups.values() or [[]]], fused=fused, **SETTINGS)
 
 
 def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) -> torch.optim.Optimizer:
-    """Make the model's optimizer, or AdamW, for the trainable parameters. Raises UsageError if the model makes anything
-    but a torch optimizer that steps without a closure."""
+    """Return the model's optimizer, or AdamW, for the trainable parameters.
+
+    Raises UsageError unless the model returns a torch optimizer that steps without a closure.
+    """
     trained = [each for each in parameters if each.requires_grad]
     if model.optimizer is None or not trained:
         return adamw(trained, fused=case.fused)
@@ -224,8 +220,10 @@ def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) 
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor | float | None, most: float) -> None:
-    """Scale the gradients so that their `norm` is at most `most`, as `torch.nn.utils.clip_grad_norm_` does. Without a
-    norm, on a rank that cannot know it, nothing is changed."""
+    """Scale the gradients so that their `norm` is at most `most`, like `torch.nn.utils.clip_grad_norm_`.
+
+    If the norm is unknown on this rank, nothing changes.
+    """
     gradients = [local_part(each.grad) for each in parameters if each.grad is not None]
     if norm is None or not gradients:
         return
@@ -235,10 +233,9 @@ def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor | float | No
 
 
 def squares_of(tensor: Tensor) -> Tensor:
-    """The sum of squares of a plain tensor, as a float64 scalar on its device.
+    """Return the sum of squares of a plain tensor, as a float64 scalar on its device.
 
-    Piece by piece: the norm is read in a warm-up step, and it must not be what the step's memory was largest for, nor
-    leave torch's allocator with blocks that training never asks for.
+    It is computed in pieces, because it must not increase the peak memory of the step.
     """
     total = torch.zeros((), dtype=torch.float64, device=tensor.device)
     tensor = tensor.detach()
@@ -248,7 +245,7 @@ def squares_of(tensor: Tensor) -> Tensor:
         tensor = torch.view_as_real(tensor)
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
-    # By rows, which no layout has to be copied for.
+    # Rows need no copy.
     rows = max(1, PIECE // max(1, math.prod(tensor.shape[1:])))
     for piece in tensor.split(rows):
         total += torch.linalg.vector_norm(piece, dtype=torch.float64).square()
@@ -256,14 +253,12 @@ def squares_of(tensor: Tensor) -> Tensor:
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
-    """L2 norm of all gradients together: plain ones, which every rank has whole, and DTensors, of which it has parts.
+    """Return the L2 norm of all gradients: plain tensors, and DTensors. With DTensors, this is a collective call.
 
-    Nothing is gathered: each rank adds up its own, then one number is reduced.
-
-    With DTensors among them it is a collective call of all ranks. Each shard is on as many ranks as there are over the
-    number of shards, whether by a mesh dimension that replicates it or by other meshes beside it, so each of these
-    ranks adds that fraction of its squares.
+    Nothing is gathered. Each rank adds the squares of its parts, and the sum is reduced.
     """
+    # A shard is on several ranks if a mesh dimension replicates it, or if there are several meshes. Each rank adds only
+    # its fraction of the squares.
     whole: Tensor | float = 0.0
     parts: Tensor | None = None
     for gradient in gradients:
@@ -284,7 +279,7 @@ def norm_of(gradients: Iterable[Tensor]) -> float:
 
 
 def norm_over_ranks(gradients: Iterable[Tensor], device: torch.device) -> float:
-    """L2 norm of the gradients that all ranks hold, each counted by one of them. A collective call."""
+    """Return the L2 norm of the gradients of all ranks. Each gradient is on one rank. A collective call."""
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for gradient in gradients:
         squares += squares_of(gradient)

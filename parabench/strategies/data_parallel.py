@@ -1,5 +1,4 @@
-"""Strategies in which each rank has the whole model and its part of the batch: `ddp`, `zero1`, `dp`, `local_only`; and
-`single`, which every other strategy must agree with."""
+"""Strategies whose ranks have the whole model and a part of the batch: `ddp`, `zero1`, `dp`, `local_only`, `single`."""
 
 from __future__ import annotations
 
@@ -20,15 +19,14 @@ from parabench.strategies.base import ParallelModel, StrategyContext, optimizer_
 
 
 def single(model: Model, context: StrategyContext) -> ParallelModel:
-    """One device: the model as it is."""
+    """Use one device and the unchanged model."""
     return ParallelModel(module=model.module, data_rank=0, data_ranks=1)
 
 
 def local_only(model: Model, context: StrategyContext) -> ParallelModel:
-    """No exchange at all: each rank trains its own copy on its part of the batch. No rank knows the whole gradient.
+    """Train a separate copy of the model on each rank's part of the batch, without communication.
 
-    It shows the headroom: what a step would take if communication were free. The copies drift apart, so it is no
-    answer.
+    This shows the step time with free communication. It is never the fastest, because the copies differ.
     """
     return ParallelModel(
         module=model.module,
@@ -39,20 +37,18 @@ def local_only(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def dp(model: Model, context: StrategyContext) -> ParallelModel:
-    """DataParallel: one process loads the whole batch, and in every step copies the module to its CUDA devices,
-    scatters the batch and gathers their outputs.
+    """Use DataParallel: in every step, one process copies the module to its CUDA devices and scatters the batch.
 
-    PyTorch advises DistributedDataParallel instead; it is here because people still ask what that gives.
+    PyTorch recommends DistributedDataParallel instead.
     """
     module = nn.DataParallel(model.module, device_ids=list(range(context.case.world_size)))
     return ParallelModel(module=module, data_rank=0, data_ranks=1)
 
 
 def ddp(model: Model, context: StrategyContext) -> ParallelModel:
-    """DistributedDataParallel: a replica on every rank; gradients are all-reduced in buckets during backward.
+    """Use DistributedDataParallel: a replica on every rank; gradients are all-reduced in buckets during backward.
 
-    `bucket_mib` is the cap of a bucket, or a list of caps, one for each in the order of reduction; None keeps PyTorch's
-    two-stage default.
+    `bucket_mib` is the cap of a bucket, or a list of caps in the order of reduction. None is PyTorch's default.
     """
     module = replicate(model.module, context)
     return ParallelModel(
@@ -65,7 +61,7 @@ def ddp(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> DistributedDataParallel:
-    """DDP with the case's options; `options` are further ones of DDP's."""
+    """Return DDP with the case's options, and further `options` of DDP."""
     case, device = context.case, context.device
     return DistributedDataParallel(
         module,
@@ -79,55 +75,52 @@ def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> Di
 
 
 def _caps(case: Case) -> dict[str, Any]:
-    """Return DDP's option for the case's caps. PyTorch calls them MB and multiplies by 2^20. Its list takes fractions
-    too, although it is declared as a list of integers."""
+    """Return DDP's option for the case's caps. PyTorch's MB are MiB, and its list accepts fractions."""
     return {"bucket_cap_mb_list": list(case.bucket_caps)} if case.bucket_caps else {"bucket_cap_mb": case.bucket_cap}
 
 
 def gradient_sync(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:
-    """For `ParallelModel.gradient_sync`: the context in which backward reduces gradients, or only adds them up."""
-    # A static graph is learnt in the very first backward; if that one reduces nothing, torch 2.13 fails an assertion.
-    learnt = not case.static_graph
+    """Return the function for `ParallelModel.gradient_sync`: backward reduces gradients, or only adds them up."""
+    # DDP learns a static graph in the first backward. If it does not reduce, torch 2.13 fails an assertion.
+    learned = not case.static_graph
 
     def context(last: bool) -> AbstractContextManager[Any]:
-        nonlocal learnt
-        reduces = last or not case.no_sync or not learnt
-        learnt = True
+        nonlocal learned
+        reduces = last or not case.no_sync or not learned
+        learned = True
         return nullcontext() if reduces else module.no_sync()
 
     return context
 
 
 def bucket_facts(module: DistributedDataParallel) -> dict[str, Any]:
-    """The buckets that DDP really made, in bytes: a cap is no size."""
+    """Return the sizes of DDP's buckets in bytes."""
     logged: dict[str, Any] = module._get_ddp_logging_data()
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
     return {"bucket_bytes": [int(size) for size in str(sizes).split(",") if size.strip()]}
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the defaults of an optimizer that its class takes as arguments."""
+    """Return the defaults of an optimizer that are arguments of its class."""
     taken: set[str] = set()
     for each in type(optimizer).__mro__:
         parameters = inspect.signature(each).parameters.values()
         taken |= {parameter.name for parameter in parameters}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break  # it passes nothing on to its base class
+            break  # it does not pass arguments to its base class
     return {name: value for name, value in optimizer.defaults.items() if name in taken}
 
 
 def zero1(model: Model, context: StrategyContext) -> ParallelModel:
-    """ZeRO stage 1: DDP, and an optimizer whose state is split between ranks.
+    """Use DDP and an optimizer whose state is split between ranks (ZeRO stage 1).
 
-    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020. Each rank updates
-    the parameters that it owns, whole ones, dealt out so that all own about as many bytes; then every owner broadcasts
-    what it updated, packed into one message.
+    Each rank updates some parameters, with similar total sizes, and broadcasts them (Rajbhandari et al., 2020).
     """
-    # Not for who takes another strategy: it compiles with torch.jit.script, which torch 2.13 warns of.
+    # This import uses torch.jit.script, and torch 2.13 warns of it. Other strategies do not need it.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    # `parameters_as_bucket_view` moves the parameters to contiguous memory. DDP must find them there: made before, its
-    # buckets would keep the strides of a transposed parameter, and its gradient would come back permuted.
+    # `parameters_as_bucket_view` moves the parameters to contiguous memory, so the optimizer is created before DDP.
+    # Else DDP's buckets would keep the strides of a transposed parameter, and permute its gradient.
     trained = [each for each in model.module.parameters() if each.requires_grad]
     made = optimizer_for(model, trained, context.case)
     optimizer = ZeroRedundancyOptimizer(

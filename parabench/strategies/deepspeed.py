@@ -1,7 +1,4 @@
-"""DeepSpeed's ZeRO, stages 1 to 3, through the same interface; the package is optional.
-
-Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
-"""
+"""DeepSpeed's ZeRO, stages 1 to 3 (Rajbhandari et al., 2020). The package is optional."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 
 
 def zero(model: Model, context: StrategyContext) -> ParallelModel:
-    """The stage that the strategy's name ends with. 1 splits the optimizer state, 2 gradients too, 3 parameters too."""
+    """Use the stage in the strategy's name. 1 splits optimizer states, 2 also gradients, 3 also parameters."""
     case, parts = context.case, context.case.grad_accumulation
     engine, *_ = deepspeed.initialize(
         # By default the engine takes device LOCAL_RANK, which does not exist if each rank has one visible device.
         args=SimpleNamespace(device_rank=context.device.index or 0),
         model=model.module,
         optimizer=optimizer_for(model, model.module.parameters(), case),
-        dist_init_required=False,  # the group is there
+        dist_init_required=False,  # the group exists
         config={
             "train_micro_batch_size_per_gpu": case.global_batch // case.batch_parts,
             "gradient_accumulation_steps": parts,
@@ -45,7 +42,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
     )
 
     def compute(batch: Batch, clock: StepMarker) -> Tensor:
-        """Forward and backward by the engine, which reduces gradients itself."""
+        """Run forward and backward with the engine, which reduces gradients."""
         if parts > 1:
             clock.skip()
         losses: list[Tensor] = []
@@ -53,7 +50,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
             loss = loss_of(model, output_of(model, engine, part), part)
             if parts == 1:
                 clock.mark()
-            engine.backward(loss)  # which divides by the parts
+            engine.backward(loss)  # divides by the number of parts
             if i < parts:
                 engine.step()  # counts the part
             losses.append(loss.detach() / parts)
@@ -66,5 +63,5 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
         compute=compute,
         optimizer=optimizer,
         gradient_norm=lambda: norm_of(each for p in parameters if (each := safe_get_full_grad(p)) is not None),
-        counted=False,  # the engine keeps shards of its own
+        counted=False,  # the engine keeps separate shards
     )

@@ -1,11 +1,8 @@
-"""FSDP2: every parameter is sharded over ranks; a unit is gathered before use and its gradient reduce-scattered.
+"""FSDP2: all parameters are sharded. A unit is gathered before use, and its gradient is reduce-scattered."""
 
-Meshes are made of process groups as `new_group` makes them: over the default group's own backend. `init_device_mesh`
-makes others. Where the default group is gloo and CUDA is there, a dimension of all ranks gets a new group
-`cpu:gloo,cuda:nccl` in torch 2.11 and 2.12, so that what is called gloo runs on NCCL. And where the default group is
-bound to a device, NCCL's communicator is split into plain groups, past whatever algorithm the default group has
-(torch/distributed/device_mesh.py, _init_one_process_group).
-"""
+# Meshes are made from groups of `new_group`, which use the backend and algorithm of the default group.
+# `init_device_mesh` may use NCCL although the default group is gloo (torch 2.11 and 2.12), and groups without the
+# algorithm if the default group is bound to a device.
 
 from __future__ import annotations
 
@@ -26,25 +23,22 @@ from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext, 
 
 
 def fsdp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Shard over all ranks, and free a unit's gathered parameters after its forward."""
+    """Shard over all ranks, and free the gathered parameters of a unit after its forward."""
     return sharded(model, context, flat_mesh(context), context.rank, context.world_size)
 
 
 def zero2(model: Model, context: StrategyContext) -> ParallelModel:
-    """ZeRO stage 2 as FSDP2 has it: what was gathered for forward is kept for backward, and gradients are
-    reduce-scattered.
+    """Keep gathered parameters until backward (ZeRO stage 2 with FSDP2). Between steps, parameters are sharded, too.
 
-    Between steps parameters are sharded too, so that the optimizer works on shards alone; within a step every rank
-    holds all of them. Against `fsdp` one of two all-gathers is saved, and paid for in memory.
+    This saves one of the two all-gathers of `fsdp`, and needs more memory.
     """
     return sharded(model, context, flat_mesh(context), context.rank, context.world_size, reshard=False)
 
 
 def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Hybrid sharding: FSDP2 inside each node of `ranks_per_node` consecutive ranks, replicas across nodes.
+    """Shard inside each node of `ranks_per_node` consecutive ranks, with replicas across nodes (hybrid sharding).
 
-    Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", 2023, section 3.2.2. Gathering
-    stays on the fast links inside a node; only each rank's gradient shard is all-reduced across nodes.
+    Only gradient shards are all-reduced across nodes (Zhao et al., "PyTorch FSDP", 2023, section 3.2.2).
     """
     mesh = grid_mesh(context, context.case.ranks_per_node or context.world_size, ("replicate", "shard"))
     return sharded(model, context, mesh, context.rank, context.world_size)
@@ -53,10 +47,9 @@ def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
 def sharded(
     model: Model, context: StrategyContext, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
 ) -> ParallelModel:
-    """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's.
+    """Shard each unit over `mesh`, and then the rest (embeddings, final norm) as the root unit.
 
-    In mixed precision parameters are cast before they are gathered, so that half the bytes travel, and gradients
-    are summed in float32.
+    In mixed precision, parameters are cast before they are gathered, and gradients are summed in float32.
     """
     policy = MixedPrecisionPolicy()
     if narrow := context.case.arithmetic.autocast:
@@ -82,10 +75,10 @@ def _reducing(module: FSDPModule, reduces: bool) -> AbstractContextManager[Any]:
 
 
 def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
-    """Consecutive blocks, as many to a unit as fit into `bucket_mib`, at least one; None: one block per unit."""
+    """Return units of consecutive blocks, each up to `bucket_mib` or one block. With None, each block is a unit."""
     units: list[list[nn.Module]] = []
     filled = 0
-    for block in dict.fromkeys(blocks):  # one that is used twice is sharded once
+    for block in dict.fromkeys(blocks):  # a repeated block is sharded once
         size = _bytes(block)
         if units and bucket_mib is not None and filled + size <= bucket_mib * MIB:
             units[-1].append(block)
@@ -97,24 +90,24 @@ def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[
 
 
 def _bytes(module: nn.Module) -> int:
-    """Of what this rank has: under tensor parallel, its part of the layers."""
+    """Return the bytes of this rank's parts of the parameters."""
     return sum(local_part(parameter).nbytes for parameter in module.parameters())
 
 
 def flat_mesh(rank_info: RankInfo) -> DeviceMesh:
-    """All ranks in one dimension. A collective call, as `grid_mesh` is."""
+    """Return a mesh of all ranks with one dimension. A collective call."""
     return DeviceMesh.from_group(_world(), rank_info.device.type)
 
 
 def grid_mesh(rank_info: RankInfo, inside: int, names: tuple[str, str]) -> DeviceMesh:
-    """Groups of `inside` consecutive ranks, which are the second dimension; the first goes across them."""
+    """Return a mesh whose second dimension has `inside` consecutive ranks. A collective call."""
     rows = torch.arange(rank_info.world_size).view(-1, inside)
     groups = [_group_of_this_rank(ranks.tolist(), name) for ranks, name in zip((rows.T, rows), names, strict=True)]
     return DeviceMesh.from_group(groups, rank_info.device.type, rows, mesh_dim_names=names)
 
 
 def _group_of_this_rank(every: Sequence[list[int]], name: str) -> ProcessGroup:
-    """This rank's of the groups of these ranks."""
+    """Return this rank's group among the groups of ranks in `every`."""
     if len(every) == 1:
         return _world()
     group, _ = dist.new_subgroups_by_enumeration(list(every), group_desc=f"mesh_{name}")

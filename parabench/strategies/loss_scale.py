@@ -1,8 +1,6 @@
-"""Training in float16: the loss is scaled before backward, and a step whose gradients overflow is left out.
+"""Training in float16: the loss is scaled before backward, and steps with overflowing gradients are skipped.
 
-Micikevicius et al., "Mixed precision training", 2018. The rule by which the scale moves is torch.amp.GradScaler's. That
-one decides on each rank by the gradients that the rank has: with sharded parameters only one rank may see an overflow,
-and the others would step.
+Unlike torch.amp.GradScaler, all ranks skip a step together, also with sharded parameters.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ from torch import Tensor
 
 from parabench.strategies.base import OptimizerLike, local_part
 
-# torch.amp.GradScaler begins with 2^16 and leaves out the first steps until it fits. Gradients of a mean loss do not
-# overflow float16 (65504) at 2^12, so that the first step counts, whose gradient is verified.
+# torch.amp.GradScaler starts with 2^16 and skips the first steps until there is no overflow. With 2^12, gradients of a
+# mean loss do not overflow, so the first step counts. Its gradient is verified.
 FIRST_SCALE = 2.0**12
 GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """An optimizer's steps on gradients of a scaled loss, with the interface of the optimizer. All ranks of the job
-    step, or none; each step waits for the device to know, as torch.amp.GradScaler's does."""
+    """An optimizer for gradients of a scaled loss. All ranks step, or no rank. Each step waits for the device."""
 
     def __init__(self, optimizer: OptimizerLike, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
@@ -42,14 +39,14 @@ class LossScale:
 
     @property
     def optim(self) -> OptimizerLike:
-        """The optimizer that keeps this rank's state, as ZeroRedundancyOptimizer calls the one inside it."""
+        """The optimizer with this rank's state, like `ZeroRedundancyOptimizer.optim`."""
         return getattr(self._optimizer, "optim", self._optimizer)
 
     def zero_grad(self) -> None:
         self._optimizer.zero_grad()
 
     def step(self) -> None:
-        """Take the step with unscaled gradients; leave it out and halve the scale when one is not finite anywhere."""
+        """Step with unscaled gradients. If one is not finite on a rank, skip the step and halve the scale."""
         gradients = [local_part(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
         if self._overflowed(gradients):
             self.left_out += 1

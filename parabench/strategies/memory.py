@@ -1,8 +1,6 @@
-"""What a rank of each strategy holds of the training state by formula. Free of torch.
+"""Formulas for the model states of a rank with each strategy. Free of torch.
 
-The formulas count bytes of parameters and divide them. AdamW keeps two moments of each parameter, so that a whole state
-is 4K for K bytes of parameters (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter
-models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype). They hold only if AdamW
+With AdamW, K bytes of parameters need 4K (Rajbhandari et al., 2020, section 3). The formulas are valid only if AdamW
 trains all parameters (`workloads.trainer.no_formula`).
 """
 
@@ -14,23 +12,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of what size a model is, and how its ranks are arranged; all in bytes and ranks.
+    """The sizes of a model in bytes, and the numbers of its ranks."""
 
-    `whole` are all parameters, `tensor` those of them that tensor parallel splits. `root` is FSDP's root unit, what
-    belongs to no block. `sharing` is how many ranks share the layers, `node` how many share a shard of `hsdp`.
-    """
-
-    whole: float
-    tensor: float
-    root: float
+    whole: float  # all parameters
+    tensor: float  # parameters that tensor parallel splits
+    root: float  # FSDP's root unit: parameters outside of blocks
     ranks: int
-    sharing: int
-    node: int
+    sharing: int  # ranks that share the layers
+    node: int  # ranks that share the parameters with `hsdp`
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes on the rank that holds most."""
+    """Bytes on the rank with the most."""
 
     parameters: float
     gradients: float
@@ -39,10 +33,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """How much a strategy's rank holds. `source` says where it comes from; `text` is it, with K, n and so on.
-
-    `exact` is False where the formula can only be what an even split would give.
-    """
+    """The formula of a strategy. `text` is for users. If it assumes an even split, it is not `exact`."""
 
     state: Callable[[Shape], State]
     text: str
@@ -51,12 +42,12 @@ class Formula:
 
 
 def _adamw(own: float) -> State:
-    """Of parameters that a rank trains by itself."""
+    """Return the state for parameters that a rank trains alone."""
     return State(own, own, 2 * own)
 
 
 def _sharded(whole: float, gathered: float, ranks: int) -> State:
-    """Shards of everything, and what is `gathered` at the end of forward beside its shard."""
+    """Return the state with shards of everything, plus parameters that are `gathered` at the end of forward."""
     return State(whole / ranks + gathered, whole / ranks, 2 * whole / ranks)
 
 
@@ -77,7 +68,7 @@ ZERO1 = Formula(lambda s: State(s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 
 ZERO2 = Formula(
     lambda s: _sharded(s.whole, s.whole, s.ranks),
     "K + 4K/n",
-    f"{_ZERO}; the gathered K beside its shard as FSDP2 keeps it",
+    f"{_ZERO}; the gathered K in addition to its shard, as in FSDP2",
 )
 FSDP = Formula(lambda s: _sharded(s.whole, s.root, s.ranks), "E + 4K/n", f"{_ZERO}; {_FSDP2}")
 HSDP = Formula(lambda s: _sharded(s.whole, s.root, s.node), "E + 4K/m", f"{_ZERO}; {_FSDP2}")
@@ -88,5 +79,5 @@ TENSOR_FSDP = Formula(
     "E + 4(K-S+S/t)t/n",
     f"{_MEGATRON}; {_ZERO}; {_FSDP2}",
 )
-# The newest parameters are beside those that rank 0 computes with, as a worker too.
+# Rank 0 has the newest parameters, and a copy for its computation.
 SERVING_ASYNC = Formula(lambda s: State(2 * s.whole, s.whole, 2 * s.whole), "rank 0: 5K, others 2K", _SERVER)

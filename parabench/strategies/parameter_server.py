@@ -1,7 +1,6 @@
-"""Synchronous parameter server: gradients to rank 0, which updates the parameters and sends them back.
+"""Synchronous parameter server: rank 0 receives all gradients, updates the parameters and sends them back.
 
-Rank 0's link carries everything: T = 2(n-1)K for K bytes of parameters (Li et al., "Scaling distributed machine
-learning with the parameter server", 2014, with one server that is a worker too).
+T = 2(n-1)K for K bytes of parameters (Li et al., 2014, with one server that is also a worker).
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ SERVER = 0
 
 
 def parameter_server(model: Model, context: StrategyContext) -> ParallelModel:
-    """Each rank computes its part of the batch; rank 0 alone has the mean gradient and the optimizer.
-
-    After `compute` the other ranks hold no gradients: they have sent them away.
-    """
+    """Compute a part of the batch on each rank. Only rank 0 has the mean gradient and the optimizer."""
     case = context.case
     flat = FlatParameters(model.module, context, on_host=case.backend == "gloo")
     link = Link(flat, context.rank, context.world_size)
@@ -62,7 +58,7 @@ def parameter_server(model: Model, context: StrategyContext) -> ParallelModel:
         optimizer=optimizer,
         gradient_norm=lambda: norm_of([flat.gradient]) if context.rank == SERVER else None,
         facts=link.facts,
-        # The buffer that gradients are sent from is held, whatever the parameters still have.
+        # This buffer for gradients is always held.
         numbers=lambda: {"gradient_bytes": flat.gradient.nbytes},
     )
 
@@ -74,13 +70,13 @@ class Link:
         self._flat, self._rank = flat, rank
         self._workers = [peer for peer in range(world_size) if peer != SERVER]
         self._gradient = pieces(flat.wire_gradient)
-        # The server receives a piece of every worker while it adds the one before.
+        # The server receives a piece of every worker while it adds the previous piece.
         most = [torch.empty_like(self._gradient[-1]) for _ in self._workers]
         self._landings = (most, [torch.empty_like(each) for each in most]) if rank == SERVER else ([], [])
         self._bytes = self._steps = 0
 
     def average_on_server(self) -> None:
-        """Move every rank's gradient to the server, whose parameters get the mean."""
+        """Send the gradients of all ranks to the server, and set the mean as the gradient there."""
         had = self._flat.take_gradients()
         if self._rank == SERVER:
             self._collect()
@@ -95,11 +91,11 @@ class Link:
             following = self._receive(number + 1)
             finish(arriving)
             for landing in self._landings[number % 2]:
-                piece.add_(landing[: len(piece)])  # always in the order of the ranks: every run adds alike
+                piece.add_(landing[: len(piece)])  # in the order of ranks, so that runs are reproducible
             arriving = following
 
     def _receive(self, number: int) -> list[dist.Work]:
-        """Post the receives of every worker's piece of that number; none after the last."""
+        """Post the receives of this piece from every worker; none after the last."""
         if number >= len(self._gradient):
             return []
         size = len(self._gradient[number])
@@ -107,7 +103,7 @@ class Link:
         return self._start([(dist.irecv, landing[:size], worker) for landing, worker in landings])
 
     def parameters_from_server(self) -> None:
-        """Every module gets the server's parameters."""
+        """Send the server's parameters to all modules."""
         flat = self._flat
         if self._rank == SERVER:
             flat.wire_values.copy_(flat.values)
@@ -118,28 +114,26 @@ class Link:
             flat.values.copy_(flat.wire_values)
 
     def _start(self, messages: list[tuple[Any, Tensor, int]]) -> list[dist.Work]:
-        """Start messages as one group, which NCCL needs: alone, they would block one another."""
+        """Start messages as one group. With NCCL, single messages would block each other."""
         self._bytes += sum(tensor.nbytes for _, tensor, _ in messages)
         return dist.batch_isend_irecv([dist.P2POp(*message) for message in messages]) if messages else []
 
     def facts(self) -> dict[str, Any]:
-        """What one step carries over the server's link, both ways."""
+        """Return the bytes of one step over the server's link, in both directions."""
         return {"bytes_through_server": self._bytes // self._steps} if self._rank == SERVER and self._steps else {}
 
 
 def finish(works: list[dist.Work]) -> None:
-    """Wait for each, once."""
+    """Wait for all works."""
     for work in works:
         work.wait()
 
 
 class FlatParameters:
-    """The trainable parameters of `module` as one buffer, `values`, of which they become views; and one `gradient`.
+    """The trainable parameters of `module` as views of one buffer, `values`, and their gradients in `gradient`.
 
-    So a message carries the whole model without a copy, and what is received into `values` is in the module.
-    `wire_values` and `wire_gradient` are what messages are sent from and received into: the same memory, or with
-    `on_host` pinned host memory, where the backend can't send from the device. Raises UsageError for parameters of
-    several dtypes, which one buffer can't hold.
+    Messages use `wire_values` and `wire_gradient`: the same memory, or pinned host memory (`on_host`). Raises
+    UsageError if parameters have different dtypes.
     """
 
     def __init__(self, module: nn.Module, context: StrategyContext, *, on_host: bool) -> None:
@@ -165,7 +159,7 @@ class FlatParameters:
         return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
 
     def take_gradients(self) -> list[bool]:
-        """Move every gradient into the buffer and to the wire; the parameters keep none. Returns which had one."""
+        """Move all gradients into the buffer for messages. Return for each parameter whether it had one."""
         had = []
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
             had.append(parameter.grad is not None)
@@ -174,11 +168,11 @@ class FlatParameters:
             else:
                 view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
                 parameter.grad = None
-        self.wire_gradient.copy_(self.gradient)  # nothing to do where they are the same
+        self.wire_gradient.copy_(self.gradient)  # without effect if they are the same
         return had
 
     def give_gradients(self, had: list[bool]) -> None:
-        """Make what came over the wire the parameters' gradients. One that nobody used keeps none, as on one device."""
+        """Set the received gradients. Unused parameters do not get one, as on one device."""
         self.gradient.copy_(self.wire_gradient)
         for parameter, view, had_gradient in zip(self.parameters, self._gradients, had, strict=True):
             if had_gradient or bool(view.any()):
@@ -186,10 +180,7 @@ class FlatParameters:
 
 
 class RemoteStep:
-    """The optimizer of a rank that doesn't update its parameters itself: a step is `fetch()`, which brings them.
-
-    `state` is the optimizer state that this rank holds all the same, when it is the server.
-    """
+    """An optimizer whose step receives the parameters with `fetch()`. The server also has an optimizer `state`."""
 
     def __init__(
         self, parameters: list[nn.Parameter], fetch: Callable[[], None], state: Mapping[Any, Any] | None = None

@@ -1,8 +1,6 @@
-"""Asynchronous parameter server: rank 0 applies each gradient when it comes, and nobody waits for other ranks.
+"""Asynchronous parameter server: rank 0 applies each gradient on arrival, and ranks do not wait for each other.
 
-A gradient is stale when others' updates came between reading the parameters and applying it, so this is another
-training than one device's (Dean et al., "Large scale distributed deep networks", 2012: Downpour SGD, with one server
-that is a worker too).
+Gradients can be stale, so training differs from one device (Dean et al., 2012: Downpour SGD).
 """
 
 from __future__ import annotations
@@ -19,26 +17,26 @@ from parabench.models.batches import Batch
 from parabench.strategies.base import ForwardBackward, ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.parameter_server import SERVER, FlatParameters, RemoteStep
 
-# A message is a number (a step, or a version in answer to it), then a gradient (or parameters).
+# A message is a number (a step, or the version in the reply), then a gradient (or parameters).
 NUMBER, PAYLOAD = 1, 2
 GOODBYE = -1
 
 
 def parameter_server_async(model: Model, context: StrategyContext) -> ParallelModel:
-    """Each rank computes on the parameters it has, sends the gradient to the server and takes its newest parameters.
+    """Compute a gradient, send it to the server and receive the newest parameters, on each rank.
 
-    The server's parameters and optimizer live in rank 0's host memory, beside the copy that rank 0 computes on.
+    The server's parameters and optimizer are in rank 0's host memory. Rank 0 computes with a copy.
     """
     case = context.case
     flat = FlatParameters(model.module, context, on_host=True)
     forward_backward = ForwardBackward(module=model.module, model=model, context=context, data_rank=context.rank)
-    # Messages of threads have a group of their own, and travel from host memory whatever the device.
+    # Messages of threads use a separate group and host memory, with every device.
     group = dist.new_group(backend="gloo") if context.world_size > 1 else None
     peer: Server | Worker
     if context.rank == SERVER:
         versions = ParameterVersions(flat.wire_values, context.world_size, fused=case.fused)
         peer = Server(flat, versions, context.world_size, group)
-        # Its state is this rank's too; the version's own gradient is not this rank's to clear.
+        # This rank also has the state of the server.
         optimizer = RemoteStep(flat.parameters, peer.pull, versions.optimizer.state)
     else:
         peer = Worker(flat, group)
@@ -56,14 +54,14 @@ def parameter_server_async(model: Model, context: StrategyContext) -> ParallelMo
         data_ranks=context.world_size,
         compute=compute,
         optimizer=optimizer,
-        gradient_norm=lambda: None,  # no gradient is the whole batch's
+        gradient_norm=lambda: None,  # a gradient is never of the whole batch
         facts=peer.finish,
         numbers=peer.numbers,
     )
 
 
 class Peer:
-    """What a rank does in a step besides computing: `push` its gradient, then `pull` parameters; and count."""
+    """The communication of a rank in a step: `push` its gradient, then `pull` parameters, and count staleness."""
 
     def __init__(self, flat: FlatParameters) -> None:
         self._flat = flat
@@ -71,14 +69,14 @@ class Peer:
         self._staleness: list[int] = []
 
     def _received(self, version: int) -> None:
-        """The newest parameters came; the update before that version was this rank's."""
+        """Use the received parameters. The last update in this version is from this rank."""
         self._flat.values.copy_(self._flat.wire_values)
         self._staleness.append(version - 1 - self._version)
         self._version = version
         self._step += 1
 
     def numbers(self) -> dict[str, float]:
-        """Of all steps, warm-up too."""
+        """Return {metric: value} over all steps, including the warm-up."""
         count = len(self._staleness)
         late = {"staleness_mean": sum(self._staleness) / count, "staleness_max": max(self._staleness)} if count else {}
         return {"gradient_bytes": self._flat.gradient.nbytes, **late}
@@ -94,7 +92,7 @@ class Worker(Peer):
         self._works: list[dist.Work | None] = []
 
     def push(self) -> None:
-        """Start sending the gradient. The answer's receives are posted first, so that it need not wait for them."""
+        """Start sending the gradient. The receives of the reply are posted first."""
         flat, group = self._flat, self._group
         self._sent[0] = self._step
         self._works = [
@@ -105,7 +103,7 @@ class Worker(Peer):
         ]
 
     def pull(self) -> None:
-        """Wait for the answer: the parameters with this gradient applied."""
+        """Wait for the reply: the parameters after this update."""
         for work in self._works:
             assert work is not None  # this rank is in the group
             work.wait()
@@ -113,7 +111,7 @@ class Worker(Peer):
         self._received(int(self._came))
 
     def finish(self) -> dict[str, Any]:
-        """Say goodbye, and leave together with all other ranks."""
+        """Send the last message, and wait for all other ranks."""
         self._sent[0] = GOODBYE
         dist.send(self._sent, SERVER, self._group, NUMBER)
         dist.barrier(self._group)
@@ -121,7 +119,7 @@ class Worker(Peer):
 
 
 class Server(Peer):
-    """Rank 0: a thread for each worker that applies what comes; what rank 0 itself computes is applied beside them."""
+    """Rank 0: a thread for each worker applies its gradients. The main thread applies rank 0's gradients."""
 
     def __init__(self, flat: FlatParameters, versions: ParameterVersions, world_size: int, group: Any) -> None:
         super().__init__(flat)
@@ -135,21 +133,21 @@ class Server(Peer):
             thread.start()
 
     def push(self) -> None:
-        """Nothing travels: rank 0 has its own gradient already."""
+        """Do nothing, because rank 0 has its gradient."""
 
     def pull(self) -> None:
-        """Apply this rank's own gradient, and take the newest parameters."""
+        """Apply this rank's gradient, and use the newest parameters."""
         self._check()
         flat = self._flat
         self._received(self._versions.apply(SERVER, self._step, flat.wire_gradient, flat.wire_values))
 
     def numbers(self) -> dict[str, float]:
-        """With the server's own parameters."""
+        """Return the numbers with the server's parameters."""
         held = self._flat.values.nbytes + self._versions.values.nbytes
         return {**super().numbers(), "parameter_bytes": held}
 
     def finish(self) -> dict[str, Any]:
-        """Wait until every worker has said goodbye; returns the ledger."""
+        """Wait for the last message of every worker. Return the ledger."""
         with self._changed:
             self._changed.wait_for(lambda: self._working == 0 or self._error is not None)
         self._check()
@@ -160,13 +158,13 @@ class Server(Peer):
         return self._versions.facts()
 
     def _check(self) -> None:
-        """Raise what ended a thread: its worker waits for an answer that won't come."""
+        """Raise the error that ended a thread. Its worker would not receive a reply."""
         if self._error is not None:
             worker, error = self._error
             raise RuntimeError(f"the server lost rank {worker}: {type(error).__name__}: {error}") from error
 
     def _serve(self, worker: int) -> None:
-        """A worker's thread: until goodbye, apply what comes and answer with the newest parameters."""
+        """Apply the gradients of a worker and reply with the newest parameters, until its last message."""
         try:
             number, payload = torch.zeros(1, dtype=torch.int64), torch.empty_like(self._flat.wire_values)
             while True:
@@ -188,12 +186,13 @@ class Server(Peer):
 
 
 class ParameterVersions:
-    """Parameters in host memory, one flat tensor, that go from version to version: one optimizer step a gradient.
+    """Parameters in host memory, as one flat tensor. Each gradient is one optimizer step, and gives a new version.
 
-    Every rank begins with version 0. `applied` is the ledger of the updates in order: (rank, step, staleness), the
-    number of other ranks' updates that came before this one and after the rank's parameters. A hook of the optimizer
-    itself writes it, so a gradient that was lost on the way is not in it, and one applied twice is twice.
+    All ranks start with version 0. `applied` has (rank, step, staleness) of each update.
     """
+
+    # Staleness is the number of updates between the version of the rank's parameters and this update. A hook of the
+    # optimizer writes `applied`, so it has exactly the applied gradients.
 
     def __init__(self, values: Tensor, ranks: int, *, fused: bool) -> None:
         self.values = nn.Parameter(values.clone())
@@ -209,8 +208,8 @@ class ParameterVersions:
         return len(self.applied)
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
-        """Update with the gradient that `rank` computed in its `step`, then copy the newest parameters `into` a tensor,
-        which may be the gradient's own memory; returns their version. Safe to call from several threads."""
+        """Apply the gradient of a `rank` and its `step`. Copy the newest parameters `into` a tensor, which may be the
+        gradient, and return their version. Safe for several threads."""
         with self._lock:
             self._now = (rank, step)
             self.values.grad = gradient

@@ -1,7 +1,6 @@
-"""Pipeline parallel: each rank holds some of the layers, and micro-batches pass from rank to rank, so that all compute.
+"""Pipeline parallel: each rank has some of the layers, and micro-batches pass from rank to rank.
 
-Huang et al., "GPipe", 2019; Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-Megatron-LM", 2021. `plan/pipeline_schedule.py` says how much of the time is waiting all the same.
+Huang et al., "GPipe", 2019; Narayanan et al., "Efficient large-scale language model training ...", 2021.
 """
 
 from __future__ import annotations
@@ -35,22 +34,21 @@ R = TypeVar("R")
 T = TypeVar("T")
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
-# The first step makes buffers. A third may be one that is timed, and must carry no instrument.
+# The observed step. The first one creates buffers, and the third may be measured.
 WATCHED = 1
 
 
 def pp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Micro-batches in the order of the case's schedule."""
+    """Run micro-batches in the order of the case's schedule."""
     case = context.case
     microbatches = case.microbatches or automatic(case.schedule, case.world_size, case.global_batch)
     return pipelined(model, context, schedule=case.schedule, microbatches=microbatches)
 
 
 def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
-    """The naive vertical split: the same stages as a pipeline's, and the whole batch at once.
+    """Run the stages of a pipeline with the whole batch, so that one rank computes at a time.
 
-    One rank computes at a time, and all others wait, (n - 1)/n of the time: a pipeline of a single micro-batch. It
-    trains what fits on no single device, n times as slowly as n devices could.
+    Each rank waits (n - 1)/n of the time.
     """
     return pipelined(model, context, schedule="gpipe", microbatches=1, schedule_name="layer_split")
 
@@ -58,10 +56,10 @@ def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
 def pipelined(
     model: Model, context: StrategyContext, *, schedule: str, microbatches: int, schedule_name: str | None = None
 ) -> ParallelModel:
-    """Deal the stages out, keep this rank's, and let torch's schedule run them. `schedule_name` is for the facts."""
+    """Keep this rank's stages, and let torch's schedule run them. `schedule_name` is for the facts."""
     rank, ranks, device = context.rank, context.world_size, context.device
 
-    # Stage i is on rank i mod n. What several of them hold is tied; what a rank does not hold it gives back.
+    # Stage i is on rank i mod n. Parameters of several ranks are tied. Each rank frees the layers of other ranks.
     stages = stages_from(model, ranks * STAGES_PER_RANK[schedule], context)
     local_stages = {i: stage for i, stage in enumerate(stages) if i % ranks == rank}
     parameters = dict(model.module.named_parameters())
@@ -71,7 +69,7 @@ def pipelined(
     told = shapes(model, stages, context, microbatches)
     drop_all_but(local_stages.values(), model.module)
 
-    # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
+    # A rank computes forward, loss and backward. During the rest of the time, it waits for messages.
     busy = BusyShare(device)
     assert model.loss is not None  # checked before the launch
     loss = busy.counted(part_of_loss(model.loss, context, microbatches))
@@ -98,7 +96,7 @@ def pipelined(
 
 
 def ordered(name: str, stages: Sequence[PipelineStage], microbatches: int, loss: Loss) -> Schedule:
-    """Torch's schedule of that name over this rank's stages. Gradients add up as they are: the loss is scaled."""
+    """Return torch's schedule over this rank's stages. The loss is scaled, so gradients are not."""
     if name == "interleaved":
         return ScheduleInterleaved1F1B(list(stages), microbatches, loss_fn=loss, scale_grads=False)
     single = ScheduleGPipe if name == "gpipe" else Schedule1F1B
@@ -106,9 +104,9 @@ def ordered(name: str, stages: Sequence[PipelineStage], microbatches: int, loss:
 
 
 def part_of_loss(loss: Loss, context: StrategyContext, microbatches: int) -> Loss:
-    """What a micro-batch adds to the mean over the batch.
+    """Return the function for the part of a micro-batch in the mean loss.
 
-    Torch can scale gradients instead, stage by stage; a weight that two stages of a rank share it would scale twice.
+    If torch scaled gradients instead, it would scale weights twice that two stages of a rank share.
     """
 
     def part(output: Tensor, targets: Tensor) -> Tensor:
@@ -119,7 +117,7 @@ def part_of_loss(loss: Loss, context: StrategyContext, microbatches: int) -> Los
 
 
 def timed(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
-    """`stage`, whose computing is timed: what the schedule calls between receiving and sending."""
+    """Return `stage` with timed computation."""
     for name in ("forward_one_chunk", "backward_one_chunk"):
         setattr(stage, name, busy.counted(getattr(stage, name)))
     return stage
@@ -127,8 +125,7 @@ def timed(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """Forward and backward of the whole batch, micro-batch by micro-batch. `first` and `last`: whether this rank has
-    the stage that takes the inputs, and the one that sees the loss."""
+    """Forward and backward of the whole batch. `first` and `last`: whether this rank has the first and last stage."""
 
     order: Schedule
     tied: TiedGradients
@@ -137,7 +134,7 @@ class PipelineStep:
     last: bool
 
     def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None:
-        """Leave the gradients of the batch's mean loss, and return it on the rank of the last stage."""
+        """Compute the gradients of the mean loss. Return the loss on the rank of the last stage."""
         inputs, targets = batch
         clock.skip()
         losses: list[Tensor] = []
@@ -153,12 +150,9 @@ class PipelineStep:
 
 
 class BusyShare:
-    """How much of a pipeline's forward and backward its rank computes; the rest is the bubble, and messages.
+    """The `share` of computation (`counted` functions) in forward and backward of one step. The rest is the bubble.
 
-    Times what is `counted` while the one step that it watches runs: `share` is that time over the step's.
-
-    All ranks enter and leave the watched step together, so that the step is as long for each of them as for all.
-    On CUDA the times are the device's.
+    All ranks enter and leave this step together. On CUDA, times are from the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -170,7 +164,7 @@ class BusyShare:
         self._spans: list[tuple[Moment, Moment]] = []
 
     def counted(self, call: Callable[P, R]) -> Callable[P, R]:
-        """`call`, timed in the watched step, and as it is in every other."""
+        """Return `call`, which is timed in the observed step."""
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             if not self._watching:
@@ -184,7 +178,7 @@ class BusyShare:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one step's forward and backward."""
+        """Surround forward and backward of a step."""
         self._watching = next(self._steps) == WATCHED
         if not self._watching:
             yield
@@ -201,17 +195,17 @@ class BusyShare:
         self._watching = False
 
     def _meet(self) -> None:
-        """Wait until all ranks have come here, and their devices."""
+        """Wait for all ranks and their devices."""
         nothing = torch.zeros(1, device=self._device)
         dist.all_reduce(nothing)
         nothing.item()
 
 
-# -- the stages: a model's parts in order, dealt out to ranks, each of which keeps only its own -----------------------
+# -- stages ------------------------------------------------------------------------------------------------------------
 
 
 class Stage(nn.Module):
-    """Some of a model's parts, one after the other, in the case's precision."""
+    """Some consecutive parts of a model, in the case's precision."""
 
     def __init__(self, parts: Iterable[nn.Module], context: StrategyContext) -> None:
         super().__init__()
@@ -219,7 +213,7 @@ class Stage(nn.Module):
         self._context = context
 
     def forward(self, x: Tensor) -> Tensor:
-        """What comes from the stage before to what goes to the next. Messages must be contiguous."""
+        """Map the message from the previous stage to the message for the next. It must be contiguous."""
         with self._context.autocast():
             for part in self.parts:
                 x = part(x)
@@ -227,9 +221,9 @@ class Stage(nn.Module):
 
 
 def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stage]:
-    """The model as `count` stages: blocks dealt out evenly, the stem with the first stage, the head with the last.
+    """Return the model as `count` stages with equally many blocks. The stem is in the first, the head in the last.
 
-    Raises UsageError for fewer blocks than stages.
+    Raises UsageError if there are fewer blocks than stages.
     """
     if len(model.blocks) < count:
         raise UsageError(
@@ -247,10 +241,9 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
 def shapes(
     model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return what each stage takes and gives for a micro-batch, PipelineStage's `input_args` and `output_args`.
+    """Return the input and output of each stage for a micro-batch. Forward runs once, and buffers are restored.
 
-    Without them, torch's ranks send each other pickled objects: anyone who reached a rank's port could run code there.
-    Forward runs once for this; buffers that it changes are restored.
+    Without them, ranks would send pickled objects, and anyone with access to a port could run code.
     """
     buffers = copies_of_buffers(model.module)
     flows = [_first_inputs(model, context, context.case.global_batch // microbatches)]
@@ -258,15 +251,14 @@ def shapes(
         for stage in stages:
             flows.append(stage(flows[-1]))
     set_buffers(model.module, buffers)
-    # Between stages travels what gradients are wanted of.
+    # Messages between stages need gradients.
     for each in flows[1:]:
         each.requires_grad_(each.is_floating_point())
     return list(pairwise(flows))
 
 
 def _first_inputs(model: Model, context: StrategyContext, size: int) -> Tensor:
-    """As many inputs as the first stage takes: of those that the model makes, or else the data's first sample again and
-    again."""
+    """Return `count` inputs for the first stage: synthetic samples, or repetitions of the data's first sample."""
     case = context.case
     inputs: Tensor
     if source_of(case.data)[0] == "synthetic" and model.batch is not None:
@@ -280,8 +272,7 @@ def _first_inputs(model: Model, context: StrategyContext, size: int) -> Tensor:
 
 
 def deal(parts: Sequence[T], count: int) -> list[list[T]]:
-    """`parts` in order in `count` runs whose lengths differ by one at most. The first take the rest: the last has the
-    head, which for a large vocabulary is more than a block."""
+    """Return `parts` in `count` consecutive runs whose lengths differ by one at most. The first runs are longer."""
     size, rest = divmod(len(parts), count)
     starts = [i * size + min(i, rest) for i in range(count + 1)]
     return [list(parts[begin:end]) for begin, end in pairwise(starts)]
@@ -290,9 +281,9 @@ def deal(parts: Sequence[T], count: int) -> list[list[T]]:
 def holders(
     parameters: Mapping[str, nn.Parameter], stages: Sequence[nn.Module], ranks: int
 ) -> dict[str, tuple[int, ...]]:
-    """Which ranks hold each parameter, stage i being on rank i mod `ranks`. More than one: tied between stages.
+    """Return the ranks of each parameter. Stage i is on rank i mod `ranks`. Tied parameters are on several ranks.
 
-    Raises UsageError for a parameter of no stage: `head(blocks(stem(x)))` is not the whole module.
+    Raises UsageError if a parameter is not in a stage.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for i, stage in enumerate(stages):
@@ -305,21 +296,17 @@ def holders(
 
 
 def drop_all_but(kept: Iterable[nn.Module], module: nn.Module) -> None:
-    """Free what of `module` is not in `kept`: there it keeps shapes only. What both share stays with `kept`."""
-    own = {id(each) for stage in kept for each in stage.modules()}
+    """Free the modules of `module` that are not in `kept`."""
+    in_stages = {id(each) for stage in kept for each in stage.modules()}
     for each in module.modules():
-        if id(each) not in own:
+        if id(each) not in in_stages:
             each.to_empty(device="meta", recurse=False)
 
 
 class TiedGradients:
-    """This rank's copies of what `holders` says that several ranks hold: weights that stages share and that must train
-    as one, as GPT's token embedding is its head's too.
+    """Tied weights of several ranks (`holders`), such as GPT's embedding and head. The gradients of copies are added.
 
-    As Megatron-LM does it (Narayanan et al., 2021; `finalize_model_grads`): each rank holds a copy, and the copies'
-    gradients are added up, so that the same update keeps them the same.
-
-    A collective call: every rank joins in making the group of each set of ranks, its own or not.
+    Creation is a collective call of all ranks. Megatron-LM does the same in `finalize_model_grads`.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]]) -> None:
@@ -331,7 +318,7 @@ class TiedGradients:
         ]
 
     def add_up(self) -> None:
-        """Make every copy's gradient the sum of all copies', after backward."""
+        """Set the gradient of each copy to the sum over all copies, after backward."""
         for parameter, group in self._copies:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

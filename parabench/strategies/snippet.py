@@ -1,4 +1,4 @@
-"""A configuration as code: the lines that give a training script of one's own what a case measured."""
+"""The code that applies a configuration in a user's training script."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.fields import number
 from parabench.strategies import STRATEGIES, entry_of
 
-# What the script must know of its own model.
+# A remark about a variable of the script.
 BLOCKS = "blocks: your model's repeated layers"
 SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 
-# Where a name that a line uses comes from. A strategy's lines may have imports of their own.
+# {name: its import}. The lines of a strategy may have further imports.
 IMPORTS = {
     name: f"from {module} import {name}"
     for module, names in {
@@ -46,11 +46,9 @@ IMPORTS = {
 
 
 def snippet(case: Case) -> str:
-    """The lines of Python that give a script of one's own this case's configuration, their imports first.
+    """Return the Python code that applies this case's configuration in a user's script.
 
-    `model`, `device`, `optimizer`, `blocks`, ... stand for the script's own. What the same training has in common
-    however it is made parallel (model, data, precision, learning rate) is not repeated, nor what is at its default.
-    Where there is no such line a comment says why.
+    It uses the script's `model`, `device`, `optimizer`, `blocks`, ... Defaults and axes such as precision are left out.
     """
     lines = [*_algorithm(case), *_means(case), *_strategy(case), *_data(case)]
     code = [line for line in lines if not line.startswith(("import ", "from "))]
@@ -88,7 +86,7 @@ def _means(case: Case) -> list[str]:
 
 
 def _data(case: Case) -> list[str]:
-    """How each rank is fed, where that is not at its default."""
+    """Return the lines for the data of each rank, unless they are defaults."""
     options = [f"num_workers={case.workers}"] if case.workers else []
     options += ["pin_memory=True"] if case.pin_memory else []
     before = []
@@ -101,8 +99,7 @@ def _data(case: Case) -> list[str]:
 
 
 def _strategy(case: Case) -> list[str]:
-    """The lines of the strategy's entry, each `{piece}` in its place: of a case's own, `{case.world_size}`, or of
-    PIECES. One that comes to nothing is left out."""
+    """Return the lines of the strategy's entry with fields of the case and PIECES. Empty lines are left out."""
     if case.strategy not in STRATEGIES:
         return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
     filled = "\n".join(line.format_map(_Filled(case=case)) for line in STRATEGIES[case.strategy].code)
@@ -150,7 +147,7 @@ def _sharded(case: Case, mesh: str = "mesh", *, reshard: bool = True) -> str:
 
 
 def _split_layers(case: Case, mesh: str = "mesh") -> str:
-    """Tensor parallel by a plan of the user's own: which layers there are, only its model knows."""
+    """Return the lines for tensor parallel with a plan of the user."""
     into, out = "ColwiseParallel()", "RowwiseParallel()"
     if case.sequence_parallel:
         into, out = "ColwiseParallel(input_layouts=Shard(1))", "RowwiseParallel(output_layouts=Shard(1))"
@@ -210,12 +207,12 @@ def _backward(case: Case, reducing: str) -> str:
 
 
 def _no_sync(case: Case) -> str:
-    # A static graph is learnt in the very first backward, which must reduce (strategies/data_parallel.py).
+    # A static graph is learned in the first backward, which must reduce (strategies/data_parallel.py).
     first = " or step == i == 0" if case.static_graph else ""
     return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
 
 
-# What stands for `{name}` in the lines of a strategy's entry.
+# {name: text} of placeholders in the lines of a strategy's entry.
 PIECES: dict[str, Callable[[Case], str]] = {
     "optimizer": _optimizer,
     "step": _step,

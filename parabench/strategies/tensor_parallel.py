@@ -1,9 +1,6 @@
-"""Tensor parallel: attention and MLP are split column- then row-wise, so that one all-reduce closes each pair.
+"""Tensor parallel: attention and MLP are split by columns and then by rows, with one all-reduce (Megatron-LM, 2019).
 
-Shoeybi et al., "Megatron-LM", 2019. Norms, embeddings and the tied head are replicated, and every rank sees
-the whole batch. With sequence parallel (Korthikanti et al., "Reducing activation recomputation in large transformer
-models", 2022) each rank has its part of the sequence between the layers: all-gather before each pair and
-reduce-scatter after it carry together what the all-reduce did, and what the norms see is split too.
+With sequence parallel (Korthikanti et al., 2022), each rank has a part of the sequence between the layers.
 """
 
 from __future__ import annotations
@@ -32,12 +29,9 @@ def tp(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Tensor parallel inside groups of tp_size ranks, DistributedDataParallel between the groups.
-
-    DDP takes plain tensors only, so it gets each rank's part of the layers as such, and its buckets and options are
-    those of `ddp`. (`DistributedDataParallel(device_mesh=...)` does the same with hooks, which lose the module's
-    parameters in the first forward: torch 2.13.)
-    """
+    """Use tensor parallel inside groups of tp_size ranks, and DistributedDataParallel between the groups."""
+    # DDP supports only plain tensors, so it receives each rank's parts. `DistributedDataParallel(device_mesh=...)`
+    # loses the module's parameters in the first forward (torch 2.13).
     mesh = tensor_parallel_mesh(context)
     split_layers(model, context, mesh["tp"])
     parts = Parts(model.module)
@@ -55,11 +49,7 @@ def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def tp_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Tensor parallel inside groups of tp_size ranks, FSDP2 between the groups.
-
-    What torchtitan calls 2-D. Activations travel inside a group, where links are fast; each rank's part of the layers
-    is sharded again over the ranks that hold the same part in the other groups.
-    """
+    """Use tensor parallel inside groups of tp_size ranks, and FSDP2 between the groups (2-D in torchtitan)."""
     mesh = tensor_parallel_mesh(context)
     split_layers(model, context, mesh["tp"])
     data = mesh["dp"]
@@ -67,7 +57,7 @@ def tp_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def tensor_parallel_mesh(context: StrategyContext) -> DeviceMesh:
-    """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
+    """Return a mesh with groups of `tp_size` consecutive ranks that share layers ("tp"), and groups across ("dp")."""
     return grid_mesh(context, context.case.tp_size or context.world_size, ("dp", "tp"))
 
 
@@ -77,10 +67,9 @@ def split_layers(model: Model, context: StrategyContext, among: DeviceMesh) -> N
 
 
 def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
-    """The model's plan as the case wants it. Raises UsageError where the model has none.
+    """Return the model's plan for the case. Raises UsageError if the model does not have one.
 
-    Where data is split by dimension, a rank is fed its features only: the first layer's rows belong to it, and its
-    output is summed over the ranks, so what comes after must take it whole.
+    If data is split by dimension, the first layer is split by rows, and its output is summed over ranks.
     """
     plan = dict(model.sequence_parallel if case.sequence_parallel else model.tensor_parallel)
     if not plan:
@@ -96,9 +85,9 @@ def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
 
 
 class Parts(nn.Module):
-    """A module whose parameters are this rank's parts of `whole`'s, plain tensors in the same memory.
+    """A module with this rank's parts of the parameters of `whole`, as plain tensors in the same memory.
 
-    `names` and `parameters()` go side by side.
+    `names` and `parameters()` have the same order.
     """
 
     def __init__(self, whole: nn.Module) -> None:
@@ -111,28 +100,28 @@ class Parts(nn.Module):
             for part, parameter in zip(self.parts, named.values(), strict=True)
             if isinstance(parameter, DTensor)
         }
-        # In a tuple, so that it is no submodule: its parameters are not DDP's.
+        # A tuple hides it from `modules()`, because DDP must not use its parameters.
         self._whole = (whole,)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What `whole` computes, with these parts."""
+        """Compute `whole` with these parts."""
         parameters = {name: self.placed(part, part) for name, part in zip(self.names, self.parts, strict=True)}
         return functional_call(self._whole[0], parameters, inputs, named)
 
     def placed(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
-        """`tensor`, which is `part` or its gradient, as what it is a part of."""
+        """Return `tensor`, which is `part` or its gradient, as a DTensor if it is sharded."""
         if part not in self._layouts:
             return tensor
         mesh, placements, shape, stride = self._layouts[part]
         return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
 
     def full_tensor(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
-        """The same, gathered. A collective call."""
+        """Return the whole tensor. A collective call."""
         placed = self.placed(part, tensor)
         return placed.full_tensor() if isinstance(placed, DTensor) else placed
 
     def gradients(self) -> Iterator[Tensor]:
-        """The gradients that are there, those of parts as what they are parts of."""
+        """Yield the gradients, as DTensors if they are sharded."""
         for part in self.parts:
             if part.grad is not None:
                 yield self.placed(part, part.grad)

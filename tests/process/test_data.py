@@ -230,7 +230,7 @@ def test_bad_vocabularies_and_texts_are_refused(
     machine: Any, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = str(vocabulary(tmp_path))
-    assert "has 261 tokens, model gpt-nano knows 256" in refused(machine, model="gpt-nano", vocabulary=words)
+    assert "has 261 tokens, model gpt-nano supports 256" in refused(machine, model="gpt-nano", vocabulary=words)
     assert "cannot be read: there is no such file" in refused(machine, model="gpt2", vocabulary="/no/such")
     synthetic = refused(machine, model="gpt2", data="synthetic", vocabulary=words)
     assert f"vocabulary {words!r} is for data text, and data is synthetic with model gpt2; drop it" in synthetic
@@ -328,7 +328,7 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
         ({"data": "mnist:/tmp", "model": "gpt-nano"}, "model gpt-nano takes no images"),
         ({"data": "synthetic:x"}, "synthetic takes nothing after a colon"),
         ({"data": "synthetik"}, "did you mean 'synthetic'"),
-        ({"model": "own_helpers:bare"}, "makes no synthetic data; give Model.batch, or another data"),
+        ({"model": "own_helpers:bare"}, "has no synthetic data; give Model.batch, or another data"),
     ],
 )
 def test_data_that_does_not_fit_is_one_line(machine: Any, axes: dict[str, str], said: str) -> None:

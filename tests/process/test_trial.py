@@ -28,7 +28,7 @@ from parabench.store.record import Status
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 MISTAKES = {
-    "mistakes:all_frozen": "no parameter of module requires a gradient; there is nothing to train",
+    "mistakes:all_frozen": "no parameter of module requires a gradient",
     "mistakes:no_gradient": "loss has no gradient; it must depend on the parameters of module",
     "mistakes:tuple_loss": "loss gives tuple; return a tensor with one real number, the mean over the samples",
     "mistakes:unreduced_loss": "loss gives a tensor of torch.float32, shape (2,); return a tensor with one real number",
@@ -44,7 +44,7 @@ MISTAKES = {
     "zoo:singleton": "returns a module that it returned before; make a new one in each call",
     "zoo:closing": "LBFGS steps with a closure, and parabench's step has none; use another",
     "zoo:uses_dist": "cannot be built: ValueError: Default process group has not been initialized",
-    "mistakes:optimizer_of_other_parameters": "its optimizer has a parameter that it was not given; use the list that",
+    "mistakes:optimizer_of_other_parameters": "its optimizer has a parameter that it did not receive; use the list",
 }
 
 
@@ -108,7 +108,7 @@ def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
 def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
     assert trial_of(case("mistakes:with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
     found = parabench("check", "--model", "mistakes:with_partial_optimizer")
-    left = "the optimizer leaves out 0.bias, 2.weight, 2.bias (3 of the trainable parameters); they are not trained"
+    left = "the optimizer leaves out 3 trainable parameters, which are not trained: 0.bias, 2.weight, 2.bias"
     assert f"warning    {left}" in found.stdout.splitlines()
     assert found.exit_code == 0
 
