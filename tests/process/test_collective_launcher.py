@@ -29,6 +29,7 @@ from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
 from parabench.workloads.collectives import CollectivesWorkload
+from real_launches import launched
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
@@ -42,7 +43,7 @@ def run(
     **fields: Any,
 ) -> Launch:
     small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launch(LaunchSpec.of(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S))
+    return launched(case(op, algorithm, **(small | fields)), protocol)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
-from parabench.launch.processes import run_processes, start_server
+from parabench.launch.processes import start_server
 from parabench.plan.case import Case
 from ranks_helpers import Check
 
@@ -83,15 +83,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
             ranks_helpers.rounding: (folder,),
         }
         checks = [(check, args.get(check, ())) for check, cases in CHECKS.items() if each in cases]
-        ended = run_processes(
-            ranks_helpers.in_group,
-            (ranks_helpers.one_by_one, each, folder, checks),
-            size=each.world_size,
-            deadline_s=GUARD_S,
-            logs=folder / "logs",
-        )
-        assert len(list(folder.glob("rank*.json"))) == each.world_size
-        assert ended.ok, [path.read_text() for path in folder.glob("rank*.json")]
+        ranks_helpers.complaints_of_ranks(ranks_helpers.one_by_one, each, folder, checks)
         return folder
 
     return checked

@@ -10,16 +10,13 @@ import pytest
 
 import fake_results as fake
 import truth_helpers as truth
-from guard import GUARD_S
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import Steps, step_table
 from parabench.analysis.step.calls import bucket_table, rank_calls
 from parabench.analysis.step.stragglers import step_stragglers
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import Status
+from real_launches import succeeded
 
 pytestmark = pytest.mark.alone
 
@@ -32,8 +29,7 @@ BUCKET_MIB = 0.001
 def explained(folder: Any, **fields: Any) -> SessionData:
     """The data of a session of one launch."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
-    seen = launch(LaunchSpec.of(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL)
     results = fake.write(folder / "results.db", [seen])
     return session_data(results)
 

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from guard import GUARD_S
 from parabench.cli import main
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -26,10 +23,9 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
-from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
-from parabench.workloads.verify import reference_of, verify
 from paths import DOCS, ROOT
+from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15
@@ -168,12 +164,9 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
         for split in ("batch", "dimension")
     ]
-    reference = reference_of(launch(LaunchSpec.of(cases[0].reference(), protocol, deadline_s=GUARD_S)))
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-        verify(seen, reference)
-        assert seen.status is Status.OK, seen.failure
+        verified(case, protocol)
 
 
 @pytest.mark.parametrize(
