@@ -34,7 +34,7 @@ FEW = Protocol(warmup=2, steps=2, instrumented=2)
         ("tree", (check_the_results,)),
     ],
 )
-def test_watched_calls_are_seen_every_way_freed_at_once_and_have_the_same_results(
+def test_observed_calls_are_complete_freed_and_unchanged(
     algorithm: str, checks: tuple[Check, ...], tmp_path: Path
 ) -> None:
     case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
@@ -65,7 +65,7 @@ def dealt_to_buckets(sizes: Sequence[int], caps: list[int]) -> list[list[int]]:
     ],
     ids=lambda value: str(value),
 )
-def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: dict[str, Any], passes: int) -> None:
+def test_each_bucket_is_reduced_after_its_last_gradient(options: dict[str, Any], passes: int) -> None:
     launched = seen(bucket_mib=0.5, **options)
     buckets = launched.facts["buckets"]
     assert [bucket["bytes"] for bucket in buckets] == launched.facts["bucket_bytes"]

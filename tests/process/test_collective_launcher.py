@@ -157,7 +157,7 @@ def test_one_wrong_element_on_one_rank_is_seen():
     assert Counter((call.rank, call.n_wrong) for call in seen.collectives) == {(0, 0): 6, (1, 1): 6}
 
 
-def test_a_killed_rank_is_crashed_and_what_it_measured_before_is_kept():
+def test_killed_rank_is_crashed_and_keeps_its_measurements():
     seen = run("all_reduce", "test_collective_launcher:KILLED")
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
@@ -177,7 +177,7 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(lost):
+def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
     """A lost node returns nothing, and the results of later ranks are not assigned to its ranks."""
     of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
     calls = len(PROTOCOL.schedule(of))

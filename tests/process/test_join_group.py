@@ -70,7 +70,7 @@ GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "
         (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the case says nccl"),
     ],
 )
-def test_a_group_on_another_backend_than_the_cases_fails_the_launch(first, more, device, backend, said, monkeypatch):
+def test_group_on_a_wrong_backend_fails_the_launch(first, more, device, backend, said, monkeypatch):
     with pytest.raises(RuntimeError, match=said):
         checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
 

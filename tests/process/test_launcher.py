@@ -161,7 +161,7 @@ def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pyt
     assert "in _wait_forever" in seen.failure.traceback.partition("rank 1:")[2]
 
 
-def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
+def test_launch_does_not_inherit_an_earlier_environment(tmp_path: Path) -> None:
     environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
     env = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
     args = TrainingWorkload(), LaunchSpec.of(case("leaving_traces"), Protocol(), GUARD_S), env

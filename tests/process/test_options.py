@@ -88,7 +88,7 @@ def block_with(**options: Any) -> tuple[Block, list[torch.Size]]:
     return block, kept
 
 
-def test_checkpointing_keeps_the_blocks_input_alone_and_gives_the_same_gradients() -> None:
+def test_checkpointing_keeps_only_inputs_and_same_gradients() -> None:
     plain, kept = block_with()
     again, less = block_with(activation_checkpointing=True)
     assert torch.Size([2, 4, 64]) in kept  # the MLP's inner activation

@@ -111,9 +111,7 @@ def test_features_may_depend_on_the_case(machine: Any) -> None:
         plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=8)
 
 
-def test_an_installed_packages_model_and_data_go_by_their_entry_points(
-    machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_points_name_models_and_data_of_packages(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"parabench.model": ("theirs", "own_helpers:rich"), "parabench.data": ("rows", "own_helpers:rows")}
 
     def entry_points(group: str, name: str) -> list[EntryPoint]:
@@ -132,7 +130,7 @@ def test_an_installed_packages_model_and_data_go_by_their_entry_points(
 
 
 @pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs])
-def test_a_strategy_that_needs_more_is_skipped_saying_what_to_add(machine: Any, strategy: str) -> None:
+def test_skipped_strategy_names_the_missing_part(machine: Any, strategy: str) -> None:
     made = plan(machine, strategy=("ddp", strategy), world_size=2, model="own_helpers:model")
     assert [case.strategy for case in made.cases] == ["ddp"]
     ((skipped,),) = [made.skipped]

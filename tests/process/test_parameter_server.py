@@ -40,7 +40,7 @@ def numbers(seen: Launch, metric: str) -> list[float | None]:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(size: int) -> None:
+def test_server_step_has_theoretical_bytes_and_states(size: int) -> None:
     seen = succeeded(case("parameter_server", world_size=size), SHORT)
     assert seen.facts["bytes_through_server"] == 2 * (size - 1) * K
     others = [0] * (size - 1)

@@ -56,9 +56,7 @@ def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
     assert largest.bytes <= 8 * PIECE < gradient.nbytes
 
 
-def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_measured_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peaks_count_from_the_measured_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[Any] = []
     norm = trainer.norm_of
 

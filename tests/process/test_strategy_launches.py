@@ -58,7 +58,7 @@ def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
     assert len(buckets[None]) == 2
 
 
-def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
+def test_fsdp_units_follow_the_bucket_and_cover_the_model() -> None:
     units = {
         size: launched(cpu_case(strategy="fsdp", bucket_mib=size), SHORT).facts["unit_bytes"] for size in (None, 1.6)
     }
