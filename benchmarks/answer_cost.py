@@ -1,12 +1,10 @@
-"""What answers cost beside a launch of nothing: `best` and `report` by a bare two-rank `torchrun` of an empty script.
+"""Compare the cost of `best` and `report` with a two-rank `torchrun` of an empty script.
 
     python -m benchmarks.answer_cost [STORE] [--pairs 7]
 
-Each pair runs the three as a user does, one after the other, so that what else the machine does meets all alike; told
-are the medians over pairs of the time on the wall and of processor time (of all processes) by torchrun's. On a machine
-with other work trust the ratio of processor time: a wait is as long as whoever is before it. A first pair that nobody
-counts writes the bytecode that an installation has. Without STORE it is one of simulated results, as many as suite
-`quick` has.
+Each pair runs the three commands one after the other. Prints the medians over pairs of wall time and CPU time (of all
+processes) relative to torchrun. On a busy machine, use the ratio of CPU time. The first pair does not count: it writes
+bytecode. Without STORE, the database has simulated results of the size of suite `quick`.
 """
 
 from __future__ import annotations
@@ -24,20 +22,20 @@ from typing import NamedTuple
 
 from benchmarks import big_store
 
-# What an answer may take of the time on the wall of that torchrun.
+# The limits of the wall time relative to torchrun.
 AIMS = {"report": 0.6, "best": 0.3}
 PAIRS = 7
 
 
 class Cost(NamedTuple):
-    """Seconds on the wall and of processors; or both by another's."""
+    """Seconds of wall time and CPU time, or their ratios."""
 
     wall: float
     cpu: float
 
 
 def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
-    """By command, the median over pairs of its cost by torchrun's."""
+    """Return for each command the median over pairs of its cost relative to torchrun."""
     with tempfile.TemporaryDirectory() as folder:
         empty, page = Path(folder) / "empty.py", Path(folder) / "report.html"
         empty.write_text("")
@@ -46,12 +44,12 @@ def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
             "report": ["parabench", "report", str(store), "-o", str(page)],
             "best": ["parabench", "best", str(store)],
         }
-        seen = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
-    return {name: _median([(own[name], bare) for bare, own in seen[1:]]) for name in answers}
+        rows = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
+    return {name: _median([(costs[name], bare) for bare, costs in rows[1:]]) for name in answers}
 
 
 def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
-    """The same of a store of simulated results."""
+    """Return the ratios for a database of simulated results."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "results.db"
         big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27)
@@ -72,14 +70,14 @@ def _cost(words: Sequence[str]) -> Cost:
 
 
 def _median(pairs: Sequence[tuple[Cost, Cost]]) -> Cost:
-    wall, cpu = (statistics.median(own[at] / bare[at] for own, bare in pairs) for at in range(2))
+    wall, cpu = (statistics.median(cost[at] / bare[at] for cost, bare in pairs) for at in range(2))
     return Cost(wall, cpu)
 
 
 def lines(found: Mapping[str, Cost]) -> list[str]:
     return [
-        f"{name:<8} {ratio.wall:.2f} times a torchrun of nothing on the wall (at most {AIMS[name]}), {ratio.cpu:.2f} "
-        "of its processor time"
+        f"{name:<8} {ratio.wall:.2f} of the wall time of an empty torchrun (at most {AIMS[name]}), "
+        f"{ratio.cpu:.2f} of its CPU time"
         for name, ratio in found.items()
     ]
 

@@ -49,7 +49,7 @@ ENVIRONMENT: dict[str, Any] = {
 
 
 def sweep(cases: int, ranks: int) -> list[Case]:
-    """Return so many cases, workload after workload."""
+    """Return the first `cases` cases, workload after workload."""
 
     def every() -> Iterator[Case]:
         for batch, model in WORKS:
@@ -62,7 +62,7 @@ def sweep(cases: int, ranks: int) -> list[Case]:
 
     found = list(itertools.islice(every(), cases))
     if len(found) < cases:
-        raise SystemExit(f"--cases {cases}: the sweeps hold no more than {len(found)}")
+        raise SystemExit(f"--cases {cases}: the sweeps have only {len(found)}")
     return found
 
 
@@ -102,7 +102,7 @@ def step_samples(random: np.random.Generator, case: Case, seconds: float, steps:
 
 
 def facts(case: Case) -> dict[str, Any]:
-    """Return what ranks report of how a case ran."""
+    """Return the facts that ranks report about a case."""
     whole = 4 * (MODELS[case.model].parameters or 0)
     bucket = min(whole, int((case.bucket_mib or 25.0) * MIB))
     return {

@@ -1,10 +1,10 @@
-"""Is the time of an all-reduce as `parabench collectives` measures it the time that a loop of calls takes?
+"""Compare the time of an all-reduce in `parabench collectives` with a hand-written loop of calls.
 
     torchrun --nproc-per-node 2 -m benchmarks.collective_turns [ROUNDS]
 
-Both share the launch, the tensor and the minute, in random order. Rank 0 prints for each size the median over ROUNDS of
-the ratio (above 1: parabench measures a longer time) with its 95% interval, and the same for the loop over itself,
-which is the noise of the machine.
+Both run in the same processes with the same tensor, in random order. Rank 0 prints for each size the median ratio over
+ROUNDS (above 1: parabench measures a longer time) with its 95% interval, and the ratio of the loop to itself, which is
+the noise of the machine.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def svg(image: str) -> str:
-    """The text of an SVG from its data address."""
+    """Return the text of an SVG from its data URL."""
     kind, _, data = image.partition(",")
     return base64.b64decode(data).decode() if kind.endswith("base64") else urllib.parse.unquote(data)
 

@@ -1,11 +1,10 @@
-"""Do the instruments disturb the measured steps?
+"""Measure the effect of the instruments on the measured steps.
 
     python -m benchmarks.instruments [PAIRS]
 
 A pair is one launch with all instruments (the driver's sampler of host and devices, then instrumented steps) and one
-without any, in alternating order. Measured steps come before any probe is active, so their ratio should be 1. Printed
-are the geometric means over pairs with their 95% intervals, and how much slower the instrumented steps were than as
-many measured steps before them.
+without, in alternating order. Measured steps come before any probe is active, so their ratio should be 1. Prints the
+geometric means over pairs with their 95% intervals, and the ratio of the instrumented steps to the measured steps.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CASES = (
 BARE = Protocol(warmup=5, steps=40, instrumented=0)
 SEEN = Protocol(warmup=5, steps=40, instrumented=8)
 
-# On shared cores others only ever make a step slower (`analysis.launch_number.QUANTILE`).
+# On shared cores, other processes only make a step slower (`analysis.launch_number.QUANTILE`).
 QUANTILE = 0.1
 
 

@@ -1,10 +1,10 @@
-"""Is the truth in the answer? DDP configurations with known delays are interleaved, each twice.
+"""Interleave DDP configurations with known delays, each twice, and compare the answers with the truth.
 
     python -m benchmarks.known_delays [SESSIONS] [LAUNCHES] [ROUNDS]
 
 The delays are real (`benchmarks.slowed_model`). One long session is read as SESSIONS independent ones of LAUNCHES
-launches each. Printed: how often the set of the best held a configuration without a delay, how far estimates were from
-the delays on average, and how many pairs of two copies differed significantly at 95%.
+launches each. Prints how often the set of the best contained a configuration without a delay, the mean error of the
+estimates, and the number of pairs of copies that differed significantly at 95%.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What does a launch cost beyond its steps? Compare it with a bare `torchrun` of an empty script, interleaved.
+"""Compare a launch, without its steps, with an interleaved `torchrun` of an empty script.
 
     python -m benchmarks.launch_cost [PAIRS]
 
-A launch is the whole thing: two fresh ranks, the process group, gpt-nano, DDP, the optimizer, the data, the steps, and
-the transfer of the samples. The time of the steps themselves (the slowest rank's, every step) is subtracted.
+A launch includes two fresh ranks, the process group, gpt-nano, DDP, the optimizer, the data, the steps, and the
+transfer of the samples. The time of the steps themselves (the slowest rank's, every step) is subtracted.
 """
 
 from __future__ import annotations

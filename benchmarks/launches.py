@@ -1,4 +1,4 @@
-"""Launches that a benchmark needs: each must end well."""
+"""Launches that must succeed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Does a long session grow? A thousand launches of one case, then two hundred that two cases share for 100 rounds each.
+"""Measure the growth of the driver: 1,000 launches of one case, then 200 shared launches of two cases with 100 rounds.
 
     python -m benchmarks.long_session OUT [--launches 1000] [--shared 200] [--rounds 100]
 
-While each session runs, the driver's memory (pages that it alone has, and has written), descriptors and threads are
-read every second. Printed is the slope over launches with its 95% interval: by least squares through the means of
-BLOCKS equal parts after the first tenth, because neighboring readings are alike and means of parts hardly. The exit
-code is 1 if an interval lies above 0, or a session fails.
+Reads the driver's memory (private dirty pages), descriptors and threads every second. Prints the slope over launches
+with its 95% interval. It is fitted by least squares to the means of BLOCKS equal parts after the first tenth, because
+neighboring readings are correlated. The exit code is 1 if an interval is above 0 or a session fails.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Are the predictions of `parabench noise` right? Pilots, and the spread of later pairs of launches.
+"""Compare the predictions of `parabench noise` from pilots with later pairs of launches.
 
     python -m benchmarks.noise_trials recorded STORE [PILOT ...]
     python -m benchmarks.noise_trials simulated [RECORDINGS]
 
 `recorded` cuts a long A/A recording (`parabench ab --a "" --b "" ... --launches 120`) into windows: a pilot of PILOT
-pairs, then pairs that it has not seen. `simulated` does so with recordings whose noise wanders, has tails and is partly
-common to all cases. A prediction is right within a factor of 1.5: of the half-width of the 95% interval (the geometric
-mean over cases), of the tolerance with which the gate passes, and of the slowdown that the gate detects in 90% of runs.
+pairs, then later pairs. `simulated` does the same with simulated recordings. Their noise wanders, has heavy tails and
+is partly common to all cases. Three predictions must be right within a factor of 1.5: the half-width of the 95%
+interval (geometric mean over cases), the tolerance that passes, and the slowdown that the gate detects in 90% of runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PILOTS, LAUNCHES, LATER = (8, 12, 20), (8, 12, 20), 30
 
 @dataclass(frozen=True)
 class Trial:
-    """What launches showed over what a pilot predicted."""
+    """The results of later launches over the predictions of a pilot."""
 
     half_width: float
     tolerance: float
@@ -60,15 +60,18 @@ def trial(pilot: Numbers, later: Numbers) -> Trial:
 
 
 def windows(differences: Numbers, pilot: int, launches: int) -> Iterator[tuple[Numbers, Numbers]]:
-    """Pilots and what follows each; what follows one is in no other's."""
+    """Yield pilots with their later pairs, which do not overlap."""
     for first in range(0, differences.shape[1] - pilot - launches + 1, launches):
         yield differences[:, first : first + pilot], differences[:, first + pilot : first + pilot + launches]
 
 
 def recording(lot: np.random.Generator, cases: int, pairs: int, wander: float = 0.15, common: float = 0.3) -> Numbers:
-    """Differences of equal sides. Cases' noise differs by a factor of exp(0.3 z); its level wanders by `wander` over
-    ten pairs; a share `common` of its variance is that of all cases; a pair's noise has the tails of t with 5 degrees
-    of freedom and correlates by 0.1 with the next."""
+    """Return simulated differences of equal variants.
+
+    The noise of cases differs by a factor of exp(0.3 z). Its level wanders by `wander` over ten pairs, and a share
+    `common` of its variance is common to all cases. A pair has t noise with 5 degrees of freedom, which correlates by
+    0.1 with the next pair.
+    """
     level = np.cumsum(lot.standard_normal(pairs)) * wander / math.sqrt(10)
     own, all_cases = (_tailed(lot, (rows, pairs)) for rows in (cases, 1))
     loudness = 0.01 * np.exp(0.3 * lot.standard_normal((cases, 1)))
@@ -76,14 +79,14 @@ def recording(lot: np.random.Generator, cases: int, pairs: int, wander: float = 
 
 
 def _tailed(lot: np.random.Generator, shape: tuple[int, int], correlated: float = 0.1) -> Numbers:
-    """Of variance 1."""
+    """Return correlated t noise of variance 1."""
     drawn = lot.standard_t(5, shape) * math.sqrt(3 / 5)
     drawn[:, 1:] = math.sqrt(1 - correlated**2) * drawn[:, 1:] + correlated * drawn[:, :-1]
     return drawn
 
 
 def share(trials: list[Trial]) -> tuple[float, float]:
-    """Of trials those in which the half-width, and the tolerance, was right."""
+    """Return the shares of trials with the right half-width and with the right tolerance."""
     both = np.mean([each.right for each in trials], axis=0)
     return float(both[0]), float(both[1])
 

@@ -1,10 +1,10 @@
-"""Do reductions overlap with backward? DDP over a reduction that is made slow, with ever more to compute.
+"""Measure how far slow reductions of DDP overlap with backward, for growing batches.
 
     python -m benchmarks.overlap [ROUNDS]
 
-Every all-reduce first waits a fixed time on the queue of its group, then runs as a ring. The step is compared with the
-same step without any communication, launched next to it: the difference is the exposed communication. As backward
-grows, it must shrink towards one wait, because the last bucket is full only when backward is over.
+Every all-reduce waits a fixed time and then runs as a ring. The next launch has the same step without communication,
+and the difference is the exposed communication. As backward grows, it must shrink towards one wait: the last bucket is
+full only when backward is over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _nothing(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 
 
 SLOW = replace(RING, name="slow", all_reduce=_all_reduce_slow)
-# Computes something wrong: it only shows how long a step is without communication.
+# A step without communication, with wrong results.
 ABSENT = replace(RING, name="absent", all_reduce=_nothing)
 
 

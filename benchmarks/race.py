@@ -1,12 +1,11 @@
-"""How many steps a race saves, and how often it loses the fastest: simulated races of 36 configurations.
+"""Simulate racing of 36 configurations: the share of saved steps, and how often the fastest is lost.
 
     python -m benchmarks.race [RACES] [CASES]
 
-The truth of each race is drawn anew: logarithms of step times lie anywhere between the fastest and twice its time.
-Noise is what two quiet cores showed (docs/explanation/certainty.md): 10% a turn, 10% a launch, nothing else that
-differs between launches. A shared launch has as many turns as fill SHARED_S seconds, of steps of 20 ms for the fastest.
-Each race goes on until every case left in it is compared within ±2.5% (simultaneous 95%), and so does equal
-treatment, in which no case leaves. Prints the steps of both, and how often the fastest was in the final set.
+The logarithms of the true step times are uniform between the fastest and twice its time. The noise is 10% per turn and
+10% per launch, as on two quiet cores (docs/explanation/certainty.md). The fastest takes 20 ms per step. Each race goes
+on until its remaining cases are compared within ±2.5% (simultaneous 95%). Equal treatment is the same without
+elimination. Prints the steps of both, and how often the fastest was in the final set.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
 
 STEP_S, TURN_SD, LAUNCH_SD, SHARP = 0.02, 0.10, 0.10, 0.025
-# In so many races equal treatment is simulated too.
+# The number of races in which equal treatment is simulated, too.
 EQUAL_RACES = 40
 MOST_LAUNCHES = 400
 
 
 def truth_of(lot: np.random.Generator, cases: int) -> Any:
-    """Step times of the cases, the fastest first."""
+    """Return the step times of the cases, the fastest first."""
     behind = np.sort(lot.uniform(0, math.log(2), cases - 1))
     return STEP_S * np.exp(np.concatenate([[0.0], behind]))
 
 
 def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, list[int]]:
-    """(steps of all cases, the final set by place) of one race, or of equal treatment."""
+    """Return the steps of all cases and the final set of a race, or of equal treatment."""
     rows: dict[str, list[Any]] = {name: [] for name in ("case", "repetition", "shared_launch", "turns", "step_s")}
     racing, steps = list(range(len(truth))), 0
     for block in range(1, MOST_LAUNCHES):
@@ -48,7 +47,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
             number = truth[case] * math.exp(level + lot.normal(0, TURN_SD / math.sqrt(turns)))
             for name, value in zip(rows, (f"{case:03}", block, block, turns, number), strict=True):
                 rows[name].append(value)
-        # Where no case leaves nothing is missed between looks.
+        # Without elimination, not every look is needed.
         if block < FIRST_LOOK or not (leaves or block % 5 == 0):
             continue
         launches = pd.DataFrame(rows)
@@ -74,7 +73,7 @@ def main(races: int = 200, cases: int = 36) -> None:
             shares.append(steps / simulated(lot, truth, leaves=False)[0])
     print(f"{cases} cases, {races} races: the fastest in the final set in {held} ({100 * held / races:.1f}%)")
     print(
-        f"steps of a race by those of equal treatment until ±{100 * SHARP:g}%: median {np.median(shares):.3f}, "
+        f"steps of a race over steps of equal treatment until ±{100 * SHARP:g}%: median {np.median(shares):.3f}, "
         f"{min(shares):.3f} to {max(shares):.3f} ({len(shares)} races)"
     )
 

@@ -1,9 +1,9 @@
-"""The gate on real launches: does it raise false alarms, and does it find a slowdown?
+"""Count false alarms and detected slowdowns of the gate in real launches.
 
     python -m benchmarks.real_gate SHARE [GATES] [FOLDER] [OPTION ...]
 
-Each gate is a run of `parabench ab` with these options: one case, interleaved variants. The step of variant B is longer
-by a real delay of SHARE (0: none). Prints one line for each gate, then the totals. FOLDER keeps the databases.
+Each gate runs `parabench ab` with these options: one case, interleaved variants. The step of variant B has a real delay
+of SHARE (0: none). Prints one line for each gate, then the totals. FOLDER keeps the databases.
 """
 
 from __future__ import annotations

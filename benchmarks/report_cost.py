@@ -1,12 +1,11 @@
-"""What a report costs to write, to send and to read.
+"""Measure the cost of writing and of using a report.
 
     python -m benchmarks.report_cost STORE... [--report FILE] [--browser PATH]
 
-Runs `parabench report STORE...` as a user does (of several stores it is one page that compares them), and tells how
-long it took, the most memory that it held, and the size of the file. Then opens the page in Chromium, visits each tab,
-sets and clears each filter in each, sorts both tables and opens a case, and tells the longest task of the page's thread
-in each, of the browser's own trace: on the wall, and in processor time, which other work does not prolong.
-Ends with 1 when the page said anything on the console. `python -m benchmarks.big_store` makes a large store.
+Runs `parabench report STORE...` and prints its time, peak memory and the size of the file. Then opens the page in
+Chromium, visits each tab, sets and clears each filter in it, sorts the table and opens a configuration. Prints for each
+action the longest task of the page's thread, in wall time and CPU time. The exit code is 1 if the page wrote to the
+console. `python -m benchmarks.big_store` makes a large database.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PATIENCE_MS = 120_000
 
 
 def write(stores: list[str], report: Path) -> None:
-    """Write the report in a process of its own, and tell what that took."""
+    """Write the report in a separate process, and print its cost."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "parabench", "report", *stores, "-o", str(report)], check=True)
     seconds = time.perf_counter() - began
@@ -41,8 +40,8 @@ def write(stores: list[str], report: Path) -> None:
 
 
 def read(report: Path, browser: str) -> list[str]:
-    """Open and use the page, and tell its longest task in each use; returns what it said on the console."""
-    said: list[str] = []
+    """Use the page, print its longest task in each action, and return its console messages."""
+    messages: list[str] = []
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=browser, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -50,8 +49,8 @@ def read(report: Path, browser: str) -> list[str]:
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(PATIENCE_MS)
         watch(page)
-        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: messages.append(f"error: {error}"))
         page.goto(report.resolve().as_uri())
         longest(page, "open")
         tabs = [str(tab.get_attribute("data-tab")) for tab in page.locator("[role=tab]").all()]
@@ -77,7 +76,7 @@ def read(report: Path, browser: str) -> list[str]:
         longest(page, "open a case")
         chromium.stop_tracing()
         chromium.close()
-    return said
+    return messages
 
 
 def choose(page: Page, name: str) -> None:
@@ -89,13 +88,13 @@ def choose(page: Page, name: str) -> None:
 
 
 def watch(page: Page) -> None:
-    """Begin to trace what threads do."""
+    """Start to trace the threads."""
     assert page.context.browser is not None
     page.context.browser.start_tracing(page=page, categories=["toplevel"])
 
 
 def longest(page: Page, use: str) -> None:
-    """Wait until the page is drawn, and tell the longest task since the last time."""
+    """Wait until the page is drawn, and print the longest task since the last call."""
     page.wait_for_selector(DRAWN, state="attached")
     assert page.context.browser is not None
     events: list[dict[str, Any]] = json.loads(page.context.browser.stop_tracing())["traceEvents"]
@@ -108,11 +107,10 @@ def longest(page: Page, use: str) -> None:
     tasks = [each for each in events if each["name"] == TASK and (each["pid"], each["tid"]) in threads]
     if use:
         wall, own = (max((each.get(name, 0) for each in tasks), default=0) / 1e3 for name in ("dur", "tdur"))
-        print(f"{wall:6.0f} ms, {own:4.0f} of processor time  {use}")
+        print(f"{wall:6.0f} ms, {own:4.0f} of CPU time  {use}")
 
 
 def main() -> None:
-    """Measure one report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stores", nargs="+", metavar="STORE")
     parser.add_argument("--report", type=Path, help="Keep the page there.")
@@ -123,9 +121,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = given.report or Path(folder) / "report.html"
         write(given.stores, report)
-        said = read(report, given.browser)
-    if said:
-        sys.exit("the page said:\n" + "\n".join(dict.fromkeys(said)))
+        messages = read(report, given.browser)
+    if messages:
+        sys.exit("the page wrote to the console:\n" + "\n".join(dict.fromkeys(messages)))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""How far rounding takes a right training from one device's: what `parabench.workloads.verify.TOLERANCES` rests on.
+"""Measure the effect of rounding on correct training runs, from which `parabench.workloads.verify.TOLERANCES` comes.
 
-Every strategy that must compute what one device computes, every model, 2 and 4 ranks, every precision that a CPU is
-fast enough for: the largest relative difference of the first losses, of the later ones, and of the first gradient's
-norm.
+    python -m benchmarks.rounding [STEPS [PRECISIONS]]
 
-    python -m benchmarks.rounding [steps [precisions]]
+Launches every strategy that must compute the same as one device, with every model, 2 and 4 ranks, and every precision
+that a CPU can train. Prints the largest relative difference of the first losses, the later losses, and the first
+gradient norm.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from typing import Any
+from collections.abc import Iterator
+from functools import cache
 
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Machine, this_machine
+from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
@@ -27,73 +28,58 @@ from parabench.workloads.verify import EARLY, Reference, reference_of
 
 DEADLINE_S = 600.0
 MODELS = ("gpt-nano", "mlp", "mnist", "toy")
+WHAT = (f"first {EARLY} losses", "later losses", "norm")
 
 
-def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    precisions = sys.argv[2].split(",") if len(sys.argv) > 2 else ["ieee", "bf16-mixed", "bf16-true"]
-    machine = this_machine()
-    worst: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for precision in precisions:
-        for model in MODELS:
-            compare(model, precision, Protocol(warmup=5, steps=steps), machine, worst)
-    print()
-    for what, seen in worst.items():
-        print(f"{what}: at most {max(seen)[0]:.1e} ({max(seen)[1]}), median {sorted(seen)[len(seen) // 2][0]:.1e}")
-
-
-def compare(
-    model: str, precision: str, protocol: Protocol, machine: Machine, worst: dict[str, list[tuple[float, str]]]
-) -> None:
-    references: dict[str, Reference] = {}
-    for case in cases(model, precision, protocol, machine):
-        single = case.reference()
-        if single.id not in references:
-            references[single.id] = reference_of(launch(LaunchSpec.of(single, protocol, deadline_s=DEADLINE_S)))
-        seen = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
-        if seen.status is not Status.OK:
-            print(f"{model} {case.label}: {seen.status}: {seen.failure}")
-            continue
-        early, later, norm = differences(seen, references[single.id])
-        print(f"{precision} {model} {case.label}: {early:.1e} {later:.1e} {norm:.1e}", flush=True)
-        for what, value in ((f"first {EARLY} losses", early), ("later losses", later), ("norm", norm)):
-            worst[f"{precision}, {what}"].append((value, f"{model} {case.label}"))
-
-
-def cases(model: str, precision: str, protocol: Protocol, machine: Machine) -> list[Case]:
-    """Every case of the model that makes sense."""
-    found = []
+def cases(model: str, precision: str, protocol: Protocol) -> Iterator[Case]:
+    """Yield the possible cases of a model."""
     for strategy, entry in STRATEGIES.items():
         if entry.rule is not Rule.REFERENCE or entry.one_rank_only:
             continue
-        for options in ({}, {"sequence_parallel": True}) if strategy == "tp" and "gpt" in model else ({},):
-            for size in (2, 4):
-                axes: dict[str, Any] = {
-                    "strategy": strategy,
-                    "model": model,
-                    "precision": precision,
-                    "world_size": size,
-                }
-                sweeps = (sweep(**axes, **options, seq_len=32),)
-                suite = Suite(name="rounding", path=None, question="?", sweeps=sweeps, protocol=protocol)  # type: ignore[arg-type]
-                try:
-                    found += make_plan(suite, {}, protocol, machine, 0).cases
-                except UsageError as error:
-                    print(f"left out: {error}")
-    return found
+        axes = {"strategy": strategy, "model": model, "precision": precision, "seq_len": 32, "world_size": (2, 4)}
+        sweeps = [sweep(**axes)]  # type: ignore[arg-type]
+        if strategy == "tp" and "gpt" in model:
+            sweeps.append(sweep(**axes, sequence_parallel=True))  # type: ignore[arg-type]
+        suite = Suite(name="rounding", path=None, question="?", sweeps=tuple(sweeps), protocol=protocol)
+        try:
+            yield from make_plan(suite, {}, protocol, this_machine(), 0).cases
+        except UsageError as error:
+            print(f"left out: {error}")
 
 
-def differences(seen: Launch, reference: Reference) -> tuple[float, float, float]:
-    mine = reference_of(seen)
+@cache
+def launched(case: Case, protocol: Protocol) -> Launch:
+    return launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
 
+
+def differences(seen: Reference, expected: Reference) -> tuple[float, float, float]:
     def apart(one: float | None, other: float | None) -> float:
         assert one is not None
         assert other is not None
         return abs(one - other) / max(abs(one), abs(other), 1e-300)
 
-    losses = [apart(mine.loss[step], reference.loss[step]) for step in sorted(reference.loss)]
-    return max(losses[:EARLY]), max(losses[EARLY:]), apart(mine.grad_norm[0], reference.grad_norm[0])
+    losses = [apart(seen.loss[step], expected.loss[step]) for step in sorted(expected.loss)]
+    return max(losses[:EARLY]), max(losses[EARLY:]), apart(seen.grad_norm[0], expected.grad_norm[0])
+
+
+def main(steps: int = 200, precisions: str = "ieee,bf16-mixed,bf16-true") -> None:
+    protocol = Protocol(warmup=5, steps=steps)
+    worst: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for precision in precisions.split(","):
+        for model in MODELS:
+            for case in cases(model, precision, protocol):
+                seen, name = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S)), f"{model} {case.label}"
+                if seen.status is not Status.OK:
+                    print(f"{name}: {seen.status}: {seen.failure}")
+                    continue
+                found = differences(reference_of(seen), reference_of(launched(case.reference(), protocol)))
+                print(precision, name, *(f"{each:.1e}" for each in found), flush=True)
+                for what, value in zip(WHAT, found, strict=True):
+                    worst[f"{precision}, {what}"].append((value, name))
+    for what, values in worst.items():
+        largest, name = max(values)
+        print(f"{what}: at most {largest:.1e} ({name}), median {sorted(values)[len(values) // 2][0]:.1e}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:])

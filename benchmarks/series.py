@@ -1,11 +1,11 @@
-"""How often does a series of proposals accept one that gains nothing, and does it accept one that gains?
+"""Count false and correct accepts of `ab --series`.
 
     python -m benchmarks.series simulated [SERIES] [PROPOSALS]
     python -m benchmarks.series real GAIN [PROPOSALS] [FOLDER] [OPTION ...]
 
-`simulated`: series of proposals that change nothing, and proposals that gain 2%; pairs of launches differ by a normal
-distribution with a standard deviation of 1%. `real`: the command itself with these options; the baseline of each
-proposal has a real delay that the proposal does not have, so that it saves GAIN of a step (0: no delay).
+`simulated`: series of proposals that change nothing, and proposals that gain 2%. Pairs of launches differ by a normal
+distribution with a standard deviation of 1%. `real` runs the command with these options. The baseline of each proposal
+has a real delay, so the proposal saves GAIN of a step (0: no delay).
 """
 
 from __future__ import annotations
@@ -57,22 +57,12 @@ def simulated(series: int = 500, proposals: int = 40) -> None:
         print(f"a gain of {GAIN:.0%}, proposal {number}: {accepted:.1%} accepted, after {pairs_needed:.0f} pairs")
 
 
-def real(
-    gain: float = 0.02, proposals: int = 10, folder: Path = Path("parabench-results/series"), *options: str
-) -> None:
+def real(gain: float = 0.02, proposals: int = 10, folder: Path = FOLDER, *options: str) -> None:
     for number in range(1, proposals + 1):
         began = time.monotonic()
         command = [sys.executable, "-m", "parabench", "ab", "bucket_size", *SLOWED, "--series", str(folder)]
-        command += [
-            "--a",
-            f"SLOWED_MODEL={gain / (1 - gain)}",
-            "--b",
-            "SLOWED_MODEL=0",
-            "--seed",
-            str(number),
-            *options,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command += ["--a", f"SLOWED_MODEL={gain / (1 - gain)}", "--b", "SLOWED_MODEL=0", "--seed", str(number)]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode > 1:
             raise RuntimeError(done.stderr)
         there = read_series(folder)

@@ -1,6 +1,6 @@
-"""gpt-nano, whose step takes longer by the share that the environment variable SLOWED_MODEL says: a truth to find.
+"""gpt-nano with a known delay: the environment variable SLOWED_MODEL is its share of a step.
 
-A real delay, on every rank, before every forward pass: the share of the time since the pass before, without its delay.
+Every rank is delayed before every forward pass by this share of the time since the previous pass, without its delay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parabench.plan.case import Case
 
 
 class Delay:
-    """A forward pre-hook that keeps its core busy; sleeping would leave it to the other ranks."""
+    """A forward pre-hook that keeps its core busy; a sleep would free the core for the other ranks."""
 
     def __init__(self, share: float) -> None:
         self.share = share

@@ -1,11 +1,11 @@
-"""Does a launch ever hang, abort or compute something else? Hundreds of four-rank launches, each verified.
+"""Launch four-rank training runs hundreds of times and verify each, to find rare hangs, crashes and wrong results.
 
     python -m benchmarks.soak [LAUNCHES [SHARED]]
 
-LAUNCHES launches of one case each: every algorithm under every strategy, a few steps of a tiny training run. Then
-SHARED launches in which four to six cases of one, two and four ranks are interleaved, at random from every strategy
-over every algorithm. Each case is compared with one device, as in a session. Prints every launch that is not ok with
-its failure, and processes that are left over; the exit code is 1 if there are any.
+LAUNCHES launches have one case each: every algorithm under every strategy, a few steps of a tiny model. Then SHARED
+launches interleave four to six random cases with one, two and four ranks. Each case is compared with one device, as in
+a session. Prints every launch that is not ok with its failure, and processes that are left over; the exit code is 1 if
+there are any.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALGORITHMS = (*ON_ANY_BACKEND, "two_level(ring,tree)", "two_level(tree,tree)")
 WRAPPERS = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
 PROTOCOL = Protocol(warmup=2, steps=2)
 TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
-# As many steps as the tolerances were measured over.
+# The tolerances were measured over this number of steps.
 REFERENCE = Protocol(warmup=2, steps=40)
 # A launch takes a second on an idle machine.
 DEADLINE_S = 60.0
@@ -47,7 +47,7 @@ def case(**fields: Any) -> Case:
     return Case(data="synthetic", seq_len=8, device="cpu", backend="gloo", **fields)
 
 
-# Every algorithm, each under another strategy than the one before; after as many rounds as strategies, every pair.
+# Consecutive algorithms have different strategies; all pairs occur after len(WRAPPERS) rounds.
 CASES = [
     case(
         strategy=strategy,
@@ -59,7 +59,6 @@ CASES = [
     for turn in range(len(WRAPPERS))
     for place, algorithm in enumerate(ALGORITHMS)
     for strategy, cap in [WRAPPERS[(place + turn) % len(WRAPPERS)]]
-    for node in [2 if levels_of(algorithm) is not None else None]
 ]
 
 

@@ -1,12 +1,11 @@
-"""What `parabench.watch` costs a training: the same loop with and without it, in turns.
+"""Measure the cost of `parabench.watch`: the same training loop with and without it, interleaved.
 
     torchrun --nproc-per-node 2 -m benchmarks.watch_overhead [--rounds 1000] [--steps 8] [--width 512]
 
-One process trains on: in every round as many steps are taken with the loop watched as without, in an order by lot, each
-time after SETTLE steps that do not count. Rounds are short, because a machine's noise is slow. Watched steps are as in
-a long run: at first instruments are on as often as `watch` has them. Prints by how much they take longer, on the wall
-and of the processor's time: the mean over rounds with its 95% interval, and the median with its own, which single long
-steps do not move; and whether the losses of a watched and of a plain training are the same, bit by bit.
+Each round takes the same number of steps with and without `watch`, in random order, each after SETTLE discarded steps.
+Rounds are short, because a machine's noise is slow. Instruments are on as in a long run. Prints the ratios of wall time
+and CPU time: the mean and the median over rounds with their 95% intervals. Also prints whether the losses of a watched
+and a plain training run are bitwise identical.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def model_of(width: int) -> nn.Module:
 
 
 def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor]) -> list[float]:
-    """A step for each batch; the losses."""
+    """Take a step for each batch and return the losses."""
     losses = []
     for batch in batches:
         loss = module(batch).square().mean()
@@ -56,8 +55,10 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable
 
 
 def ratios(module: nn.Module, optimizer: torch.optim.Optimizer, asked: argparse.Namespace) -> dict[str, list[float]]:
-    """By clock, that of the wall and this process' own, the time of the watched steps by that of the others, of every
-    round; and how many microseconds of the processor's a watched step takes more."""
+    """Return for each round the watched over the plain time, `wall` and `processor`, and the additional CPU time `us`.
+
+    `us` is in microseconds per step.
+    """
     group, found = Group.enter(), dict[str, list[float]](wall=[], processor=[], us=[])
     lot = random.Random(0)
     batches = [torch.randn(asked.batch, asked.width) for _ in range(asked.steps)]
@@ -101,7 +102,7 @@ def losses_of(width: int, batch: int, *, seen: bool) -> list[float]:
     batches = [torch.randn(batch, width) for _ in range(EQUAL_STEPS)]
     if not seen:
         return train(module, optimizer, batches)
-    # Only the first rank writes, into its own.
+    # Only the first rank writes to its folder.
     with (
         tempfile.TemporaryDirectory() as folder,
         watch(module, optimizer, out=folder, log=lambda line: None) as steps,
@@ -128,7 +129,7 @@ def main() -> None:
         for clock, each in found.items():
             logs = np.log(each)
             print(f"{clock} time, watched / plain: {mean_ratio(logs)}, median {median_ratio(logs)}")
-        print(f"a watched step takes {np.mean(cost):.1f} us more of the processor's time ({asked.rounds} rounds)")
+        print(f"a watched step takes {np.mean(cost):.1f} us more CPU time ({asked.rounds} rounds)")
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,1 +1,1 @@
-"""How well step times are foretold: what was measured on emulated machines is the truth."""
+"""The accuracy of predicted step times, compared with measurements on emulated machines."""

@@ -1,4 +1,4 @@
-"""Tables of the pages that are written."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Iterable
 
 
 def table(rows: Iterable[tuple[str, ...]]) -> str:
-    """Rows of cells, the head first, as a Markdown table."""
+    """Return rows of cells, the head first, as a Markdown table."""
     head, *others = rows
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, tuple("---" for _ in head), *others))

@@ -51,7 +51,7 @@ gathers a layer's parameters in bfloat16 while the previous layer computes. Comm
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What each way says of a row with `gpus`, as rates; `beyond` is a row that no way has seen."""
+    """The predicted rates of a row with `gpus`; `beyond`: no prediction uses the row."""
 
     table: Table
     gpus: int

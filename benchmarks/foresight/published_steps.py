@@ -90,7 +90,7 @@ class Table:
 
 
 def program(table: Table, gpus: int, work_s: float) -> Program:
-    """A step of one of so many GPUs that computes for `work_s`."""
+    """Return the step of one of `gpus` GPUs that computes for `work_s`."""
     if table.strategy == DDP:
         return _ddp(table, gpus, work_s)
     return _Sharded(table, gpus, work_s).program()
@@ -125,7 +125,7 @@ def _takes(within: float, between: float, gpus: int) -> Callable[[Call], tuple[f
 
 
 def _shares(table: Table) -> tuple[list[float], list[float], float, float]:
-    """What share of the work is forward and backward of each unit, and of the head."""
+    """Return the shares of the work: forward and backward of each unit, and of the head."""
     backward = RECOMPUTED_WORK if table.recomputed else BACKWARD_WORK
     whole = (sum(work for _, work in table.units) + table.head) * (1 + backward)
     forward = [work / whole for _, work in table.units]
@@ -134,7 +134,7 @@ def _shares(table: Table) -> tuple[list[float], list[float], float, float]:
 
 
 def _ddp(table: Table, gpus: int, work_s: float) -> Program:
-    """Gradients of a unit are ready when its backward has ended, the last unit's first."""
+    """Return a step of DDP. The gradients of a unit are ready after its backward, the last unit first."""
     forward, backward, head, head_backward = _shares(table)
     ready, gradients = head_backward * work_s, list[Gradient]()
     for (size, _), share in zip(reversed(table.units), reversed(backward), strict=True):
@@ -203,7 +203,7 @@ class _Sharded:
         return Event(CALL, Call(op, round(size), Group(self.gpus)))
 
     def _wait(self, before: int) -> Event:
-        """Wait for the newest call but `before`."""
+        """Wait for the call that is `before` calls older than the newest."""
         return Event(WAIT_FOR, self.calls - 1 - before)
 
     def _work(self, share: float) -> Event:

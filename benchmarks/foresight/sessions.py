@@ -1,4 +1,4 @@
-"""Which sessions make the truth, and on which emulated machines."""
+"""The sessions of the truth and their emulated machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Sweeps = Sequence[Mapping[str, Any]]
 RATES = ("300mbit", "1gbit")
 FLAT = ("native", "ring", "tree", "halving_doubling", "parameter_server")
 
-# The largest message of single collectives: beyond it a slow link takes each byte as long.
+# The largest message of single collectives; the time of longer ones is proportional to their size.
 LARGEST = {None: "8MiB", "1gbit": "8MiB", "300mbit": "2MiB"}
 
 # The samples of each strategy's cases, the same in the base and held out. A sample is 72 ms of timers; tensor
@@ -28,7 +28,7 @@ SINGLE: Mapping[str, Any] = {"strategy": "single", "global_batch": 2}
 
 
 def of(strategy: str, **axes: Any) -> Mapping[str, Any]:
-    """Cases of a strategy, with its samples."""
+    """Return cases of a strategy with its samples."""
     return {"strategy": strategy, **SAMPLES[strategy], **axes}
 
 
@@ -39,7 +39,7 @@ PAIR: Sweeps = (
     *(of(strategy) for strategy in ("fsdp", "zero1", "tp")),
 )
 
-# Ranks of more, alone. Tensor parallelism and ZeRO split the work differently at each number of ranks.
+# Compute-only runs. Tensor parallelism and ZeRO split the work differently at each number of ranks.
 COMPUTE: Sweeps = (
     of("ddp", world_size=2),
     of("fsdp", world_size=(2, 4, 8)),
@@ -51,14 +51,14 @@ TOGETHER = (4, 8)
 
 
 def together(ranks: int) -> Sweeps:
-    """Return the same of ranks that all compute at the same time."""
+    """Return compute-only runs in which all ranks compute at the same time."""
     own = {"world_size": ranks, "nodes": 1}
     # Tensor parallelism among 8 ranks would need all cores, so none is held out.
     strategies = ("ddp", "fsdp", "zero1", "tp") if ranks < max(TOGETHER) else ("ddp", "fsdp", "zero1")
     return tuple(of(each, **own) for each in strategies)
 
 
-# What is held out, in parts; a machine has some of them.
+# The parts of the held-out cases; each machine has some of them.
 FSDP = of("fsdp")
 ZERO = of("zero1")
 TENSOR = of("tp")
@@ -84,7 +84,7 @@ def base() -> list[Session]:
 
 
 def _collectives(pair: Machine) -> Session:
-    """Single operations of two ranks; over a link so few calls that a session takes about a minute."""
+    """Return single operations of two ranks; over a link, few calls keep the session at about a minute."""
     words = ["collectives", "--world-size", str(pair.ranks), "--algorithm", ",".join(FLAT), "--min", "8KiB"]
     words += ["--max", LARGEST[pair.rate], "--launches", "1"]
     if pair.rate is None:
@@ -95,7 +95,7 @@ def _collectives(pair: Machine) -> Session:
 
 
 def held() -> list[Session]:
-    """Trainings of four ranks and more. Many ranks have slow links and few messages, or cores would be their limit."""
+    """Return training runs of four or more ranks. Many ranks have slow links and few messages, to leave cores idle."""
     return [
         _held(Machine(1, 4), (QUICK, HALVING, SERVER, BUCKETS, *SHARDED, TENSOR)),
         _held(Machine(2, 2, "300mbit"), (QUICK, HALVING, TWO_LEVEL, BUCKETS, *SHARDED, TENSOR)),

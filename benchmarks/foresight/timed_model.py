@@ -1,12 +1,10 @@
-"""A model whose compute is a timer: more ranks than cores train it honestly, because ranks that sleep share no core.
+"""A model whose compute is a timer, so that more ranks than cores do not compete for cores.
 
     parabench run strategies --model benchmarks.foresight.timed_model:factory --data synthetic
 
-Each block sleeps in its forward and in its backward, in proportion to the samples that it is given and to the share of
-the layers that this rank holds, as a device would compute. A sample is a short sequence, so that what tensor parallel
-and pipelines send between layers takes a link some time, while its arithmetic stays small. Beside that it is a small
-net that computes what it says, so that its training is verified like any other; its gradients are as large as its
-parameters, about 8 MiB together.
+Each block sleeps in forward and backward, in proportion to its samples and to this rank's share of the layers. A sample
+is a short sequence: the messages of tensor parallelism take time on a link, but little arithmetic. The model is a real
+net with 8 MiB of parameters, so its training is verified.
 """
 
 from __future__ import annotations
@@ -24,13 +22,12 @@ from parabench import Model
 
 BLOCKS, TOKENS, WIDTH, HIDDEN, CLASSES = 8, 8, 256, 512, 8
 
-# Of a block, a sample and a rank that holds the whole block.
+# Per block and sample, on a rank that has the whole block.
 FORWARD_S, BACKWARD_S = 0.003, 0.006
 
 
 class Timer(torch.autograd.Function):
-    """The identity, which takes so many seconds forward and backward. Behind a part of a model it delays the gradients
-    of all that is before it."""
+    """The identity, which sleeps in forward and backward. It delays the gradients of all earlier layers."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
@@ -45,14 +42,14 @@ class Timer(torch.autograd.Function):
 
 
 def timed(x: Tensor, forward_s: float, backward_s: float, held: float = 1.0) -> Tensor:
-    """`x` behind a timer of so many seconds for each sample of it, by the share of the layer that is held here."""
+    """Return `x` after a timer of the given seconds per sample, times this rank's share of the layer."""
     samples = len(x) * held
     out: Tensor = Timer.apply(x, forward_s * samples, backward_s * samples)  # type: ignore[no-untyped-call]
     return out
 
 
 class TimedBlock(nn.Module):
-    """Up and down again, behind a residual."""
+    """Two linear layers with a residual connection and a timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,12 +88,12 @@ class TimedNet(nn.Module):
 
 
 def held(weight: Tensor) -> float:
-    """The share of a layer that this rank computes with: all of it, but for tensor parallel."""
+    """Return this rank's share of a layer, which is below 1 with tensor parallelism."""
     return weight.to_local().numel() / weight.numel() if isinstance(weight, DTensor) else 1.0
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise, and which of the first CLASSES features is the largest in the mean over the tokens."""
+    """Return noise, and the index of the largest of the first CLASSES features in the mean over tokens."""
     inputs = torch.randn(n, TOKENS, WIDTH, generator=generator)
     return inputs, inputs.mean(1)[:, :CLASSES].argmax(1)
 

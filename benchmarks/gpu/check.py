@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a check observed, in words, with the numbers behind the words."""
+    """The observation of a check as a text, with its numbers."""
 
     text: str
     verdict: Verdict
@@ -34,6 +34,10 @@ class Outcome:
     @classmethod
     def not_run(cls, reason: str) -> Outcome:
         return cls(reason, Verdict.NOT_RUN)
+
+
+class CheckFailed(Exception):
+    """The text of a failed check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Target:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether this is a rehearsal, in which no speed is judged."""
+        """Return whether this is a rehearsal, which judges no speed."""
         return self.type == "cpu"
 
 
@@ -67,8 +71,8 @@ class Check:
     """One property that must hold.
 
     `limit_s` ends a check that hangs. A `rehearsed` check also runs on the CPU. A check with `holds_gpu` uses CUDA in
-    its own process; the others only start processes that do, so they need a process without a CUDA context (a GPU in
-    exclusive mode admits one process). `environment` is set for the process of the check.
+    its own process. The others only start processes that do. They need a process without a CUDA context, because a GPU
+    in exclusive mode admits one process. `environment` is set for the process of the check.
     """
 
     name: str
@@ -78,6 +82,13 @@ class Check:
     rehearsed: bool = True
     holds_gpu: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def outcome(self, target: Target) -> Outcome:
+        """Run the check. CheckFailed becomes its outcome."""
+        try:
+            return self.run(target)
+        except CheckFailed as why:
+            return Outcome.judged(str(why), False)
 
 
 def check(name: str, expected: str, limit_s: float, **options: Any) -> Callable[[Run], Check]:

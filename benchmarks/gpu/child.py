@@ -25,9 +25,9 @@ from parabench.signals import die_with_parent
 
 # The program that runs the checks in a child process.
 MODULE = "benchmarks.gpu"
-# How many lines of a failed process' output are shown.
+# The number of lines that are shown of a failed process' output.
 LAST_LINES = 3
-# How long a process may take to end after its last check.
+# The time that a process has to end after its last check.
 END_S = 10.0
 
 
@@ -72,15 +72,15 @@ def run_checks(checks: Sequence[Check], target: Target, budget: Budget) -> Itera
                     yield check, outcome, seconds
 
 
-def work(checks: Sequence[Check], told: str) -> None:
-    """Run the checks in this process, as `Child` told it; write each outcome to its pipe as one line of JSON.
+def work(checks: Sequence[Check], orders: str) -> None:
+    """Run the checks in this process with the orders of `Child`; write each outcome to its pipe as a line of JSON.
 
-    With it goes the size of the output so far, at which the output of the next check begins.
+    The line also has the size of the output so far, where the output of the next check begins.
     """
-    results, parent, *target = json.loads(told)
+    results, parent, *target = json.loads(orders)
     die_with_parent(parent)
     for check in checks:
-        outcome = asdict(check.run(Target(*target)))
+        outcome = asdict(check.outcome(Target(*target)))
         sys.stdout.flush()
         os.write(results, json.dumps([outcome, os.fstat(1).st_size]).encode() + b"\n")
 
@@ -116,7 +116,7 @@ class Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the process and all that it started."""
+        """End the process and its children."""
         if not (kind or self.failed or self._left):
             self._wait()
         with contextlib.suppress(ProcessLookupError):
@@ -139,7 +139,7 @@ class Child:
         return Outcome.judged(f"{reason}; {last_words(self._output, self._begin)}", False)
 
     def _line(self, limit_s: float) -> bytes | None:
-        """The next line of the pipe; empty if the process has ended, None if the time is over."""
+        """Return the next line of the pipe; empty if the process has ended, None if the time is over."""
         until = time.monotonic() + limit_s
         while b"\n" not in self._pending:
             if not select.select([self._results], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -157,7 +157,7 @@ class Child:
 
 
 def last_words(output: Path, begin: int) -> str:
-    """The last lines of the output after the byte `begin`."""
+    """Return the last lines of the output after the byte `begin`."""
     text = output.read_bytes()[begin:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "last output: " + " | ".join(lines[-LAST_LINES:]) if lines else "it printed nothing"

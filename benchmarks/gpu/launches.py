@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.gpu.arithmetic import KERNELS, flops_of, kernel_seconds, mfu, spread
-from benchmarks.gpu.check import Outcome, Target, check
+from benchmarks.gpu.arithmetic import KERNELS, kernel_seconds, spread
+from benchmarks.gpu.check import CheckFailed, Outcome, Target, check
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
@@ -29,7 +29,7 @@ SHORT = Protocol(warmup=2, steps=8, instrumented=2)
 REHEARSED = Protocol(warmup=2, steps=3, instrumented=0)
 BY_TIME = Protocol(warmup_s=2.0, measure_s=3.0, instrumented=0)
 
-# gpt2 on so many samples of 1,024 tokens, as many as fit: with fewer, a fast GPU waits for its host.
+# The largest batch of gpt2 with 1,024 tokens per sample that fits: with fewer, a fast GPU waits for its host.
 BATCHES, SEQUENCE = (32, 16, 8, 4, 2), 1024
 STATE_BYTES, SAMPLE_BYTES, MOST_FILLED = 2.5e9, 1.6e9, 0.8
 # For 124M parameters, neither compiled nor with a fused loss.
@@ -63,12 +63,20 @@ def large(target: Target) -> Case:
 
 
 def few(target: Target, items: Sequence[T], count: int = 1) -> Sequence[T]:
-    """The first of the items on the CPU, where each takes time and the test suite covers the rest; else all."""
+    """Return the first items on the CPU, where the test suite covers the rest; else all."""
     return items[:count] if target.is_cpu else items
 
 
-def launched(each: Case, protocol: Protocol = SHORT, deadline_s: float = DEADLINE_S) -> Launch:
-    return launch(LaunchSpec.of(each, protocol, deadline_s=deadline_s))
+def launched(each: Case, protocol: Protocol = SHORT, deadline_s: float = DEADLINE_S, **more: Any) -> Launch:
+    return launch(LaunchSpec.of(each, protocol, deadline_s=deadline_s, **more))
+
+
+def succeeded(each: Case, protocol: Protocol = SHORT, **more: Any) -> Launch:
+    """Launch a case. Raises CheckFailed if the launch fails."""
+    seen = launched(each, protocol, **more)
+    if seen.status is not Status.OK:
+        raise CheckFailed(failure(seen))
+    return seen
 
 
 def failure(seen: Launch) -> str:
@@ -96,7 +104,7 @@ def all_verified(target: Target, cases: Sequence[Case]) -> Outcome:
 
 
 def values(seen: Launch, metric: str = "step_s", phase: Phase = Phase.MEASURE) -> list[float]:
-    """A metric of the steps of one phase, of all ranks."""
+    """Return a metric of the steps of one phase, of all ranks."""
     return [s.value for s in seen.samples if s.metric == metric and s.phase == phase and s.value is not None]
 
 
@@ -108,18 +116,16 @@ def values(seen: Launch, metric: str = "step_s", phase: Phase = Phase.MEASURE) -
 def loaded(target: Target) -> Outcome:
     """Check the MFU of gpt2, and how much the step time differs between launches. The first one warms the GPU up."""
     each = large(target)
-    medians, fact = [], None
+    medians, fact = [], dict[str, Any]()
     for _ in range(LAUNCHES):
-        seen = launched(each, REHEARSED if target.is_cpu else BY_TIME)
-        if seen.status is not Status.OK:
-            return Outcome.judged(failure(seen), False)
+        seen = succeeded(each, REHEARSED if target.is_cpu else BY_TIME)
         medians.append(statistics.median(values(seen)))
-        fact = seen.facts.get("flops")
-    flops, apart, best_s = flops_of(fact), spread(medians), min(medians)
+        fact = seen.facts.get("flops") or {}
+    apart, best_s, flops = spread(medians), min(medians), fact.get("counted")
     if flops is None:
-        return Outcome.judged(f"the operations of a step were not counted: {fact}", False)
+        raise CheckFailed(f"the operations of a step were not counted: {fact}")
     peak, source = peak_of(target.name, each.arithmetic.matmul)
-    share = mfu(fact, best_s, peak)
+    share = None if peak is None else flops / best_s / peak
     text = f"batch {each.global_batch}, {best_s * 1e3:.2f} ms per step, {flops / best_s / 1e12:.3g} TFLOP/s, MFU "
     text += f"unknown ({source})" if share is None else f"{share:.1%}"
     passed = apart < MOST_SPREAD and (share is None or LEAST_MFU < share < MOST_MFU)
@@ -139,9 +145,7 @@ def profiled(target: Target) -> Outcome:
     protocol = (REHEARSED if target.is_cpu else BY_TIME).replace(profile=True)
     with tempfile.TemporaryDirectory() as name:
         traces = Path(name, "traces")
-        seen = launch(LaunchSpec.of(large(target), protocol, deadline_s=DEADLINE_S, traces=traces))
-        if seen.status is not Status.OK:
-            return Outcome.judged(failure(seen), False)
+        seen = succeeded(large(target), protocol, traces=traces)
         trace = json.loads(gzip.decompress((traces / seen.facts["profile"][0]["file"]).read_bytes()))
     # The CPU has no kernels. One thread's operators are nested, so their sum is longer than the step.
     streams = kernel_seconds(trace, ("cpu_op",) if target.is_cpu else KERNELS)
@@ -222,9 +226,7 @@ def compiled(target: Target) -> Outcome:
     fields: dict[str, Any] = {"model": "toy"} if target.is_cpu else on_gpu
     found = []
     for compile in (False, True, True):
-        seen = launched(case(target, compile=compile, **fields), deadline_s=300.0)
-        if seen.status is not Status.OK:
-            return Outcome.judged(f"compile={compile}: {failure(seen)}", False)
+        seen = succeeded(case(target, compile=compile, **fields), deadline_s=300.0)
         found.append((seen.wall_s, statistics.median(values(seen))))
     (_, plain_s), (first_s, _), (second_s, fast_s) = found
     text = f"launches of {first_s:.1f} and {second_s:.1f} s; steps {fast_s * 1e3:.2f} ms"

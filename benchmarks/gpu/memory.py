@@ -1,4 +1,4 @@
-"""Peak memory holds the training run and no instrument."""
+"""Peak memory contains the training run and no instrument."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import sys
 import torch
 
 from benchmarks.gpu.check import Outcome, Target, check
-from benchmarks.gpu.launches import case, failure, launched
+from benchmarks.gpu.launches import case, succeeded
 from parabench import Model
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import MIB, Launch, Status
+from parabench.store.record import MIB, Launch
 from parabench.workloads import trainer
 
 BATCH, WARMUP, STEPS = 8, 3, 5
 PROTOCOL = Protocol(warmup=WARMUP, steps=STEPS, instrumented=0)
 # The bare loop keeps its one batch on the device, and other small tensors, so its peak may differ a little.
 MARGIN = 0.02
-# Building and warming up, too.
+# Includes building and the warm-up.
 LIMIT_S = 90.0
 
 
 def model_of(device: str) -> tuple[str, int]:
-    """The model that is trained, and its sequence length."""
+    """Return the name of the model and its sequence length."""
     return ("gpt-nano", 16) if device == "cpu" else ("gpt2", 256)
 
 
@@ -37,12 +37,12 @@ def model_of(device: str) -> tuple[str, int]:
 )
 def peaks(target: Target) -> Outcome:
     """Measure the peak as launches do, with the gradient norm of step 0 left out, and in a bare training loop."""
-    found, (name, length) = [], model_of(target.type)
-    for model in (name, "benchmarks.gpu.memory:without_norm"):
-        seen = launched(case(target, model=model, seq_len=length, global_batch=BATCH), PROTOCOL)
-        if seen.status is not Status.OK:
-            return Outcome.judged(failure(seen), False)
-        found.append(peak(seen, target))
+    name, length = model_of(target.type)
+    cases = [
+        case(target, model=model, seq_len=length, global_batch=BATCH)
+        for model in (name, "benchmarks.gpu.memory:without_norm")
+    ]
+    found = [peak(succeeded(each, PROTOCOL), target) for each in cases]
     # In its own process: this one must not hold a CUDA context.
     command = [sys.executable, "-m", "benchmarks.gpu.memory", target.type]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
@@ -56,13 +56,13 @@ def peaks(target: Target) -> Outcome:
 
 
 def peak(seen: Launch, target: Target) -> float:
-    """The peak that the launch recorded; on the CPU that of the process, which also holds torch."""
+    """Return the peak of the launch; on the CPU, the peak of the process, which contains torch."""
     metric = "peak_rss_bytes" if target.is_cpu else "peak_allocated_bytes"
     return max((s.value or 0.0 for s in seen.samples if s.metric == metric), default=0.0)
 
 
 def without_norm(case: Case) -> Model:
-    """The same model, in a process in which no gradient norm is read."""
+    """Return the same model in a process that does not compute a gradient norm."""
     trainer.norm_of = lambda gradients: 1.0
     return build_model(case.replace(model=model_of(case.device)[0]))
 

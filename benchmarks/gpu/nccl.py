@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu.check import Outcome, Target, check
-from benchmarks.gpu.launches import SHORT, case, failure, few, launched
+from benchmarks.gpu.launches import SHORT, case, failure, few, launched, succeeded
 from parabench import Model
 from parabench.launch import hang
 from parabench.probes.collective_calls import enable_nccl_timing
@@ -27,7 +27,7 @@ CALLING = ("ddp", "zero1")
 REPLAYS = 3
 # NCCL's watchdog looks at calls that are over from time to time.
 RETIRED_S = 3.0
-# What NCCL's log must tell.
+# Required entries of NCCL's log.
 TOLD = ("version", "network", "channels")
 
 
@@ -40,8 +40,7 @@ def one_rank(target: Target) -> Outcome:
     """Train with each strategy on one rank; then read NCCL's log, timings, flight recorder and a captured graph."""
     backend = "gloo" if target.is_cpu else "nccl"
     bad, calls = [], {}
-    seen = launched(case(target), SHORT)
-    reference = reference_of(seen) if seen.status is Status.OK else None
+    reference = reference_of(succeeded(case(target)))
     for strategy in few(target, STRATEGIES, 2):
         seen = launched(case(target, strategy=strategy, world_size=1, backend=backend), SHORT)
         verify(seen, reference)
@@ -61,7 +60,7 @@ def one_rank(target: Target) -> Outcome:
     bad += found["faults"]
     log = (seen.facts.get("nccl") or [{}])[0]
     if not target.is_cpu:
-        bad += [f"NCCL's log does not tell its {name}" for name in TOLD if not log.get(name)]
+        bad += [f"NCCL's log has no {name}" for name in TOLD if not log.get(name)]
     text = f"calls {calls}; NCCL {', '.join(str(log.get(name)) for name in TOLD)}; "
     text += f"all_reduce {found['duration_s']} s; {found['calls']} calls in the flight recorder; graph {found['graph']}"
     return Outcome.judged(

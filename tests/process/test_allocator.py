@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.memory import MemoryClock, ResidentSet
-from parabench.store.record import MIB, Phase, Status
+from parabench.store.record import MIB, Phase
+from real_launches import succeeded
 
 CUDA = torch.device("cuda", 0)
 
@@ -109,8 +107,7 @@ def test_the_resident_set_grows_by_what_is_touched() -> None:
 )
 def test_on_the_cpu_instrumented_steps_tell_the_resident_set(options: dict[str, Any], parts: set[str]) -> None:
     case = Case(strategy="ddp", device="cpu", backend="gloo", **options)
-    launched = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=2), deadline_s=GUARD_S))
-    assert launched.status is Status.OK, launched.failure
+    launched = succeeded(case, Protocol(warmup=2, steps=1, instrumented=2))
     seen = {(s.step, s.metric): s.value for s in launched.samples if s.metric.endswith("_rss_bytes") and s.step}
     assert set(seen) == {(step, f"{part}_rss_bytes") for step in (3, 4) for part in parts}
     assert {s.phase for s in launched.samples if s.metric in {name for _, name in seen}} == {Phase.INSTRUMENT}

@@ -57,7 +57,7 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("split", ["batch", "sample"])
-def test_workers_that_were_forked_early_load_every_epoch_of_their_rank(split: str) -> None:
+def test_early_workers_load_every_epoch_of_their_rank(split: str) -> None:
     def first(of: Case, rank: int) -> Iterator[torch.Tensor]:
         batches = Loading(of, build_model(of)).batches(rank, 2, CPU)
         for _ in range(20):  # an epoch has 8
@@ -110,7 +110,7 @@ def test_replicas_that_differ_in_one_bit_are_apart() -> None:
     assert fingerprints({}) == {}
 
 
-def test_the_host_waits_for_the_device_where_each_watched_step_ends() -> None:
+def test_host_waits_for_the_device_after_each_step() -> None:
     happened: list[str] = []
 
     class Recorded:

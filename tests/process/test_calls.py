@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.processes import run_processes
-from parabench.launch.spec import LaunchSpec
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -24,7 +19,8 @@ from parabench.probes.ddp import Buckets
 from parabench.probes.step_clock import Moments
 from parabench.store.record import MIB, WAIT, Launch, Phase, Status
 from parabench.workloads.verify import reference_of, verify
-from ranks_helpers import Check, in_group, one_by_one
+from ranks_helpers import Check, complaints_of_ranks, one_by_one
+from real_launches import succeeded
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
@@ -38,23 +34,17 @@ FEW = Protocol(warmup=2, steps=2, instrumented=2)
         ("tree", (check_the_results,)),
     ],
 )
-def test_watched_calls_are_seen_every_way_freed_at_once_and_have_the_same_results(
+def test_observed_calls_are_complete_freed_and_unchanged(
     algorithm: str, checks: tuple[Check, ...], tmp_path: Path
 ) -> None:
     case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
     asked = [(check, ()) for check in checks]
-    ended = run_processes(
-        in_group, (one_by_one, case, tmp_path, asked), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs"
-    )
-    said = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))]
-    assert ended.ok, said
-    assert said == [[], []]
+    assert complaints_of_ranks(one_by_one, case, tmp_path, asked) == [[], []]
 
 
 def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
     case = Case(**({"world_size": 2, "device": "cpu", "backend": "gloo", "seq_len": 8} | fields))
-    launched = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-    assert launched.status is Status.OK, launched.failure
+    launched = succeeded(case, protocol)
     return launched
 
 
@@ -75,7 +65,7 @@ def dealt_to_buckets(sizes: Sequence[int], caps: list[int]) -> list[list[int]]:
     ],
     ids=lambda value: str(value),
 )
-def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: dict[str, Any], passes: int) -> None:
+def test_each_bucket_is_reduced_after_its_last_gradient(options: dict[str, Any], passes: int) -> None:
     launched = seen(bucket_mib=0.5, **options)
     buckets = launched.facts["buckets"]
     assert [bucket["bytes"] for bucket in buckets] == launched.facts["bucket_bytes"]

@@ -29,6 +29,7 @@ from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
 from parabench.workloads.collectives import CollectivesWorkload
+from real_launches import launched
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
@@ -42,7 +43,7 @@ def run(
     **fields: Any,
 ) -> Launch:
     small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launch(LaunchSpec.of(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S))
+    return launched(case(op, algorithm, **(small | fields)), protocol)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_one_wrong_element_on_one_rank_is_seen():
     assert Counter((call.rank, call.n_wrong) for call in seen.collectives) == {(0, 0): 6, (1, 1): 6}
 
 
-def test_a_killed_rank_is_crashed_and_what_it_measured_before_is_kept():
+def test_killed_rank_is_crashed_and_keeps_its_measurements():
     seen = run("all_reduce", "test_collective_launcher:KILLED")
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
@@ -176,7 +177,7 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(lost):
+def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
     """A lost node returns nothing, and the results of later ranks are not assigned to its ranks."""
     of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
     calls = len(PROTOCOL.schedule(of))

@@ -24,7 +24,7 @@ from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
-from parabench.launch.processes import run_processes, start_server
+from parabench.launch.processes import start_server
 from parabench.plan.case import Case
 from ranks_helpers import Check
 
@@ -83,15 +83,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
             ranks_helpers.rounding: (folder,),
         }
         checks = [(check, args.get(check, ())) for check, cases in CHECKS.items() if each in cases]
-        ended = run_processes(
-            ranks_helpers.in_group,
-            (ranks_helpers.one_by_one, each, folder, checks),
-            size=each.world_size,
-            deadline_s=GUARD_S,
-            logs=folder / "logs",
-        )
-        assert len(list(folder.glob("rank*.json"))) == each.world_size
-        assert ended.ok, [path.read_text() for path in folder.glob("rank*.json")]
+        ranks_helpers.complaints_of_ranks(ranks_helpers.one_by_one, each, folder, checks)
         return folder
 
     return checked
@@ -145,7 +137,7 @@ def test_ranks_get_an_error_when_a_peer_dies(each: Case, tmp_path: Path) -> None
 # -- the group's own thread -----------------------------------------------------------------------------------------
 
 
-def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
+def test_failed_job_raises_in_wait_and_in_chained_futures() -> None:
     queue = ThreadQueue("test")
 
     def job() -> None:
@@ -282,7 +274,7 @@ def test_a_group_that_does_not_divide_into_nodes_is_one_node(ranks_per_node: int
 
 
 @given(nodes=st.integers(1, 6), node=st.integers(1, 6))
-def test_two_levels_put_every_pair_of_a_node_and_of_a_place_on_one_wire(nodes: int, node: int) -> None:
+def test_two_levels_join_ranks_of_a_node_and_of_a_place(nodes: int, node: int) -> None:
     at = [levels(Wire(NoBackend(), range(nodes * node), rank), node) for rank in range(nodes * node)]
     assert [(each.outer.rank, each.inner.rank) for each in at] == [
         (n, place) for n in range(nodes) for place in range(node)

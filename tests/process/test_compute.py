@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from command_line import parabench
-from guard import GUARD_S
 from parabench.analysis.prediction.base import base_of, sessions_of
 from parabench.analysis.prediction.program import Group
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import ComputeProtocol
-from parabench.store.record import Launch, Status
+from parabench.store.record import Launch
 from parabench.store.results import load
+from real_launches import succeeded
 
 SHORT = ComputeProtocol(warmup=2, steps=2, instrumented=2)
 SUITE = '''"""What would more ranks give?"""
@@ -32,8 +30,7 @@ COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", 
 def alone(**fields: Any) -> Launch:
     """A launch of the ranks of one node of the case."""
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
-    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(case, SHORT)
     return seen
 
 

@@ -115,7 +115,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         yield Cluster()
 
 
-def test_a_launch_gathers_what_each_node_saw_and_the_end_reaches_all(cluster: Cluster) -> None:
+def test_launch_collects_the_results_of_all_nodes(cluster: Cluster) -> None:
     node = Node(cluster)
     cluster.node_0.assemble(())
     assert [result.node for result in cluster.run()] == [0, 1]
@@ -126,7 +126,7 @@ def test_a_launch_gathers_what_each_node_saw_and_the_end_reaches_all(cluster: Cl
     assert node.said[-1].startswith("node 1: the session is over; store and report are on node 0 (")
 
 
-def test_a_node_that_differs_is_named_with_both_values_on_both_sides(cluster: Cluster) -> None:
+def test_different_node_is_refused_with_both_values(cluster: Cluster) -> None:
     node = Node(cluster, facts={"torch": "2.11.0"})
     with pytest.raises(UsageError, match=r"has torch 2\.11\.0, and node 0 has 2\.13\.0: give all nodes the same"):
         cluster.node_0.assemble(())
@@ -265,7 +265,7 @@ def test_silent_connections_block_no_node(signed: Cluster) -> None:
         each.close()
 
 
-def test_node_that_closes_its_connection_is_lost_and_may_join_again(cluster: Cluster) -> None:
+def test_node_that_disconnects_is_lost_and_may_rejoin(cluster: Cluster) -> None:
     def leave(context: LaunchContext) -> None:
         raise UsageError("broken")
 

@@ -23,16 +23,13 @@ from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
 from parabench.data.loader import Loading, contiguous, shuffled
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
-from parabench.launch.spec import LaunchSpec
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.store.record import Status
-from parabench.workloads.verify import reference_of, verify
+from real_launches import reference, verified
 
 CPU = torch.device("cpu")
 
@@ -136,11 +133,9 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
     (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    reference = launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))
+    reference(case.reference(), protocol)  # starts the fork server
     before = set(psutil.Process().children(recursive=True))
-    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-    verify(seen, reference_of(reference))
-    assert seen.status is Status.OK, seen.failure
+    seen = verified(case, protocol)
     assert set(psutil.Process().children(recursive=True)) <= before
     waited = [sample.value for sample in seen.samples if sample.metric == "data_s"]
     assert len(waited) == 2 * 4
@@ -308,9 +303,7 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
         workers=1,
     )
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
-    assert seen.status is Status.OK, seen.failure
+    verified(case, protocol)
 
 
 @pytest.mark.parametrize(

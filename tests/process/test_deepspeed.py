@@ -12,20 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from guard import GUARD_S
 from parabench import Model
 from parabench.commands.list import contents, lines
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.store.record import Status
 from parabench.strategies.base import RankInfo, StrategyContext
 from parabench.workloads import trainer as worker
-from parabench.workloads.verify import reference_of, verify
+from real_launches import verified
 from rounding_helpers import FLOAT64_BOUND, wide
 from trained_helpers import TRAINED_TOKENS
 
@@ -152,9 +148,5 @@ def test_without_the_package_it_is_named_with_the_remedy(machine: Any) -> None:
 def test_the_package_itself_trains_as_one_device(stage: int, fields: dict[str, Any]) -> None:
     case = Case(strategy=f"deepspeed{stage}", world_size=2, device="cpu", backend="gloo", seq_len=16, **fields)
     protocol = Protocol(warmup=2, steps=3)
-    reference = launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))
-    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
-    verify(seen, reference_of(reference))
-    assert seen.status is Status.OK, seen.failure
+    seen = verified(case, protocol)
     assert not [sample for sample in seen.samples if sample.metric == "gradient_bytes"]

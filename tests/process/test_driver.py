@@ -114,7 +114,7 @@ def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
 
 
 @pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
-def test_no_process_outlives_a_killed_driver_and_its_files_are_removed_by_the_next_run(driver: Driver) -> None:
+def test_next_run_removes_the_files_of_a_killed_driver(driver: Driver) -> None:
     """One of its ranks is stopped (SIGSTOP). Files in use are not removed."""
     (driver.folder / "stop").touch()
     process, family = driver.held_up()

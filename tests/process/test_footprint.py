@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import Status
+from real_launches import succeeded
 from slow_helpers import slow_but
 
 GPT = MODELS["gpt-nano"]
@@ -81,8 +78,7 @@ def test_the_state_of_a_rank_is_what_theory_says(name: str) -> None:
         global_batch=4,
         **options,
     )
-    seen = launch(LaunchSpec.of(each, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(each, Protocol(warmup=2, steps=1, instrumented=0))
     expected: Theory = theory(RANKS)
     for metric, of_theory in (
         ("parameter_bytes", expected.parameters),

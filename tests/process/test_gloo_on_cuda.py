@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gloo_helpers import check_full_tensor, check_operators, check_replicas_of_shards
-from guard import GUARD_S
 from parabench.errors import UsageError
-from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.plan.validate import check, check_fit
 from parabench.strategies import STRATEGIES
-from ranks_helpers import in_group, one_by_one
+from ranks_helpers import complaints_of_ranks, one_by_one
 from trained_helpers import cpu_case
 
 RANKS = 4
@@ -42,12 +38,7 @@ def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
     checks = [
         (check_operators, (cases, tmp_path)), (check_full_tensor, (cases, tmp_path)), (check_replicas_of_shards, ()),
     ]  # fmt: skip
-    ended = run_processes(
-        in_group, (one_by_one, cases[0], tmp_path, checks), size=RANKS, deadline_s=GUARD_S, logs=tmp_path / "logs"
-    )
-    assert ended.ok
-    complaints = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
-    assert complaints == [[]] * RANKS
+    assert complaints_of_ranks(one_by_one, cases[0], tmp_path, checks) == [[]] * RANKS
 
 
 @pytest.mark.parametrize("strategy", ["tp", "tp_ddp"])

@@ -10,16 +10,13 @@ import pytest
 
 import fake_results as fake
 import truth_helpers as truth
-from guard import GUARD_S
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import Steps, step_table
 from parabench.analysis.step.calls import bucket_table, rank_calls
 from parabench.analysis.step.stragglers import step_stragglers
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import Status
+from real_launches import succeeded
 
 pytestmark = pytest.mark.alone
 
@@ -32,8 +29,7 @@ BUCKET_MIB = 0.001
 def explained(folder: Any, **fields: Any) -> SessionData:
     """The data of a session of one launch."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
-    seen = launch(LaunchSpec.of(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL)
     results = fake.write(folder / "results.db", [seen])
     return session_data(results)
 
@@ -76,7 +72,7 @@ def error(found: pd.Series, true: pd.Series) -> float:
         ("told_tp", "SLOW_SUMMED", {"op": "all_reduce", "bytes": 4 * truth.SUMMED}),
     ],
 )
-def test_an_artificial_collective_has_its_duration_and_its_exposed_part(tmp_path, strategy, algorithm, call):
+def test_collective_has_its_true_duration_and_exposed_part(tmp_path, strategy, algorithm, call):
     options = {"bucket_mib": BUCKET_MIB} if strategy == "told_ddp" else {}
     names = {"strategy": f"truth_helpers:{strategy}", "algorithm": f"truth_helpers:{algorithm}"}
     seen = explained(tmp_path, model="truth_helpers:hiding", **names, **options)
@@ -119,7 +115,7 @@ def the_other_bucket_waits_for_this_one(seen: SessionData) -> None:
     assert error(rows["queued_s"], noted(seen, "collective")["end"] - ready_s) < 0.05
 
 
-def test_a_collective_that_waits_for_a_late_rank_takes_as_long_as_that(tmp_path):
+def test_collective_includes_the_wait_for_a_late_rank(tmp_path):
     names = {"strategy": "truth_helpers:told_ddp", "model": "truth_helpers:late"}
     seen = explained(tmp_path, bucket_mib=BUCKET_MIB, **names)
     ready = noted(seen, "gradient of last")["begin"].unstack("rank")

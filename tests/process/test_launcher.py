@@ -16,7 +16,6 @@ from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
 from hang_helpers import pass_when
 from parabench import files
-from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import main
 from parabench.launch.rendezvous import LOOPBACK
@@ -27,6 +26,7 @@ from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.strategies import STRATEGIES
 from parabench.workloads.training import TrainingWorkload
+from real_launches import launched, succeeded
 
 PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
 
@@ -67,7 +67,7 @@ def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
 
 @pytest.mark.parametrize(("strategy", "algorithm"), [("raising", "native"), ("raising_in_backward", "ring")])
 def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
-    seen = launch(LaunchSpec.of(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case(strategy, algorithm=algorithm), PROTOCOL)
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -81,7 +81,7 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
     """It fails on the group's thread, so the strategy that waits for it must get the error, in Python and in C++."""
-    seen = launch(LaunchSpec.of(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL)
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -94,9 +94,7 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
     [("killed_in_backward", "ring", "SIGKILL"), ("segfaulting", "native", "SIGSEGV")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
-    seen = launch(
-        LaunchSpec.of(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=GUARD_S)
-    )
+    seen = launched(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL)
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
@@ -107,19 +105,19 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
 
 
 def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
-    seen = launch(LaunchSpec.of(case("vanishing"), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case("vanishing"), PROTOCOL)
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 1: ended without a trace"
 
 
 def test_processes_left_by_a_rank_end_with_the_launch() -> None:
     # The fixture looks for what is left.
-    assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
+    assert launched(case("leaving_a_child"), PROTOCOL).status is Status.OK
 
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "allocating_too_much"])
 def test_out_of_memory_is_reported(strategy: str) -> None:
-    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case(strategy), PROTOCOL)
     assert seen.status is Status.OOM, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -129,7 +127,7 @@ def test_out_of_memory_is_reported(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["waiting", "stopping_in_build"])
 def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
-    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case(strategy), PROTOCOL)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -143,7 +141,7 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypa
 def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank has come to a step: c10d's flight recorder alone knows."""
     pass_when(monkeypatch)
-    seen = launch(LaunchSpec.of(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case("waiting_in_build"), PROTOCOL)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -155,7 +153,7 @@ def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest
 
 def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
-    seen = launch(LaunchSpec.of(case("all_waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case("all_waiting_in_build"), PROTOCOL)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank is None
@@ -163,20 +161,19 @@ def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pyt
     assert "in _wait_forever" in seen.failure.traceback.partition("rank 1:")[2]
 
 
-def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
+def test_launch_does_not_inherit_an_earlier_environment(tmp_path: Path) -> None:
     environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
     env = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
     args = TrainingWorkload(), LaunchSpec.of(case("leaving_traces"), Protocol(), GUARD_S), env
     assert run_processes(main, args, size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
-    seen = launch(LaunchSpec.of(case("observing"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(case("observing"), PROTOCOL)
     environment = seen.facts["environment"]
     assert environment.keys() >= LOOPBACK.keys()
     assert not environment.keys() & {"PARABENCH_TEST_TRACE", "PARABENCH_TEST_JOB"}
 
 
 def test_a_good_launch_has_every_sample_of_every_rank() -> None:
-    seen = launch(LaunchSpec.of(case("ddp"), PROTOCOL, deadline_s=GUARD_S))
+    seen = launched(case("ddp"), PROTOCOL)
     assert (seen.status, seen.failure) == (Status.OK, None)
     phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
     for rank in range(2):

@@ -126,9 +126,7 @@ def coalesced(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> 
     return coalesced_calls(bench.recorder), make
 
 
-def test_messages_that_nccl_sends_together_end_when_somebody_had_to_wait(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coalesced_messages_end_at_the_first_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     watching, make = coalesced(bench, monkeypatch, 4.0)
     with watching:
         work = make()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import real_launches
 from guard import GUARD_S
 from parabench import Model
 from parabench.launch.launcher import launch
@@ -22,19 +23,12 @@ from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Launch, Status
 from parabench.strategies.base import StrategyContext
 from parabench.strategies.data_parallel import dp
-from parabench.workloads.verify import reference_of, verify
 
 SHORT = Protocol(warmup=2, steps=3, instrumented=1)
 
 
 def verified(**fields: Any) -> Launch:
-    case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic"} | fields))
-    reference = launch(LaunchSpec.of(case.reference(), SHORT, deadline_s=GUARD_S))
-    assert reference.status is Status.OK, reference.failure
-    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
-    verify(seen, reference_of(reference))
-    assert seen.status is Status.OK, seen.failure
-    return seen
+    return real_launches.verified(Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic"} | fields)), SHORT)
 
 
 @pytest.mark.slow  # half a minute each where no compiled code is cached
@@ -94,7 +88,7 @@ def block_with(**options: Any) -> tuple[Block, list[torch.Size]]:
     return block, kept
 
 
-def test_checkpointing_keeps_the_blocks_input_alone_and_gives_the_same_gradients() -> None:
+def test_checkpointing_keeps_only_inputs_and_same_gradients() -> None:
     plain, kept = block_with()
     again, less = block_with(activation_checkpointing=True)
     assert torch.Size([2, 4, 64]) in kept  # the MLP's inner activation

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from guard import GUARD_S
 from parabench.cli import main
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -26,10 +23,9 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
-from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
-from parabench.workloads.verify import reference_of, verify
 from paths import DOCS, ROOT
+from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15
@@ -115,9 +111,7 @@ def test_features_may_depend_on_the_case(machine: Any) -> None:
         plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=8)
 
 
-def test_an_installed_packages_model_and_data_go_by_their_entry_points(
-    machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_points_name_models_and_data_of_packages(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"parabench.model": ("theirs", "own_helpers:rich"), "parabench.data": ("rows", "own_helpers:rows")}
 
     def entry_points(group: str, name: str) -> list[EntryPoint]:
@@ -136,7 +130,7 @@ def test_an_installed_packages_model_and_data_go_by_their_entry_points(
 
 
 @pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs])
-def test_a_strategy_that_needs_more_is_skipped_saying_what_to_add(machine: Any, strategy: str) -> None:
+def test_skipped_strategy_names_the_missing_part(machine: Any, strategy: str) -> None:
     made = plan(machine, strategy=("ddp", strategy), world_size=2, model="own_helpers:model")
     assert [case.strategy for case in made.cases] == ["ddp"]
     ((skipped,),) = [made.skipped]
@@ -168,12 +162,9 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
         for split in ("batch", "dimension")
     ]
-    reference = reference_of(launch(LaunchSpec.of(cases[0].reference(), protocol, deadline_s=GUARD_S)))
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-        verify(seen, reference)
-        assert seen.status is Status.OK, seen.failure
+        verified(case, protocol)
 
 
 @pytest.mark.parametrize(

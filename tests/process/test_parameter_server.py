@@ -11,16 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
 from parabench.strategies.base import adamw
 from parabench.strategies.parameter_server_async import ParameterVersions
-from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
+from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, verify
+from real_launches import launched, reference, succeeded
 
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.
@@ -42,9 +40,8 @@ def numbers(seen: Launch, metric: str) -> list[float | None]:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(size: int) -> None:
-    seen = launch(LaunchSpec.of(case("parameter_server", world_size=size), SHORT, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+def test_server_step_has_theoretical_bytes_and_states(size: int) -> None:
+    seen = succeeded(case("parameter_server", world_size=size), SHORT)
     assert seen.facts["bytes_through_server"] == 2 * (size - 1) * K
     others = [0] * (size - 1)
     assert numbers(seen, "optimizer_bytes") == [2 * K, *others]
@@ -118,17 +115,14 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
 @pytest.fixture(scope="module")
 def alone() -> Reference:
     """One device's losses."""
-    seen = launch(LaunchSpec.of(case("parameter_server_async").reference(), LONG, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
-    return reference_of(seen)
+    return reference(case("parameter_server_async").reference(), LONG)
 
 
-def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
+def verified(each: Case, rule_of: str, expected: Reference) -> Launch:
     """A real launch of `each`, judged by another strategy's rule."""
-    seen = launch(LaunchSpec.of(each, LONG, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
+    seen = succeeded(each, LONG)
     seen.case = each.replace(strategy=rule_of)
-    verify(seen, reference)
+    verify(seen, expected)
     return seen
 
 
@@ -179,7 +173,7 @@ def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: 
     [("killed_server", 0), ("killed_async_worker", 1)],
 )
 def test_a_killed_rank_ends_the_launch(strategy: str, rank: int) -> None:
-    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
+    seen = launched(case(f"server_helpers:{strategy}", world_size=3), SHORT)
     assert seen.status is Status.CRASHED, seen.failure
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (rank, "SIGKILL")
@@ -193,7 +187,7 @@ def test_a_killed_rank_ends_the_launch(strategy: str, rank: int) -> None:
     ],
 )
 def test_a_rank_or_thread_that_fails_fails_the_launch(strategy: str, message: str) -> None:
-    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
+    seen = launched(case(f"server_helpers:{strategy}", world_size=3), SHORT)
     assert seen.status is Status.FAILED
     assert str(seen.failure) == message
 

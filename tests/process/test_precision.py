@@ -11,9 +11,6 @@ from torch import nn
 
 import fake_results as fake
 from answers_helpers import check
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import PRECISIONS, options
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -22,6 +19,7 @@ from parabench.store.record import Status
 from parabench.strategies.base import adamw
 from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
 from parabench.workloads.verify import reference_of, verify
+from real_launches import launched, succeeded
 from trained_helpers import TRAINED_TOKENS
 
 CPU = torch.device("cpu")
@@ -118,13 +116,12 @@ def test_scale_grows_after_steps_without_overflow() -> None:
 @pytest.mark.parametrize("precision", ["bf16-true", "fp16-mixed"])
 def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) -> None:
     small = {"model": "trained_helpers:small_gpt", "seq_len": TRAINED_TOKENS, "precision": precision}
-    alone = launch(LaunchSpec.of(case(strategy="single", **small), SHORT, deadline_s=GUARD_S))
-    assert alone.status is Status.OK, alone.failure
+    alone = succeeded(case(strategy="single", **small), SHORT)
     bytes_of_one = {s.metric: s.value for s in alone.samples if s.metric == "parameter_bytes"}["parameter_bytes"]
     numbers = alone.facts["model"]["parameters"]
     assert bytes_of_one == numbers * {"bfloat16": 2, "float32": 4}[PRECISIONS[precision].parameters]
     for strategy in ("ddp", "fsdp"):
-        seen = launch(LaunchSpec.of(case(strategy=strategy, world_size=2, **small), SHORT, deadline_s=GUARD_S))
+        seen = launched(case(strategy=strategy, world_size=2, **small), SHORT)
         verify(seen, reference_of(alone))
         assert seen.status is Status.OK, seen.failure
         assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled

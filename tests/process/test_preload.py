@@ -18,7 +18,7 @@ ENDLESS = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import parabench.launch.preload'])"
 
 
-def test_it_dies_with_a_driver_that_is_killed_before_it_has_imported(tmp_path: Path) -> None:
+def test_server_ends_with_a_driver_that_is_killed_early(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(ENDLESS)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}

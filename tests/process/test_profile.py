@@ -15,26 +15,23 @@ import torch
 from rich.console import Console
 
 from fake_launch import FakeLauncher
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import CaseReport
 from parabench.probes.profiler import ProfilerProbe
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
-from parabench.store.record import Phase, Status
+from parabench.store.record import Phase
 from parabench.store.results import load
 from parabench.strategies.base import RankInfo
+from real_launches import succeeded
 
 PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 
 
-def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_path: Path) -> None:
+def test_profiled_step_has_traces_and_is_in_no_statistic(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
-    launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces"))
-    assert launched.status is Status.OK, launched.failure
+    launched = succeeded(case, PROTOCOL, traces=tmp_path / "traces")
     assert len(launched.step_times()) == PROTOCOL.all_steps == 6
     assert len(launched.step_times(Phase.MEASURE)) == 2
     assert {s.step for s in launched.samples if s.phase == Phase.PROFILE} == {5}
@@ -70,9 +67,7 @@ def reported(probe: ProfilerProbe) -> dict[str, Any]:
     return report.rank_facts
 
 
-def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_snapshot_is_written_after_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))

@@ -86,7 +86,7 @@ OUT_OF_MEMORY = [
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {str(error)[:40]}")
-def test_memory_that_ran_out_is_known_in_every_spelling_and_behind_other_errors(error: BaseException) -> None:
+def test_every_out_of_memory_message_is_recognized(error: BaseException) -> None:
     assert is_out_of_memory(error)
     assert is_out_of_memory(caused("[Stage 1] failed to run forward", error))
     later = ValueError("while cleaning up")
@@ -128,7 +128,7 @@ def leave_an_orphan() -> None:
         assert end.read() == b""
 
 
-def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
+def test_process_ends_if_its_parent_has_ended_before(tmp_path: Path) -> None:
     assert run_processes(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
 
 

@@ -51,7 +51,7 @@ def test_steps_and_calls_equal_the_traces(trained: Path) -> None:
     assert (launch.case.world_size, launch.case.device, launch.case.backend) == (2, "cpu", "gloo")
 
 
-def test_parts_are_as_long_as_the_step_and_exposed_is_within_communication(trained: Path) -> None:
+def test_parts_add_up_to_the_step(trained: Path) -> None:
     launch = read(trained / "traces")
     steps = {(one.rank, one.step): one.value for one in launch.samples}
     for (rank, step), length in steps.items():

@@ -35,14 +35,14 @@ EVERYWHERE = {
 }  # fmt: skip
 
 
-def test_every_axis_that_only_some_strategies_have_is_tried_below() -> None:
+def test_options_cover_every_optional_axis() -> None:
     assert set(OPTIONS) == OPTIONAL, (
         f"tests/process/test_snippet.py: give OPTIONS a value of {sorted(OPTIONAL - {*OPTIONS})}"
     )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_gives_code_that_compiles_with_and_without_each_option(strategy: str) -> None:
+def test_snippet_of_every_strategy_and_option_compiles(strategy: str) -> None:
     size = 1 if entry_of(strategy).one_rank_only else 4
     plain = code(strategy=strategy, world_size=size)
     compile(plain, strategy, "exec")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
 import pytest
 from torch import nn
 
 import wrong_helpers
-from guard import GUARD_S
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
-from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import MIB, Launch, Status
+from parabench.store.record import MIB, Status
 from parabench.strategies.fsdp import group_blocks
-from parabench.workloads.verify import Reference, reference_of, verify
+from real_launches import judged, launched
 from slow_helpers import slow_but
 from trained_helpers import cpu_case
 
@@ -27,43 +22,27 @@ STRATEGIES = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "tp_ddp", "tp_fsdp"
 CAUGHT = (("FORGETFUL", "ddp"), ("FORGETFUL", "zero2"), ("FORGETFUL", "tp"), ("DOUBLING", "ddp"))
 
 
-@cache
-def one_device(case: Case) -> Reference:
-    """What one device computes, launched once."""
-    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
-    return reference_of(seen)
-
-
-def verified(each: Case) -> Launch:
-    """A real launch, verified as a session verifies it."""
-    seen = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
-    verify(seen, one_device(each.reference()))
-    return seen
-
-
 # What is forgotten changes a half of what is summed, what is doubled all of it: the one is caught with more room.
 @pytest.mark.parametrize(
     ("algorithm", "strategy"),
     slow_but(CAUGHT, itertools.product(("FORGETFUL", "DOUBLING"), STRATEGIES)),
 )
 def test_a_wrong_algorithm_is_caught(strategy: str, algorithm: str) -> None:
-    seen = verified(cpu_case(strategy=strategy, algorithm=f"wrong_helpers:{algorithm}"))
+    seen = judged(cpu_case(strategy=strategy, algorithm=f"wrong_helpers:{algorithm}"), SHORT)
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert "on one device" in seen.failure.message
 
 
 def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
-    seen = verified(cpu_case(strategy="zero1", algorithm="wrong_helpers:STALE"))
+    seen = judged(cpu_case(strategy="zero1", algorithm="wrong_helpers:STALE"), SHORT)
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert seen.failure.message.startswith("loss")
 
 
 def test_replicas_that_part_are_caught_however_little() -> None:
-    seen = verified(cpu_case(strategy="wrong_helpers:forgetting_late"))
+    seen = judged(cpu_case(strategy="wrong_helpers:forgetting_late"), SHORT)
     assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
     assert seen.status is Status.WRONG
     assert seen.failure is not None
@@ -72,22 +51,16 @@ def test_replicas_that_part_are_caught_however_little() -> None:
 
 def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
     whole = MODELS["gpt-nano"].parameters * 4
-    buckets = {
-        cap: launch(LaunchSpec.of(cpu_case(bucket_mib=cap), SHORT, deadline_s=GUARD_S)).facts["bucket_bytes"]
-        for cap in (0.5, 25, None)
-    }
+    buckets = {cap: launched(cpu_case(bucket_mib=cap), SHORT).facts["bucket_bytes"] for cap in (0.5, 25, None)}
     assert {cap: sum(sizes) for cap, sizes in buckets.items()} == dict.fromkeys(buckets, whole)
     assert len(buckets[0.5]) > len(buckets[25]) == 1
     # PyTorch's default is a first bucket of 1 MiB, so it is not the same as its cap of 25.
     assert len(buckets[None]) == 2
 
 
-def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
+def test_fsdp_units_follow_the_bucket_and_cover_the_model() -> None:
     units = {
-        size: launch(LaunchSpec.of(cpu_case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S)).facts[
-            "unit_bytes"
-        ]
-        for size in (None, 1.6)
+        size: launched(cpu_case(strategy="fsdp", bucket_mib=size), SHORT).facts["unit_bytes"] for size in (None, 1.6)
     }
     assert {size: sum(each) for size, each in units.items()} == dict.fromkeys(units, MODELS["gpt-nano"].parameters * 4)
     # Four blocks of 0.76 MiB, then what is left.

@@ -12,18 +12,16 @@ import pytest
 
 from command_line import parabench
 from docs.site import schemas
-from guard import GUARD_S
 from parabench import Model
 from parabench.data import trial
 from parabench.data.trial import needs_of_ddp, trial_of
 from parabench.errors import UsageError
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models import EXACT, IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check
 from parabench.store.record import Status
+from real_launches import launched
 
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
@@ -238,7 +236,7 @@ def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
 )
 def test_failure_of_ddp_names_the_axis(name: str, message: str) -> None:
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    seen = launch(LaunchSpec.of(case(name), protocol, deadline_s=GUARD_S))
+    seen = launched(case(name), protocol)
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.message == f"RuntimeError: {message}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import pytest
@@ -19,7 +18,8 @@ from parabench.plan.cohorts import cohorts
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Launch, Phase, Status
-from parabench.workloads.verify import Reference, reference_of, verify
+from parabench.workloads.verify import verify
+from real_launches import reference
 from trained_helpers import cpu_case
 
 TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
@@ -41,12 +41,6 @@ MIXED = (
 )
 
 
-@cache
-def reference(single: Case) -> Reference:
-    """The launch of one device with the same number of steps."""
-    return reference_of(launch(LaunchSpec.of(single, REFERENCE, deadline_s=GUARD_S)))
-
-
 def share(cases: Sequence[Case], protocol: TurnsProtocol = TURNS) -> Launch:
     return launch(LaunchSpec(kind="turns", cases=tuple(cases), protocol=protocol, deadline_s=GUARD_S))
 
@@ -56,7 +50,7 @@ def check(seen: Launch, cases: Sequence[Case]) -> None:
     assert seen.status is Status.OK, seen.failure
     assert [arm.case for arm in seen.arms] == list(cases)
     for arm in seen.arms:
-        verify(arm, reference(arm.case.reference()))
+        verify(arm, reference(arm.case.reference(), REFERENCE))
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
         # If ranks train separately, only the first loss equals one device's.
         assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
@@ -77,7 +71,7 @@ def test_a_wrong_one_is_caught_and_the_others_are_not_blamed():
     seen = share(cases)
     assert seen.status is Status.OK, seen.failure
     for arm in seen.arms:
-        verify(arm, reference(arm.case.reference()))
+        verify(arm, reference(arm.case.reference(), REFERENCE))
     assert [arm.status for arm in seen.arms] == [Status.OK, Status.WRONG, Status.OK]
 
 
