@@ -96,44 +96,6 @@ def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
     return Panel(_title(own), lay_out(traces, "bucket size (MiB)", "step time (ms)", xaxis=ticks, shapes=bands))
 
 
-# Light enough for black text, on light and dark pages alike.
-_FAST, _SLOW = (0x4F, 0xA8, 0xDD), (0xF4, 0xF8, 0xFB)
-# The lightest cell, relative to the fastest: one slow algorithm must not make all others look alike.
-_LIGHTEST = 1.25
-
-
-def heat(seen: SessionData) -> list[Panel]:
-    """Return the step time of each algorithm and bucket size, in cells."""
-    worlds = [own for own in seen.once(_worlds) if own["algorithm"].nunique() > 1 and len(_sizes(own)) > 1]
-    return [_heat(own) for own in sorted(worlds, key=lambda own: -len(own))]
-
-
-def _heat(own: pd.DataFrame) -> Panel:
-    sizes, names = _sizes(own), in_native_order(own["algorithm"].unique())
-    times = own["step_time_s"].astype(float)
-    slowest = min(times.max(), _LIGHTEST * times.min())
-    shares = ((times - times.min()) / (slowest - times.min() or 1)).clip(upper=1)
-    colors = [
-        f"rgb({','.join(str(round(fast + share * (slow - fast))) for fast, slow in zip(_FAST, _SLOW, strict=True))})"
-        for share in shares
-    ]
-    edge = {"color": "#111111", "width": [2 if ranking else 0 for ranking in own["ranking"]]}
-    # Cells are bars: plotly's basic bundle has no heat maps.
-    cells = {
-        "type": "bar", "x": [sizes.index(mib) for mib in own["bucket_mib"]], "width": 0.94,
-        "base": [names.index(name) - 0.46 for name in own["algorithm"]], "y": [0.92] * len(own),
-        "customdata": own["case_id"].to_list(), "text": [format.digits(1e3 * seconds) for seconds in times],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "constraintext": "none",
-        "insidetextfont": {"color": "#111111", "size": 12}, "hovertext": own["hover"].to_list(),
-        "hovertemplate": "%{hovertext}<extra></extra>", "marker": {"color": colors, "line": edge},
-    }  # fmt: skip
-    columns = {"tickvals": [*range(len(sizes))], "ticktext": [size_text(mib) for mib in sizes], "showgrid": False}
-    rows = {"tickvals": [*range(len(names))], "ticktext": [cut(name, 20) for name in names], "showgrid": False}
-    rows |= {"range": [len(names) - 0.5, -0.5]}
-    figure = lay_out([cells], "bucket size (MiB)", "", barmode="overlay", xaxis=columns, yaxis=rows)
-    return Panel(f"{_title(own)} (ms)", figure, 80 + 44 * len(names))
-
-
 def algorithms(seen: SessionData) -> list[Panel]:
     """Return the step time of algorithms relative to native, in common launches and repetitions."""
     lines: list[pd.DataFrame] = []

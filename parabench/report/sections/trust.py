@@ -1,4 +1,4 @@
-"""Agreement of launches: variation, drift within launches and over the session, and excluded launches."""
+"""Agreement of launches: variation between them, drift within them, and excluded launches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
-from parabench.report.figures.launches import drift, order, spread
+from parabench.report.figures.launches import drift, spread
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
@@ -52,19 +52,6 @@ def drift_section(seen: SessionData) -> Section:
         f"Launches beyond the dashed lines ({', '.join(limits)}) are marked: warm-up may be too short.",
         "No launch has nine measured steps or more, so drift within launches is unknown.",
         panels=drift(seen),
-    )
-
-
-def order_section(seen: SessionData) -> Section:
-    """Return the section of drift over the session."""
-    return Section(
-        "order",
-        "Drift over the session",
-        "The same launches in the order in which they ran. The lines are the medians of the repetitions.",
-        "No case has two valid launches, so drift over the session is unknown.",
-        panels=order(seen),
-        reading="A trend, or a jump from block to block, is due to the machine (clocks, temperature, other load), "
-        "because every block runs the cases in another order.",
     )
 
 

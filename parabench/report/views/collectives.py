@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -33,8 +32,8 @@ from parabench.store.record import Status
 from parabench.store.results import Results, records
 
 
-def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
-    """The page as text."""
+def render(results: Results, session: Session) -> str:
+    """Return the page as text."""
     results = results.of([session.id])
     every, links = numbers(results, session), link_table(results, session)
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
@@ -58,7 +57,6 @@ def render(results: Results, session: Session, template_folder: Path | None = No
             Tab("environment", "Environment", (*([connections] if connections else []), *logs[1:])),
             Tab("data", "Data", ()),
         ],
-        template_folder,
         data=page_data(cases, launches, table),
         answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),

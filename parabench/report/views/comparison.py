@@ -29,19 +29,17 @@ from parabench.store.results import records
 from parabench.strategies import entry_of
 
 
-def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
+def write_comparison(stores: list[tuple[Path, str | None]], out: Path) -> Path:
     """Write the comparison of sessions (None: the newest of a database) to the file `out`, completely or not at all.
 
-    Files in `template_folder` replace files of `reports/`. Raises UsageError if a session is missing, given twice or
-    not of training, if there are fewer than two, if a template is wrong, or if `out` cannot be written.
+    Raises UsageError if a session is missing, given twice or not of training, if there are fewer than two, or if `out`
+    cannot be written.
     """
-    write_whole(
-        out, render(compare_sessions(read_several(stores)), template_folder), "page", "give another file for the report"
-    )
+    write_whole(out, render(compare_sessions(read_several(stores))), "page", "give another file for the report")
     return out
 
 
-def render(of: Comparison, template_folder: Path | None = None) -> str:
+def render(of: Comparison) -> str:
     """Return the page as text."""
     works, names, cases = overall(of), list(of.names), case_rows(of)
     found = facts(of.sides)
@@ -50,7 +48,6 @@ def render(of: Comparison, template_folder: Path | None = None) -> str:
     return fill(
         "several.html",
         [section for tab in tabs for section in tab.sections],
-        template_folder,
         data=several_data(of, cases),
         opened=_details(of, works, cases),
         tabs=tabs,
