@@ -20,7 +20,6 @@ from parabench.report.figures.figures import (
     listed,
     marks,
     plain,
-    round_numbers,
     spread_text,
 )
 from parabench.report.palette import Style, algorithm_style
@@ -73,10 +72,7 @@ def fitted(cases: pd.DataFrame, fits: Sequence[Fit]) -> list[Panel]:
                 },
                 _points(name, style, rows, 7, legendgroup=name, opacity=0.75),
             ]  # fmt: skip
-        ms = [y for trace in traces for y in trace["y"] if y > 0]
-        ticks = round_numbers(min(ms, default=1) / 10, max(ms, default=1) * 10)
-        axis = {"type": "log", "tickvals": ticks, "ticktext": [format.digits(tick, 1) for tick in ticks]}
-        panels.append(_panel(title, traces, "time (ms)", axis))
+        panels.append(_panel(title, traces, "time (ms)", {"type": "log", "tickformat": "~g"}))
     return panels
 
 

@@ -11,9 +11,8 @@ from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.report.figures.cases import front, ranking
-from parabench.report.figures.curves import algorithms, buckets
+from parabench.report.figures.curves import algorithms, buckets, scaling
 from parabench.report.figures.figures import Panel, unranked
-from parabench.report.figures.scaling import scaling
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 

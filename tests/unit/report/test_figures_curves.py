@@ -11,8 +11,7 @@ import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
 from parabench.report.figures.axes import bucket_axis
-from parabench.report.figures.curves import algorithms, buckets
-from parabench.report.figures.scaling import scaling
+from parabench.report.figures.curves import algorithms, buckets, scaling
 
 # In seconds, by strategy, algorithm, ranks and bucket size.
 STEPS = {
