@@ -27,7 +27,7 @@ from parabench.report.sections.answer import (
     scaling_section,
 )
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
+from parabench.report.sections.devices import devices_section, host_section, memory_section
 from parabench.report.sections.environment import links_section
 from parabench.report.sections.libraries import libraries_section
 from parabench.report.sections.memory import peaks_section, state_section
@@ -77,8 +77,8 @@ TABS: dict[str, tuple[str, Makers]] = {
     ),
     "memory": ("Memory", {"memory": peaks_section, "state": state_section, "time-memory": memory_section}),
     "energy": (
-        "Energy and health",
-        {"health": health_section, "energy": energy_section, "time-devices": devices_section, "host": host_section},
+        "Energy and devices",
+        {"energy": energy_section, "time-devices": devices_section, "host": host_section},
     ),
     "history": ("History", {"history": _history}),
     "trust": (

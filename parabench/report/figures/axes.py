@@ -11,6 +11,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.scaling import FIXED, STRONG
+from parabench.plan.collective_case import size_text as bytes_text
 from parabench.plan.fields import number
 from parabench.report.figures.figures import ALL, FROM_ZERO, GREY, Panel, Trace, launch_bars, lay_out, listed, points
 from parabench.report.palette import Style
@@ -68,6 +69,14 @@ def bucket_axis(sizes: Iterable[Size]) -> tuple[dict[Size, float], dict[str, Any
     apart = (mib for mib in sizes if not isinstance(mib, float))
     places |= {mib: high + (i + 1) * step for i, mib in enumerate(apart)}
     return places, {"tickvals": [places[mib] for mib in sizes], "ticktext": [*map(size_text, sizes)]}
+
+
+def bytes_axis(sizes: Iterable[float]) -> dict[str, Any]:
+    """Return a logarithmic axis of sizes in bytes, with eight ticks or fewer at powers of two."""
+    powers = [math.log2(size) for size in sizes]
+    low, high = math.floor(min(powers)), math.ceil(max(powers))
+    ticks = [2**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]
+    return {"type": "log", "tickvals": ticks, "ticktext": [*map(bytes_text, ticks)]}
 
 
 def over_buckets(title: str, sizes: list[Size], curves: Sequence[Curve], **layout: Any) -> Panel:
