@@ -108,4 +108,4 @@ def _caption(case: Mapping[Any, Any]) -> str:
 def _launches(own: pd.DataFrame, columns: tuple[Column, ...]) -> list[tuple[list[Cell], str]]:
     """Return the cells and the error of each launch."""
     rows = records(own.sort_values("block", kind="stable"))
-    return [([each.rich(row) for each in columns], row["error"] or "") for row in rows]
+    return [([each.cell(row) for each in columns], row["error"] or "") for row in rows]

@@ -29,7 +29,7 @@ from parabench.analysis.session import Session
 from parabench.files import shipped_folder
 from parabench.report.figures.figures import Figure
 from parabench.report.sections.environment import machine_section
-from parabench.report.spec import FORMATS, LABELS, TEXT, WORDS, Column, Section, Tab
+from parabench.report.spec import CASE, ERROR, FORMATS, TEXT, Column, Section, Tab
 from parabench.store.results import records
 
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
@@ -176,8 +176,8 @@ def declared(
             {
                 "name": one.value,
                 "head": one.title,
-                "format": one.format if one.format in LABELS else TEXT if one.format in WORDS else "",
-                "cells": [one.rich(row) for row in rows],
+                "format": one.format if one.format in (CASE, ERROR, TEXT) else "",
+                "cells": [one.cell(row) for row in rows],
             }
             for one in columns
         ],

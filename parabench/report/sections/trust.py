@@ -12,7 +12,7 @@ from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.report.figures.launches import drift, spread
-from parabench.report.spec import Column, Section, table_of
+from parabench.report.spec import Column, Section, block_name, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
 NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts."
@@ -65,7 +65,7 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches",
         (
             Column("Case", "label"),
-            Column("Block", lambda row: UNCOUNTED.get(row["repetition"], str(row["repetition"]))),
+            Column("Block", lambda row: block_name(row["repetition"])),
             Column("Status", "status"),
             Column("Why", _why),
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from parabench.report.page import declared, fill, packed
 from parabench.report.page_data import FILTERS
 from parabench.report.palette import side_style
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.spec import ABSENT, Column
+from parabench.report.spec import DASH, FORMATS, NAME, Cell, Column, flagged, out_of
 from parabench.store.results import records
 from parabench.strategies import entry_of
 
@@ -75,6 +76,7 @@ def _answer(work: Overall) -> dict[str, object]:
     return {"heading": work.heading, "sentences": sentences(work), "numbers": numbers}
 
 
+ABSENT = "not measured"
 # The columns of a side's ratios on the page, by quantity.
 RATIOS = {"ratio": STEP, "per_joule": "per_joule", "per_gb": "per_gb"}
 # With filters for the outcomes of more sides than these, the bar would hide the page on a phone.
@@ -145,23 +147,46 @@ def _status(of: Comparison, row: int) -> str:
     return status_counts(found)
 
 
+def _times(title: str, name: str, suffix: str = "") -> Column:
+    """Return the column of a ratio with its interval."""
+
+    def show(row: Mapping[Any, Any]) -> Cell:
+        ratio, low, high = (row[f"{name}{end}{suffix}"] for end in ("", "_low", "_high"))
+        text = FORMATS["times"](ratio)
+        known = format.known(ratio) and format.known(low)
+        return {"text": text, "sub": format.times_between(low, high)} if known else text
+
+    return Column(title, f"{name}{suffix}", "times", show=show)
+
+
+def _side_ms(row: Mapping[Any, Any], at: int) -> Cell:
+    """Return the step time on a side, or the status if there is none."""
+    step_s, status = row[f"step_time_s.{at}"], row[f"status.{at}"]
+    if format.known(step_s):
+        return FORMATS["ms"](step_s)
+    return flagged(status if isinstance(status, str) else ABSENT, True)
+
+
+def _range_ms(row: Mapping[Any, Any]) -> str:
+    return f"{FORMATS['ms'](row['low_s'])} to {FORMATS['ms'](row['high_s'])}" if format.known(row["low_s"]) else DASH
+
+
 def _columns(of: Comparison, cases: pd.DataFrame) -> list[Column]:
     """Return the columns of the table of all configurations: each side's step time, and the ratios of the others."""
     two = len(of.sides) == 2
-    columns = [Column("Configuration", "label", "case")]
+    columns = [NAME]
     if "devices" in cases:
         columns.append(Column("Devices", "devices"))
     for at, name in enumerate(of.names):
-        columns.append(Column(f"{name}, ms", f"step_time_s.{at}", "side_ms", beside=(f"status.{at}",)))
+        columns.append(Column(f"{name}, ms", f"step_time_s.{at}", "ms", show=partial(_side_ms, at=at)))
     for at, side in enumerate(of.names[1:], 1):
         for name, quantity in RATIOS.items():
             # With more sides the table would be wide.
             if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
                 head = TITLES[quantity] if two else f"{side}, times"
-                ends = (f"{name}_low.{at}", f"{name}_high.{at}")
-                columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
+                columns.append(_times(head, name, f".{at}"))
         if two:
-            columns.append(Column(f"{side} is", f"change.{at}", "outcome"))
+            columns.append(Column(f"{side} is", f"change.{at}"))
     return columns
 
 
@@ -174,14 +199,14 @@ def _details(of: Comparison, works: Sequence[Overall]) -> list[dict[str, Any]]:
     units = " or ".join(dict.fromkeys(format.unit_of(each.work["seq_len"]) for each in works))
     columns = [
         Column("Step ms", "step_time_s", "ms"),
-        Column("Times", "ratio", "times", beside=("ratio_low", "ratio_high")),
-        Column("Launches, ms", "low_s", "range_ms", beside=("high_s",)),
+        _times("Times", "ratio"),
+        Column("Launches, ms", "low_s", "ms", show=_range_ms),
         Column("p90 ms", "p90_s", "ms"),
         Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
         Column("Peak MiB", "peak_memory_bytes", "mib"),
-        Column("Launches ok", "n_ok", "of", beside=("n_launches",)),
-        Column("Per GB, times", "per_gb", "times", beside=("per_gb_low", "per_gb_high")),
-        Column("Per joule, times", "per_joule", "times", beside=("per_joule_low", "per_joule_high")),
+        Column("Launches ok", "n_ok", "count", show=out_of("n_ok", "n_launches")),
+        _times("Per GB, times", "per_gb"),
+        _times("Per joule, times", "per_joule"),
     ]
     of_row: dict[int, list[dict[Any, Any]]] = {}
     for each in records(by_side(of).reset_index()):
@@ -193,7 +218,7 @@ def _details(of: Comparison, works: Sequence[Overall]) -> list[dict[str, Any]]:
         for side in sorted(of_row[row], key=itemgetter("at")):
             status = side["status"] if isinstance(side["status"], str) else ABSENT
             notes = [status, side["change"]] if isinstance(side["change"], str) else [status]
-            cells = ["1" if not side["at"] and each.format == "times" else each.rich(side) for each in known]
+            cells = ["1" if not side["at"] and each.format == "times" else each.cell(side) for each in known]
             rows.append((of.names[side["at"]], ", ".join(notes), cells))
         found.append({"case_id": case_id, "label": label, "head": [each.title for each in known], "rows": rows})
     return found

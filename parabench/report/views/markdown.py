@@ -100,8 +100,8 @@ def _gate(of: Answer) -> list[str]:
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:
-    label, *others = (column.cell(row) for column in _COLUMNS)
-    return [f"{label}: {row['note']}" if row["note"] else label, *others]
+    label = f"{row['label']}: {row['note']}" if row["note"] else row["label"]
+    return [label, *(column.text(row) for column in _COLUMNS[1:])]
 
 
 def _machines(of: Answer) -> list[str]:

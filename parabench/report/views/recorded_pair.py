@@ -96,7 +96,7 @@ _HEAD = [column.title for column in _COLUMNS]
 
 
 def _cells(table: pd.DataFrame) -> list[list[str]]:
-    return [[column.cell(row) for column in _COLUMNS] for row in records(table)]
+    return [[column.text(row) for column in _COLUMNS] for row in records(table)]
 
 
 def lines(of: Pair) -> list[str]:
