@@ -117,7 +117,7 @@ class LoadedSession:
         """Return a figure of the report as a `plotly.graph_objects.Figure`.
 
         Args:
-            name: The section of the report that shows it, such as `ranking`, `race`, `timeline` or `memory`.
+            name: The section of the report that shows it, such as `ranking`, `timeline` or `memory`.
             panel: The title of one figure of the section. The default is the first one.
 
         Raises:

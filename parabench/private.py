@@ -16,7 +16,7 @@ HIDDEN = "..."
 # Options for the places of results, which do not affect a measurement; each takes a value.
 PLACES = {
     "--basetemp", "--benchmark-json", "--benchmark-storage", "--html", "--json", "--junit", "--junit-xml", "--junitxml",
-    "--log-file", "--markdown", "--out", "--parabench-out", "--rootdir", "--series", "--template",
+    "--log-file", "--markdown", "--out", "--parabench-out", "--rootdir", "--series",
 }  # fmt: skip
 # The options of pytest whose values are recorded. Other options can belong to any plugin.
 OF_PYTEST = ("--parabench-", "--benchmark-")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
-from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -18,13 +17,6 @@ from parabench.signals import Interrupted, stop_signals
 # 256 bits.
 TOKEN_BYTES = 32
 
-template_option = click.option(
-    "--template",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A folder of templates, styles and scripts that stand for parabench's own (docs/how-to/report.md).",
-)
-
 
 @click.command(
     cls=Command,
@@ -36,15 +28,7 @@ template_option = click.option(
 )
 @click.argument("stores", nargs=-1, metavar="[STORE]...", shell_complete=complete_stores)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
-@template_option
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
-@click.option(
-    "--copy-templates",
-    "copies",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write parabench's own templates there, to change them; no report.",
-)
 @click.option(
     "--from",
     "source",
@@ -53,48 +37,37 @@ template_option = click.option(
     help="A folder of recordings, instead of STORE: traces of torch.profiler, flight recorder dumps, NCCL Inspector "
     "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
-def report(
-    stores: tuple[str, ...], output: Path, template: Path | None, opened: bool, copies: Path | None, source: Path | None
-) -> None:
+def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | None) -> None:
     """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them.
 
     STORE is parabench-results when not given.
     """
     from parabench.analysis.session import split
-    from parabench.report.page import check_folder, copy_to
 
-    if copies is not None:
-        if stores:
-            raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
-        copy_to(copies)
-        note([str(copies)])
-        return
     if output.is_dir():
         raise UsageError(
             f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}"
         )
     chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
-    if template is not None:
-        check_folder(template)
     if source is not None:
         if stores:
             raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
-        _of_recordings(source, output, typed("output"), template)
+        _of_recordings(source, output, typed("output"))
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
 
-        note([str(write_comparison(chosen, output, template))])
+        note([str(write_comparison(chosen, output))])
     else:
         from parabench.report.build import write_report
         from parabench.store.results import load
 
         ((path, which),) = chosen
-        note([str(write_report(load(path), output, which, template))])
+        note([str(write_report(load(path), output, which))])
     if opened:
         show(output.resolve().as_uri(), str(output))
 
 
-def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> None:
+def _of_recordings(source: Path, output: Path, named: bool) -> None:
     """Write the page of a folder of recordings and, next to it, their results database, and print its conclusions.
 
     Nothing is written into the folder unless the page is `named` there. Raises UsageError, and then writes no file.
@@ -113,7 +86,7 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     with fresh_store(store) as part:
         record(read_folder(source), part, command())
         results = load(part)
-        write_report(results, output, None, template)
+        write_report(results, output)
         lines = conclusions(results)
     say(lines)
     note([str(output), str(store)])
@@ -134,23 +107,19 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     show_default=True,
     help="Port of 127.0.0.1; 0 for any that is free.",
 )
-@template_option
 @click.option("--token", "guarded", is_flag=True, help="Answer only who knows the random address that is printed.")
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
-def serve(store: str, port: int, template: Path | None, guarded: bool, opened: bool) -> None:
+def serve(store: str, port: int, guarded: bool, opened: bool) -> None:
     """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.
 
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
     from parabench.analysis.session import split
-    from parabench.report.page import check_folder
     from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
 
-    if template is not None:
-        check_folder(template)
     read_progress(*split(store))  # a file that is not a results database never becomes one
     token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
-    server = Server(Live(store, partial(make_page, template=template)), port, token)
+    server = Server(Live(store, make_page), port, token)
     address = f"http://{LOOPBACK}:{server.server_port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:

@@ -23,18 +23,16 @@ from parabench.report.sections.answer import (
     algorithms_section,
     by_bucket_section,
     front_section,
-    heat_section,
-    race_section,
     ranking_section,
     scaling_section,
 )
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
+from parabench.report.sections.devices import devices_section, host_section, memory_section
 from parabench.report.sections.environment import links_section
 from parabench.report.sections.libraries import libraries_section
 from parabench.report.sections.memory import peaks_section, state_section
 from parabench.report.sections.step import parts_section, pipelines_section, shares_section, timeline_section
-from parabench.report.sections.trust import drift_section, excluded_section, order_section, spread_section
+from parabench.report.sections.trust import drift_section, excluded_section, spread_section
 from parabench.report.sections.usage import energy_section, usage_section
 from parabench.report.spec import Makers, Section, Tab, shown
 from parabench.store.record import FIRST_BLOCK, Status
@@ -65,8 +63,8 @@ def _prediction(seen: SessionData) -> Section | None:
 
 # By tab: its title, and the functions that make its sections, by the ids of these.
 TABS: dict[str, tuple[str, Makers]] = {
-    "answer": ("Answer", {"ranking": ranking_section, "race": race_section, "front": front_section}),
-    "buckets": ("Buckets", {"bucket": by_bucket_section, "heat": heat_section, "buckets": bucket_section}),
+    "answer": ("Answer", {"ranking": ranking_section, "front": front_section}),
+    "buckets": ("Buckets", {"bucket": by_bucket_section, "buckets": bucket_section}),
     "algorithms": ("Algorithms", {"algorithms": algorithms_section, "bandwidth": bandwidth_section}),
     "scaling": ("Scaling", {"scaling": scaling_section, "prediction": _prediction}),
     "anatomy": (
@@ -79,13 +77,13 @@ TABS: dict[str, tuple[str, Makers]] = {
     ),
     "memory": ("Memory", {"memory": peaks_section, "state": state_section, "time-memory": memory_section}),
     "energy": (
-        "Energy and health",
-        {"health": health_section, "energy": energy_section, "time-devices": devices_section, "host": host_section},
+        "Energy and devices",
+        {"energy": energy_section, "time-devices": devices_section, "host": host_section},
     ),
     "history": ("History", {"history": _history}),
     "trust": (
         "Trust",
-        {"spread": spread_section, "drift": drift_section, "order": order_section, "excluded": excluded_section},
+        {"spread": spread_section, "drift": drift_section, "excluded": excluded_section},
     ),
     "environment": ("Environment", {"links": _links}),
     "data": ("Data", {}),
@@ -111,13 +109,12 @@ def training_tabs(seen: SessionData) -> list[Tab]:
     return shown(Tab(name, title, tuple(filter(None, sections))) for name, (title, sections) in made.items())
 
 
-def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:
-    """Write the report of a session (default: the newest) to the file `out`, completely or not at all. Files in
-    `template_folder` replace files of `reports/`.
+def write_report(results: Results, out: Path, session: str | None = None) -> Path:
+    """Write the report of a session (default: the newest) to the file `out`, completely or not at all.
 
-    Raises UsageError if the session does not exist, if a template is wrong, or if `out` cannot be written.
+    Raises UsageError if the session does not exist, or if `out` cannot be written.
     """
-    write_whole(out, render(results, session, template_folder), "page", "give another file for the report")
+    write_whole(out, render(results, session), "page", "give another file for the report")
     return out
 
 
@@ -137,24 +134,23 @@ def conclusions(results: Results) -> list[str]:
     return lines
 
 
-def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:
+def render(results: Results, session: str | None = None) -> str:
     """Return the page as text."""
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         from parabench.report.views import collectives
 
-        return collectives.render(results, chosen, template_folder)
+        return collectives.render(results, chosen)
     if chosen.kind == RecordedCase.kind:
         from parabench.report.views import recorded
 
-        return recorded.render(results, chosen, template_folder)
+        return recorded.render(results, chosen)
     seen = data_of(results, chosen)
     launches, answers = seen.numbers, seen.once(spots)
     return render_page(
         "report.html",
         chosen,
         training_tabs(seen),
-        template_folder,
         data=page_data(seen),
         opened=case_details(seen, tuple(each for each in LAUNCH_COLUMNS if each.value in OF_CASE)),
         launch_figures=launch_figures(seen),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,6 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.launches import session_warnings
-from parabench.metrics import STEP_PARTS
 from parabench.report.cases import page_cases, page_launches
 from parabench.report.figures.figures import Figure, lay_out, listed
 from parabench.report.rerun import rerun_of
@@ -27,13 +25,12 @@ _MARGIN = (
 
 
 def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    """Return what `details.html` shows of each configuration: its row of `page_cases`, and
+    """Return the content of `details.html` for each configuration: its row of `page_cases` (`case`), and
 
     - `numbers`: (name, number, ±, unit) of its results, and `caption`, how they were computed;
     - `head` and `launches`: the table of its launches with these columns; `figure` is whether there is a figure of
       them;
-    - `parts`: (name, share of the step, time) of the parts of a step, and `parts_caption`;
-    - `buckets`, the sizes of its buckets; `warnings` about it alone; `command`, which measures it again.
+    - `warnings` about it alone, and `command`, which measures it again.
     """
     launches = dict(iter(seen.once(page_launches).groupby("case_id", sort=False)))
     warnings: dict[str, list[tuple[str, str, str]]] = {}
@@ -50,9 +47,6 @@ def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[st
             "head": [each.title for each in columns],
             "launches": _launches(launches[case["case_id"]], columns),
             "figure": bool(launches[case["case_id"]]["counts"].any()),
-            "parts": _parts(case),
-            "parts_caption": _parts_caption(str(case["statistic"])),
-            "buckets": _buckets(launches[case["case_id"]]["bucket_bytes"]),
             "warnings": warnings.get(case["case_id"], []),
             "command": command(seen.case(case["case_id"])),
         }
@@ -92,8 +86,8 @@ def _numbers(case: Mapping[Any, Any]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _number(said: str, value: Any, unit: str, margin: str = "") -> tuple[str, str, str]:
-    return (FORMATS[said](value), margin, unit) if format.known(value) else (format.UNKNOWN, "", "")
+def _number(style: str, value: Any, unit: str, margin: str = "") -> tuple[str, str, str]:
+    return (FORMATS[style](value), margin, unit) if format.known(value) else (format.UNKNOWN, "", "")
 
 
 def _caption(case: Mapping[Any, Any]) -> str:
@@ -114,24 +108,4 @@ def _caption(case: Mapping[Any, Any]) -> str:
 def _launches(own: pd.DataFrame, columns: tuple[Column, ...]) -> list[tuple[list[Cell], str]]:
     """Return the cells and the error of each launch."""
     rows = records(own.sort_values("block", kind="stable"))
-    return [([each.rich(row) for each in columns], row["error"] or "") for row in rows]
-
-
-def _parts(case: Mapping[Any, Any]) -> list[tuple[str, float, str]]:
-    known = {name: case[part] for part, name in STEP_PARTS.items() if format.known(case[part])}
-    whole = sum(known.values())
-    return [(name, part_s / whole if whole else 0.0, format.milliseconds(part_s)) for name, part_s in known.items()]
-
-
-def _parts_caption(statistic: str) -> str:
-    if statistic == "mean":
-        return "Means over the steps of the loop on one rank, then over launches."
-    other = "" if statistic == "median" else f", while the step time above is the {statistic}"
-    return f"Medians over steps of the slowest rank, then over launches{other}: they need not add up to it."
-
-
-def _buckets(of_launches: pd.Series[str]) -> str:
-    sizes = next((text.split() for text in of_launches if text), [])
-    runs = [(size, len([*run])) for size, run in groupby(FORMATS["mib"](float(size)) for size in sizes)]
-    listed_sizes = ", ".join(f"{n} × {size}" if n > 1 else size for size, n in runs)
-    return f"{format.count(len(sizes), 'bucket')}: {listed_sizes} MiB." if sizes else ""
+    return [([each.cell(row) for each in columns], row["error"] or "") for row in rows]

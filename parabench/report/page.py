@@ -1,7 +1,6 @@
 """A page: one HTML file made from a template, figures and data.
 
-It needs no network, its data is escaped, and only its own scripts run. Templates, styles and scripts are the files of
-`reports/`. Files of the same name in a reader's folder (`--template`) replace them.
+It needs no network, its data is escaped, and only its own scripts run. Templates, styles and scripts are in `reports/`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ import math
 import posixpath
 import re
 import shlex
-import shutil
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -30,11 +26,10 @@ from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
 from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
-from parabench.errors import UsageError
 from parabench.files import shipped_folder
 from parabench.report.figures.figures import Figure
 from parabench.report.sections.environment import machine_section
-from parabench.report.spec import FORMATS, LABELS, TEXT, WORDS, Column, Section, Tab
+from parabench.report.spec import CASE, ERROR, FORMATS, TEXT, Column, Section, Tab
 from parabench.store.results import records
 
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
@@ -54,14 +49,13 @@ FILTERS: dict[str, Callable[..., Any]] = {
 DIGITS = 5
 
 
-def render_page(template: str, session: Session, tabs: list[Tab], folder: Path | None = None, **content: Any) -> str:
+def render_page(template: str, session: Session, tabs: list[Tab], **content: Any) -> str:
     """Return the page of a session in `tabs`: `template` filled with the session's facts, and with `content`, which
     may replace facts."""
     known: dict[str, Any] = {"environment": facts.environment_rows(session), "machine": machine_section(session)}
     return fill(
         template,
         [section for tab in tabs for section in tab.sections],
-        folder,
         tabs=tabs,
         session=session,
         command=shlex.join(session.argv),
@@ -73,16 +67,13 @@ def render_page(template: str, session: Session, tabs: list[Tab], folder: Path |
 def fill(
     template: str,
     sections: list[Section],
-    folder: Path | None = None,
     data: Any = None,
     launch_figures: Mapping[str, Figure] | None = None,
     **content: Any,
 ) -> str:
     """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script.
 
-    The `launch_figures` are in the details of cases, by the id of each.
-
-    Raises UsageError if a file of `folder` cannot be used.
+    `launch_figures` has the figure in the details of each configuration, by its id.
     """
     panels = {
         f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)
@@ -94,23 +85,26 @@ def fill(
             of_case.setdefault(panel.case, []).append(rounded(panel.figure) | shown)
     more = {"of_case": of_case, "launches": rounded(dict(launch_figures or {}))}
     more = {name: own for name, own in more.items() if own}
-    look = Look(folder)
-    scripts = [
-        _script(text)
-        for text in ([look.asset("vendor/plotly-basic.min.js")] if panels or launch_figures else []) + [look.script()]
-    ]
+    scripts = [_script(bundle(lambda path: shipped(f"script/{path}")))]
+    if panels or launch_figures:
+        scripts.insert(0, _script(shipped("vendor/plotly-basic.min.js")))
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
-    return look.render(
-        template,
-        csp=f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'",
-        style=Markup("\n".join(look.asset(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")),
-        scripts=[Markup(script) for script in scripts],
-        data=script_json(data),
-        figures=script_json(panels | more),
-        sections=sections,
-        **content,
+    page = (
+        _templates()
+        .get_template(template)
+        .render(
+            csp=f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
+            "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'",
+            style=Markup("\n".join(shipped(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")),
+            scripts=[Markup(script) for script in scripts],
+            data=script_json(data),
+            figures=script_json(panels | more),
+            sections=sections,
+            **content,
+        )
     )
+    # Half characters, which a database's JSON can hold, cannot be written to a file.
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def script_json(data: object) -> Markup:
@@ -182,8 +176,8 @@ def declared(
             {
                 "name": one.value,
                 "head": one.title,
-                "format": one.format if one.format in LABELS else TEXT if one.format in WORDS else "",
-                "cells": [one.rich(row) for row in rows],
+                "format": one.format if one.format in (CASE, ERROR, TEXT) else "",
+                "cells": [one.cell(row) for row in rows],
             }
             for one in columns
         ],
@@ -192,144 +186,53 @@ def declared(
     }
 
 
-class Look:
-    """The files of a page: those that `folder` has, and parabench's for the others. Raises UsageError if `folder` has
-    none of them."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        if folder is not None:
-            check_folder(folder)
-        self._folder = folder
-
-    def _place(self, name: str) -> Path:
-        """Return the file with a name below `reports/`."""
-        own = None if self._folder is None else self._folder / name
-        return own if own is not None and own.is_file() else shipped_folder("reports") / name
-
-    def asset(self, name: str) -> str:
-        """Return the text of a file by its name below `reports/`."""
-        place = self._place(name)
-        try:
-            return place.read_text(encoding="utf-8")
-        except (PermissionError, UnicodeDecodeError) as error:
-            raise UsageError(f"{place} cannot be read: {error}; make it a file of UTF-8 text") from error
-
-    def script(self) -> str:
-        """Return the page's own script."""
-        return bundle(lambda path: self.asset(f"script/{path}"))
-
-    def render(self, template: str, **content: Any) -> str:
-        """Return `template` filled with `content`. Raises UsageError if a template of the reader is wrong."""
-        environment = jinja2.Environment(
-            loader=jinja2.FunctionLoader(self._source),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-            optimized=False,  # each template is filled once, so folding its constants does not pay
-            bytecode_cache=jinja2.FileSystemBytecodeCache(),
-        )
-        environment.filters.update(FILTERS)
-        try:
-            page = environment.get_template(template).render(**content)
-        except UsageError:
-            raise
-        except Exception as error:
-            # Any error of a template: it is the reader's, or gave something wrong to one of ours.
-            if self._folder is None:
-                raise
-            why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
-            frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-            if isinstance(error, jinja2.TemplateSyntaxError):
-                frames.append((error.filename or template, error.lineno))
-            places = [f"{name}, line {line}" for name, line in frames if name.endswith(".html")]
-            raise UsageError(
-                f"a template of {self._folder} cannot be used: {(places or [template])[-1]}: {why}; fix it"
-            ) from error
-        # Half characters, which a database's JSON can hold, cannot be written to a file.
-        return page.encode("utf-8", "replace").decode("utf-8")
-
-    def _source(self, name: str) -> tuple[str, str, None] | None:
-        """Return the text and the path of a template for Jinja."""
-        place = self._place(name)
-        return (self.asset(name), str(place), None) if place.is_file() else None
-
-
 @cache
-def names() -> tuple[str, ...]:
-    """Return the templates, scripts and styles that a reader can replace, as paths below `reports/`."""
-    root = shipped_folder("reports")
-    patterns = ("*.html", "script/**/*.js", "style/*.css")
-    return tuple(str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern)))
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(shipped_folder("reports")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        optimized=False,  # each template is filled once, so folding its constants does not pay
+        bytecode_cache=jinja2.FileSystemBytecodeCache(),
+    )
+    environment.filters.update(FILTERS)
+    return environment
 
 
-def check_folder(folder: Path) -> None:
-    """Raise UsageError if `folder` has no file that a page would use."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; give --template a folder with templates like those of reports/")
-    if not any((folder / name).is_file() for name in names()):
-        raise UsageError(
-            f"nothing in {folder} would be used: its files must be called {', '.join(names())}; "
-            "`parabench report --copy-templates DIR` writes all of them to change"
-        )
-
-
-def copy_to(folder: Path) -> None:
-    """Write all replaceable files to `folder`. Raises UsageError if one exists, before anything is written."""
-    there = [name for name in names() if (folder / name).exists()]
-    if there:
-        raise UsageError(f"{folder / there[0]} exists and is not written over; give another folder to --copy-templates")
-    try:
-        for name in names():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(shipped_folder("reports") / name, folder / name)
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}; "
-            "give another folder to --copy-templates"
-        ) from error
+def shipped(name: str) -> str:
+    """Return the text of a file below `reports/`."""
+    return (shipped_folder("reports") / name).read_text(encoding="utf-8")
 
 
 # A browser loads no module from `file://`, so the modules of `reports/script/` are joined to one inline script. Each
-# becomes a function that returns its exports, after those that it imports.
+# becomes a function that returns its exports, after the modules that it imports.
 _IMPORT = re.compile(r'^import \{((?:\s*[\w$]+\s*,)*\s*[\w$]*\s*)\} from "(\.[^"]*)";$', re.M)
 _EXPORT = re.compile(r"^export (?=(?:const|function|async function|class) ([A-Za-z_$][\w$]*))", re.M)
-_OTHER = re.compile(r"^[ \t]*(?:import|export)\b.*|\bimport\(.*", re.M)
 
 
 def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
-    """Return the module `entry` and all that it imports as one script, which runs as a separate task.
+    """Return the module `entry` and its imports as one script, which runs as a separate task.
 
-    `read` returns a module's text by its path. Raises UsageError for a missing module, for modules that import each
-    other, and for imports and exports of another form.
+    `read` returns a module's text by its path. Modules import with `import { name } from "./module.js";` and export
+    with `export const name` or `export function name`, at the beginning of a line. They cannot import each other.
     """
     parts: dict[str, str] = {}
 
-    def add(path: str, importers: tuple[str, ...]) -> None:
-        if path in parts:
-            return
-        if path in importers:
-            raise UsageError(f"{importers[-1]} imports {path}, which imports it; move what both need to a third module")
-        try:
-            text = read(path)
-        except FileNotFoundError:
-            raise UsageError(f"{importers[-1]} imports {path}, which does not exist; correct the path") from None
-
+    def add(path: str) -> None:
         def constants(found: re.Match[str]) -> str:
             imported = posixpath.normpath(posixpath.join(posixpath.dirname(path), found[2]))
-            add(imported, (*importers, path))
+            if imported not in parts:
+                add(imported)
             named = ", ".join(re.findall(r"[\w$]+", found[1]))
             return f'const {{ {named} }} = modules["{imported}"];'
 
+        text = read(path)
         body = _EXPORT.sub("", _IMPORT.sub(constants, text))
-        if other := _OTHER.search(body):
-            raise UsageError(
-                f"{path}: {other[0].strip()!r} is of a kind that the page's script cannot have; write "
-                '`import { name } from "./module.js";` or `export const name`, at the beginning of a line'
-            )
         exports = ", ".join(sorted(_EXPORT.findall(text)))
         parts[path] = f'modules["{path}"] = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n'
 
-    add(entry, ())
+    add(entry)
     return '"use strict";\nsetTimeout(() => {\nconst modules = {};\n' + "".join(parts.values()) + "});\n"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
-from parabench.report.spec import Column
+from parabench.report.spec import BLOCK, DASH, ERROR, NAME, STATUS, Column, out_of
 
 # The filters, in the order of the bar, with their names. Fields in which cases do not differ are left out; the fields
 # of a workload come after these.
@@ -29,33 +31,38 @@ _CSV_HEADS = {
 # Columns of the launches in the details of a case.
 OF_CASE = ("block", "status", "launch_step_s", "p90_s", "drift", "wall_s")
 LAUNCH_COLUMNS = (
-    Column("Case", "label", "case"),
-    Column("Block", "block", "block"),
+    NAME,
+    BLOCK,
     Column("Position", "position", "count"),
-    Column("Status", "status", "status"),
+    STATUS,
     Column("Step ms", "launch_step_s", "ms"),
     Column("p90 ms", "p90_s", "ms"),
     Column("Drift", "drift", "percent"),
     Column("Wall", "wall_s", "seconds"),
     Column("Buckets", "buckets"),
-    Column("Error", "error", "error"),
+    Column("Error", "error", ERROR, ""),
 )
 
 
 def case_columns_shown(unit: str, margins: bool) -> list[Column]:
     """Return the columns of the table of all cases, whose throughput counts `unit`; with a ± if one is known."""
     return [
-        Column("Case", "label", "case"),
-        Column("Status", "status", "status"),
+        NAME,
+        STATUS,
         Column("Step ms", "step_time_s", "ms"),
-        *([Column("± ms", "plus_minus_s", "margin_ms", beside=("step_time_s",))] if margins else []),
+        *([Column("± ms", "plus_minus_s", "ms", show=_margin)] if margins else []),
         Column("Spread", "spread", "percent"),
         Column("p90 ms", "p90_s", "ms"),
         Column(f"{unit.capitalize()}/s", "tokens_per_s", "rate"),
         Column("Peak MiB", "peak_memory_bytes", "mib"),
-        Column("Launches ok", "n_ok", "of", beside=("n_launches",)),
-        Column("First error", "error", "error"),
+        Column("Launches ok", "n_ok", "count", show=out_of("n_ok", "n_launches")),
+        Column("First error", "error", ERROR, ""),
     ]
+
+
+def _margin(row: Mapping[Any, Any]) -> str:
+    margin = row["plus_minus_s"]
+    return format.margin_ms(margin, row["step_time_s"]) if format.known(margin) else DASH
 
 
 def page_data(seen: SessionData) -> dict[str, Any]:

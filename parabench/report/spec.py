@@ -10,7 +10,6 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.plan.collective_case import size_text
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB, UNCOUNTED, Status
 from parabench.store.results import records
@@ -135,95 +134,76 @@ def _or_dash(text: Callable[[float], str]) -> Callable[[float | None], str]:
 
 
 FORMATS = {name: _or_dash(text) for name, text in _KNOWN.items()}
-# Formats of columns of words, which are aligned to the left, or to the right as numbers are.
-TEXT, WORDED = "text", "worded"
+# Columns of words are aligned to the left, columns of numbers in words to the right. The page's script makes the names
+# of configurations and the errors in its tables.
+TEXT, WORDED, CASE, ERROR = "text", "worded", "case", "error"
+
+# A cell that the page's script shows: text, or {"text", "sub": a second line, "bad": whether it is marked}.
+Cell = str | dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table: its head with the unit, its value, and its format.
 
-    The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, or
-    WORDED, which may show its first `beside` instead. A table that the page's script fills has further formats (RICH),
-    which may depend on the fields `beside` of the row; its rows are sorted by the value.
+    The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, WORDED,
+    CASE or ERROR. `show` makes the cell of a row instead; rows are still sorted by the value.
     """
 
     title: str
     value: str | Callable[[Any], Any]
     format: str = TEXT
     unknown: str = DASH
-    beside: tuple[str, ...] = ()
+    show: Callable[[Any], Cell] | None = None
 
-    def cell(self, row: Any) -> str:
-        """Return the text of this column for a row, which is a mapping or an object."""
-        if self.format == WORDED and self.beside:
-            return str(_at(row, self.beside[0]) or DASH)
+    def cell(self, row: Any) -> Cell:
+        """Return the cell of a row, which is a mapping or an object."""
+        if self.show is not None:
+            return self.show(row)
         value = self.value(row) if callable(self.value) else _at(row, self.value)
-        if self.format in FORMATS:
-            return FORMATS[self.format](value) if format.known(value) else self.unknown
-        return self.unknown if value is None else str(value)
+        if value is None or (isinstance(value, float) and not format.known(value)):
+            return self.unknown
+        return FORMATS[self.format](value) if self.format in FORMATS else str(value)
 
-    def rich(self, row: Mapping[Any, Any]) -> Cell:
-        """Return the cell of a row in a table that the page's script fills."""
-        known = [row[name] for name in (str(self.value), *self.beside)]
-        values: list[Any] = [each if isinstance(each, str) or format.known(each) else None for each in known]
-        value, *beside = values
-        if self.format in RICH:
-            return RICH[self.format](value, *beside)
-        return FORMATS[self.format](value) if self.format in FORMATS else str(value or "")
+    def text(self, row: Any) -> str:
+        """Return the text of the cell of a row."""
+        cell = self.cell(row)
+        return cell if isinstance(cell, str) else str(cell["text"])
 
 
-# A cell that the page's script shows: text, or {"text", "sub": a second line, "bad": whether it is marked}.
-Cell = str | dict[str, Any]
-
-
-def _marked(text: str, bad: bool) -> Cell:
+def flagged(text: str, bad: bool) -> Cell:
+    """Return a cell that is marked if it is bad."""
     return {"text": text, "bad": True} if bad else text
 
 
-def _of(low: Any, high: Any, between: str, say: Callable[[float | None], str]) -> str:
-    return DASH if low is None else f"{say(low)}{between}{say(high)}"
+def out_of(name: str, every: str) -> Callable[[Any], Cell]:
+    """Return a function of a row for cells such as '3 of 4'."""
+    count = FORMATS["count"]
+    return lambda row: f"{count(row[name])} of {count(row[every])}" if format.known(row[name]) else DASH
 
 
-def _times(ratio: Any, low: Any, high: Any) -> Cell:
-    text = FORMATS["times"](ratio)
-    return text if ratio is None or low is None else {"text": text, "sub": format.times_between(low, high)}
+def block_name(block: int) -> str:
+    """Return the number of a repetition, or the kind of a launch that does not count."""
+    return UNCOUNTED.get(block, f"{block:.0f}")
 
 
-# Formats of tables that the page's script fills, as functions of a value, which is None if unknown, and of the values
-# in the columns `beside`. The script makes cells of "case" and "error".
-RICH: dict[str, Callable[..., Cell]] = {
-    "case": lambda _, note="": note or "",
-    "error": lambda error: error or "",
-    "status": lambda status, bad=None: _marked(status or DASH, status != Status.OK if bad is None else bool(bad)),
-    "outcome": lambda outcome: outcome or DASH,
-    "worded": lambda _, words, bad=False: _marked(words or DASH, bool(bad)),
-    "block": lambda block: UNCOUNTED.get(block, f"{block:.0f}"),
-    "size": lambda count: size_text(int(count)),
-    "wrong": lambda count: _marked(FORMATS["count"](count), (count or 0) > 0),
-    "of": lambda n, every: _of(n, every, " of ", FORMATS["count"]),
-    "pair": lambda n, other: _of(n, other, ", ", FORMATS["count"]),
-    "range_ms": lambda low, high: _of(low, high, " to ", FORMATS["ms"]),
-    "margin_ms": lambda margin, of: DASH if margin is None else format.margin_ms(margin, of),
-    # A case without a step time on a side shows its status.
-    "side_ms": lambda step, status: FORMATS["ms"](step) if step is not None else _marked(status or ABSENT, True),
-    "times": _times,
-}
-# The formats of cells that the page's script makes, and the formats of columns that are sorted as words.
-LABELS = ("case", "error")
-WORDS = (TEXT, "status", "outcome")
-ABSENT = "not measured"
+# Columns of tables that the page's script fills.
+NAME = Column("Configuration", "label", CASE, show=lambda row: row.get("note") or "")
+STATUS = Column("Status", "status", show=lambda row: flagged(row["status"] or DASH, row["status"] != Status.OK))
+BLOCK = Column("Block", "block", WORDED, show=lambda row: block_name(row["block"]))
 
 
 def _at(row: Any, path: str) -> Any:
     """Return the value of `row` at 'field', 'field.field' or 'field.0'; None if a mapping lacks it."""
+    if isinstance(row, Mapping) and path in row:
+        return row[path]
     for name in path.split("."):
         row = row.get(name) if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
     return row
 
 
-# The name of a case, with a note if it is not ranked.
-MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
+# The name of a configuration, with a note if it is not ranked.
+MARKED = Column("Configuration", lambda row: marked(row["label"], row["strategy"]))
 
 
 def table_of(
@@ -241,12 +221,12 @@ def table_of(
     every = records(rows) if isinstance(rows, pd.DataFrame) else list(rows)
     shown = every[:MOST_ROWS]
     if len(shown) < len(every):
-        note = f"{note} Listed are {MOST_ROWS} of {len(every):,} rows; the store has all.".strip()
+        note = f"{note} Listed are {MOST_ROWS} of {len(every):,} rows; the results database has all.".strip()
     ids = [row.get("case_id") if isinstance(row, Mapping) else getattr(row, "case_id", None) for row in shown]
     return Table(
         title,
         tuple(column.title for column in columns),
-        [tuple(column.cell(row) for column in columns) for row in shown],
+        [tuple(column.text(row) for column in columns) for row in shown],
         sum(column.format == TEXT for column in columns),
         closed,
         note,

@@ -43,7 +43,7 @@ HEADERS = {
 Make = Callable[[Path, str], str]
 
 
-def make_page(path: Path, session: str, template: Path | None = None) -> str:
+def make_page(path: Path, session: str) -> str:
     """Make a page with `parabench report` in a child process with the lowest priority, which ends with this process.
 
     Raises UsageError with the message of `parabench report`.
@@ -53,7 +53,6 @@ def make_page(path: Path, session: str, template: Path | None = None) -> str:
     with launch_folder(temporary_folder()) as folder:
         page = folder / "report.html"
         command = [sys.executable, "-c", code, "report", f"{path}@{session}", "-o", str(page)]
-        command += ["--template", str(template)] if template else []
         # A separate session, so that Ctrl-C reaches the server only.
         ran = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
         if ran.returncode:

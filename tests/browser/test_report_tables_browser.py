@@ -97,7 +97,7 @@ def test_many_rows_come_a_hundred_at_a_time_and_keys_turn_the_page(browser, many
         to["first"].click()
         assert rows_said(page, "cases") == "rows 1 to 100 of 138"
         to["last"].click()
-        sort(page, "cases", "Case")  # another order begins at its first row
+        sort(page, "cases", "Configuration")  # another order begins at its first row
         assert rows_said(page, "cases") == "rows 1 to 100 of 138"
         choose(page, "strategy", "fsdp")
         assert (rows_said(page, "cases"), to["next"].is_hidden()) == ("7 rows", True)
@@ -196,14 +196,13 @@ def traces(page, section, at=0):
 
 def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
     with opened(browser, rich, "#tab=trust") as page:
-        drawn, _ = traces(page, "order")
-        assert sum(len(trace["y"]) for trace in drawn if "customdata" in trace) == 81
-        _, layout = traces(page, "spread")
+        drawn, layout = traces(page, "spread")
+        assert sum(len(trace["y"]) for trace in drawn) == 81
         assert [shape["x1"] for shape in layout["shapes"]] == [2.5]  # the A/A spread of the 10th percentile
         choose(page, "strategy", "fsdp")
         assert points(page, "spread") == 6
         page.evaluate(
-            "() => { const plot = document.querySelector('#order .plot');"
+            "() => { const plot = document.querySelector('#spread .plot');"
             " plot.emit('plotly_click', { points: [{ customdata: plot.data[0].customdata[0], data: {} }] }); }"
         )
         page.wait_for_selector("dialog[data-drawn=yes]")

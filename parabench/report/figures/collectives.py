@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.plan.collective_case import size_text
+from parabench.report.figures.axes import bytes_axis
 from parabench.report.figures.figures import (
     ERROR_BARS,
     FROM_ZERO,
@@ -20,14 +20,10 @@ from parabench.report.figures.figures import (
     listed,
     marks,
     plain,
-    round_numbers,
     spread_text,
 )
 from parabench.report.palette import Style, algorithm_style
 from parabench.store.results import records
-
-# Ticks of an axis of sizes.
-_MOST_TICKS = 8
 
 
 def bus(cases: pd.DataFrame, sizes: pd.DataFrame) -> list[Panel]:
@@ -68,15 +64,12 @@ def fitted(cases: pd.DataFrame, fits: Sequence[Fit]) -> list[Panel]:
             traces += [
                 {
                     "type": "scatter", "mode": "lines", "name": plain(name), "legendgroup": name, "showlegend": False,
-                    "x": _places(own), "y": listed(own["fit"]), "customdata": own["case_id"].tolist(),
+                    "x": own["bytes"].tolist(), "y": listed(own["fit"]), "customdata": own["case_id"].tolist(),
                     "hoverinfo": "skip", "line": style.line | {"width": 1.5},
                 },
                 _points(name, style, rows, 7, legendgroup=name, opacity=0.75),
             ]  # fmt: skip
-        ms = [y for trace in traces for y in trace["y"] if y > 0]
-        ticks = round_numbers(min(ms, default=1) / 10, max(ms, default=1) * 10)
-        axis = {"type": "log", "tickvals": ticks, "ticktext": [format.digits(tick, 1) for tick in ticks]}
-        panels.append(_panel(title, traces, "time (ms)", axis))
+        panels.append(_panel(title, traces, "time (ms)", {"type": "log", "tickformat": "~g"}))
     return panels
 
 
@@ -85,11 +78,7 @@ def _points(name: str, style: Style, rows: pd.DataFrame, size: int, **more: Any)
     hovers = [f"<b>{plain(name)}</b>, {size_text(count)}<br>{text}" for count, text in texts]
     marker = {"color": style.color, "size": size, "symbol": style.symbol}
     ids = rows["case_id"].tolist()
-    return marks(_places(rows), listed(rows["y"]), plain(name), hovers, marker, customdata=ids, **more)
-
-
-def _places(rows: pd.DataFrame) -> list[float]:
-    return [math.log2(size) for size in rows["bytes"]]
+    return marks(rows["bytes"], listed(rows["y"]), plain(name), hovers, marker, customdata=ids, **more)
 
 
 def _panels(cases: pd.DataFrame, table: pd.DataFrame) -> Iterator[tuple[str, list[tuple[str, Style, pd.DataFrame]]]]:
@@ -111,7 +100,5 @@ def _panels(cases: pd.DataFrame, table: pd.DataFrame) -> Iterator[tuple[str, lis
 
 
 def _panel(title: str, traces: list[Trace], y: str, yaxis: dict[str, Any]) -> Panel:
-    sizes = sorted({round(2**x) for trace in traces for x in trace["x"]})
-    shown = sizes[:: math.ceil(len(sizes) / _MOST_TICKS)]
-    xaxis = {"tickvals": [math.log2(size) for size in shown], "ticktext": [size_text(size) for size in shown]}
+    xaxis = bytes_axis(size for trace in traces for size in trace["x"])
     return Panel(title, lay_out(traces, "size of the whole buffer", y, xaxis=xaxis, yaxis=yaxis), 420)

@@ -1,51 +1,78 @@
-"""Figures of step time along the axes bucket size and algorithm."""
+"""Figures of one session along the axes bucket size, algorithm and world size."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import WORK
+from parabench.analysis.scaling import ALIKE
+from parabench.analysis.scaling import curves as scaling_table
 from parabench.analysis.session import SessionData
 from parabench.plan.case import DEFAULTS, ranks_in_words
 from parabench.report.cases import page_cases
-from parabench.report.figures.axes import Size, bucket_axis, by_size, size_of, size_text
+from parabench.report.figures.axes import (
+    Curve,
+    Size,
+    bucket_axis,
+    by_size,
+    longest,
+    over_buckets,
+    over_ranks,
+    scaling_title,
+    size_text,
+    sizes_of,
+    with_sizes,
+)
 from parabench.report.figures.figures import (
     BAND,
     Panel,
     cut,
     in_rows,
     launch_bars,
-    lay_out,
-    listed,
     measured,
     points,
     titled,
     vertical,
 )
-from parabench.report.palette import algorithm_style, in_native_order
+from parabench.report.palette import (
+    PART,
+    SYMBOLS,
+    Style,
+    algorithm_style,
+    in_native_order,
+    native_first,
+    strategy_style,
+)
 from parabench.store.results import records
+from parabench.strategies import entry_of
 
 # Characters of a name in a legend.
-NAME = 34
+_NAME = 34
 # Rows in a figure of algorithms; with more, each world size has its own.
 _MOST_LINES = 24
 # All axes but the two that the figures show, and those among them that a title does not have.
 _OTHERS = [name for name in DEFAULTS if name not in ("algorithm", "bucket_mib")]
 _OPTIONS = [name for name in _OTHERS if name not in ("strategy", "world_size", "nodes", *WORK)]
+_COLORS = [color for color, _ in PART.values()]
+
+
+# -- bucket size and algorithm ----------------------------------------------------------------------------------------
 
 
 def _worlds(seen: SessionData) -> list[pd.DataFrame]:
-    """Return the measured configurations that differ only in algorithm and bucket size, with the text `world` of the
-    ranks and of the other options in which the strategy's configurations of the workload differ."""
-    cases = measured(seen.once(page_cases))
-    sizes = pd.Series([size_of(mib) for mib in cases["bucket_mib"]], cases.index, dtype=object)
+    """Return the measured configurations in groups that differ only in algorithm and bucket size.
+
+    The column `world` has the ranks, and the other options in which the strategy's configurations differ, as text.
+    """
+    cases = with_sizes(measured(seen.once(page_cases)))
     found = []
-    for _, alike in cases.assign(bucket_mib=sizes).groupby(["work", "strategy"], sort=False):
+    for _, alike in cases.groupby(["work", "strategy"], sort=False):
         differ = [name for name in _OPTIONS if alike[name].nunique(dropna=False) > 1]
         for _, own in alike.groupby(["world_size", "nodes", *differ], dropna=False, sort=False):
             first = own.iloc[0]
@@ -58,80 +85,29 @@ def _option(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else "auto" if pd.isna(value) else str(value)
 
 
-def _sizes(own: pd.DataFrame) -> list[Size]:
-    return sorted(set(own["bucket_mib"]), key=by_size)
-
-
 def _title(own: pd.DataFrame) -> str:
     return titled(own, f"{own['strategy'].iloc[0]}, {own['world'].iloc[0]}")
 
 
 def buckets(seen: SessionData) -> list[Panel]:
     """Return step time against bucket size, with a curve for each algorithm."""
-    worlds = [(own, sizes) for own in seen.once(_worlds) if len(sizes := _sizes(own)) > 1]
+    worlds = [(own, sizes) for own in seen.once(_worlds) if len(sizes := sizes_of(own)) > 1]
     return [_buckets(*world) for world in sorted(worlds, key=lambda world: -len(world[1]))]
 
 
 def _buckets(own: pd.DataFrame, sizes: list[Size]) -> Panel:
-    (places, ticks), traces = bucket_axis(sizes), []
-    own = own.assign(place=[places[mib] for mib in own["bucket_mib"]]).sort_values("place", kind="stable")
-    single = own["bucket_mib"].map(lambda mib: isinstance(mib, float))
-    algorithms = in_native_order(own["algorithm"].unique())
-    for i, algorithm in enumerate(algorithms):
-        style, of = algorithm_style(algorithm), own["algorithm"] == algorithm
-        aside = (i - (len(algorithms) - 1) / 2) * 0.06  # so that bars do not hide each other
-        # No line joins lists of caps and the default, which are not sizes.
-        parts = [part for part in ((own[of & single], "lines+markers"), (own[of & ~single], "markers")) if len(part[0])]
-        for at, (part, mode) in enumerate(parts):
-            look = {"mode": mode, "line": style.line, "error_y": launch_bars(part), "showlegend": at == 0}
-            y = listed(part["step_time_s"], 1e3)
-            name = cut(algorithm, NAME)
-            traces.append(points(part, part["place"] + aside, y, style, name, legendgroup=algorithm, **look))
+    curves = [
+        Curve(cut(algorithm, _NAME), algorithm_style(algorithm), own[own["algorithm"] == algorithm])
+        for algorithm in in_native_order(own["algorithm"].unique())
+    ]
+    places, _ = bucket_axis(sizes)
     fastest = set(own["bucket_mib"][own["ranking"] != ""])
     runs = (list(run) for inside, run in itertools.groupby(sizes, fastest.__contains__) if inside)
     bands = [
         BAND | {"yref": "paper", "y0": 0, "y1": 1, "x0": places[run[0]] - 0.3, "x1": places[run[-1]] + 0.3}
         for run in runs
     ]
-    return Panel(_title(own), lay_out(traces, "bucket size (MiB)", "step time (ms)", xaxis=ticks, shapes=bands))
-
-
-# Light enough for black text, on light and dark pages alike.
-_FAST, _SLOW = (0x4F, 0xA8, 0xDD), (0xF4, 0xF8, 0xFB)
-# The lightest cell, relative to the fastest: one slow algorithm must not make all others look alike.
-_LIGHTEST = 1.25
-
-
-def heat(seen: SessionData) -> list[Panel]:
-    """Return the step time of each algorithm and bucket size, in cells."""
-    worlds = [own for own in seen.once(_worlds) if own["algorithm"].nunique() > 1 and len(_sizes(own)) > 1]
-    return [_heat(own) for own in sorted(worlds, key=lambda own: -len(own))]
-
-
-def _heat(own: pd.DataFrame) -> Panel:
-    sizes, names = _sizes(own), in_native_order(own["algorithm"].unique())
-    times = own["step_time_s"].astype(float)
-    slowest = min(times.max(), _LIGHTEST * times.min())
-    shares = ((times - times.min()) / (slowest - times.min() or 1)).clip(upper=1)
-    colors = [
-        f"rgb({','.join(str(round(fast + share * (slow - fast))) for fast, slow in zip(_FAST, _SLOW, strict=True))})"
-        for share in shares
-    ]
-    edge = {"color": "#111111", "width": [2 if ranking else 0 for ranking in own["ranking"]]}
-    # Cells are bars: plotly's basic bundle has no heat maps.
-    cells = {
-        "type": "bar", "x": [sizes.index(mib) for mib in own["bucket_mib"]], "width": 0.94,
-        "base": [names.index(name) - 0.46 for name in own["algorithm"]], "y": [0.92] * len(own),
-        "customdata": own["case_id"].to_list(), "text": [format.digits(1e3 * seconds) for seconds in times],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "constraintext": "none",
-        "insidetextfont": {"color": "#111111", "size": 12}, "hovertext": own["hover"].to_list(),
-        "hovertemplate": "%{hovertext}<extra></extra>", "marker": {"color": colors, "line": edge},
-    }  # fmt: skip
-    columns = {"tickvals": [*range(len(sizes))], "ticktext": [size_text(mib) for mib in sizes], "showgrid": False}
-    rows = {"tickvals": [*range(len(names))], "ticktext": [cut(name, 20) for name in names], "showgrid": False}
-    rows |= {"range": [len(names) - 0.5, -0.5]}
-    figure = lay_out([cells], "bucket size (MiB)", "", barmode="overlay", xaxis=columns, yaxis=rows)
-    return Panel(f"{_title(own)} (ms)", figure, 80 + 44 * len(names))
+    return over_buckets(_title(own), sizes, curves, shapes=bands)
 
 
 def algorithms(seen: SessionData) -> list[Panel]:
@@ -156,10 +132,10 @@ def algorithms(seen: SessionData) -> list[Panel]:
 
 def _algorithms(title: str, own: pd.DataFrame) -> Panel:
     firsts = records(own.drop_duplicates("line"))
-    firsts.sort(key=lambda row: (row["world_size"], row["world"], by_size(size_of(row["bucket_mib"]))))
+    firsts.sort(key=lambda row: (row["world_size"], row["world"], by_size(row["bucket_mib"])))
     place = {row["line"]: at for at, row in enumerate(firsts)}
     own = own.assign(row=own["line"].map(place)).sort_values("row", kind="stable")
-    several, names, traces = len(_sizes(own)) > 1, in_native_order(own["algorithm"].unique()), []
+    several, names, traces = len(sizes_of(own)) > 1, in_native_order(own["algorithm"].unique()), []
     for i, name in enumerate(names):
         style = algorithm_style(name)
         # All are filled: the figure is about ratios.
@@ -167,10 +143,10 @@ def _algorithms(title: str, own: pd.DataFrame) -> Panel:
         also = ["" if name == "native" else f"{format.digits(ratio)} times native's step" for ratio in group["ratio"]]
         y = group["row"] + (i - (len(names) - 1) / 2) * min(0.14, 0.7 / len(names))
         bars = launch_bars(group, (group["ratio"] / group["step_time_s"]).to_numpy()) | {"color": style.color}
-        text = cut(name, NAME)
+        text = cut(name, _NAME)
         traces.append(points(group, group["ratio"], y, style, text, legendgroup=name, also=also, error_x=bars))
     one = vertical(1, color=algorithm_style("native").color, dash="dot")
-    texts = [row["world"] + (f", {_with_unit(size_of(row['bucket_mib']))}" if several else "") for row in firsts]
+    texts = [row["world"] + (f", {_with_unit(row['bucket_mib'])}" if several else "") for row in firsts]
     least = max(1, math.ceil((9 * len(names) - 12) / 16))
     look: dict[str, Any] = {"wide": False, "which": "first", "most": len(firsts), "shapes": [one]}
     return in_rows(title, texts, "over native (ratio)", traces, head=120, least=least, **look)
@@ -178,3 +154,58 @@ def _algorithms(title: str, own: pd.DataFrame) -> Panel:
 
 def _with_unit(mib: Size) -> str:
     return size_text(mib) + " MiB" * (mib is not None)
+
+
+# -- world size -------------------------------------------------------------------------------------------------------
+
+
+def scaling(seen: SessionData) -> list[Panel]:
+    """Return throughput and efficiency against the world size.
+
+    Each strategy has its curve with the most world sizes, then the fastest. For a strategy with several algorithms, or
+    else bucket sizes, a further pair of figures has such a curve for each.
+    """
+    cases = seen.once(page_cases).set_index("case_id", drop=False)
+    table = with_sizes(seen.once(scaling_table))
+    rates = (table["base_case_id"].map(cases["tokens_per_s"]) / table["base_world_size"]).astype(float)
+    table = table.assign(ranking="scaling", hover=table["case_id"].map(cases["hover"]), base_rate=rates)
+    works, panels = table[list(ALIKE)].drop_duplicates(), list[Panel]()
+    for _, group in table.groupby("group", sort=False):
+        title, strategies = scaling_title(group.iloc[0].to_dict(), works), longest(group, "strategy")
+        if len(strategies) > 1:
+            styles = [strategy_style(own["strategy"].iloc[0]) for own in strategies]
+            panels += _scaling(title, cases, strategies, styles)
+        for strategy, own in group.groupby("strategy", sort=False):
+            if own["algorithm"].nunique() > 1:
+                best = sorted(longest(own, "algorithm"), key=lambda each: native_first(each["algorithm"].iloc[0]))
+                styles = [algorithm_style(each["algorithm"].iloc[0]) for each in best]
+            else:
+                best = sorted(longest(own, "bucket_mib"), key=lambda each: by_size(each["bucket_mib"].iloc[0]))
+                styles = [
+                    Style(_COLORS[i % len(_COLORS)], "solid", SYMBOLS[i % len(SYMBOLS)]) for i in range(len(best))
+                ]
+            if len(best) > 1 or len(strategies) == 1:
+                panels += _scaling(f"{title}, {strategy}" if len(strategies) > 1 else title, cases, best, styles)
+    return panels
+
+
+def _scaling(title: str, cases: pd.DataFrame, found: list[pd.DataFrame], styles: Sequence[Style]) -> list[Panel]:
+    every = pd.concat(found)
+    named = every["strategy"].nunique() == 1 or bool((every["algorithm"] != "native").any())
+    curves = []
+    for own, style in zip(found, styles, strict=True):
+        first = own.iloc[0]
+        # The point of a common base is shown with the others of the curve.
+        common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])
+        rows = own.assign(case_id=own["case_id"].mask(common, "|".join(own["case_id"][~common])))
+        # The strategy, its algorithm if curves differ in it, and its bucket size.
+        algorithm = first["algorithm"] if named and "algorithm" in entry_of(first["strategy"]).axes else ""
+        size = "" if first["bucket_mib"] is None else _with_unit(first["bucket_mib"])
+        name = " ".join(filter(None, (first["strategy"], algorithm, size)))
+        curves.append(Curve(cut(name, _NAME), style, rows))
+    base = cases.loc[[every["base_case_id"].iloc[0]]]
+    if base["strategy"].iloc[0] == "single":  # over the marks of all curves
+        curves.append(Curve("single", strategy_style("single"), base.assign(ranking="scaling", efficiency=1.0)))
+    # Without one device as the common base, the best ranked base is the ideal: no curve is flattered.
+    ranked = every[every["ranked"].astype(bool)]
+    return over_ranks(title, curves, (ranked if len(ranked) else every)["base_rate"].max())

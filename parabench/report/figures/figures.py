@@ -11,7 +11,6 @@ figure's `meta`, each name of the y axis is a row, and the page shows the first 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -52,13 +51,6 @@ def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
     `reports/script/charts/layout.js` adds the style that all figures share."""
     axes = {name: {"title": {"text": title}} | more.pop(name, {}) for name, title in (("xaxis", x), ("yaxis", y))}
     return {"data": traces, "layout": more | axes}
-
-
-def round_numbers(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten from `low` to `high`, for ticks of a logarithmic axis."""
-    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    every = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
-    return [number for number in every if low <= number <= high]
 
 
 def marked(label: str, strategy: str) -> str:

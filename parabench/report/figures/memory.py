@@ -11,28 +11,23 @@ from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
     FROM_ZERO,
-    GREY,
-    LEGEND_NAME,
     PARTS_LEGEND,
     Panel,
     Trace,
     by_work,
     case_bars,
-    cut,
     in_rows,
-    lay_out,
     listed,
     marks,
     measured,
     plain,
     titled,
 )
-from parabench.report.palette import PEAK, STATE, strategy_style
+from parabench.report.palette import PEAK, STATE
 from parabench.store.record import MIB
 
 # Dark with a light edge, so that it is visible on bars and pages of any color.
 _THEORY = {"symbol": "diamond-tall", "size": 15, "color": "#111111", "line": {"width": 1.5, "color": "#ffffff"}}
-_RING = {"size": 15, "symbol": "circle-open", "color": GREY, "line": {"width": 1.5}}
 _LOOK: dict[str, Any] = {"bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
 
 
@@ -72,25 +67,20 @@ def _texts(own: pd.DataFrame) -> list[str]:
 
 
 def states(seen: SessionData) -> list[Panel]:
-    """Return the training state of a rank against the world size, and its parts, by world size."""
+    """Return the parts of the training state of a rank, stacked, and the state by formula."""
     cases = seen.once(page_cases)
     cases = cases[cases["state_bytes"].notna()]
     panels = []
     for model, own in cases.groupby("model", sort=False):
-        once, apart = _together(own), f" · {plain(str(model))}" if cases["model"].nunique() > 1 else ""
-        sizes = [*once.groupby("world_size")]
-        if len(sizes) > 1:
-            panels.append(_against_world_size(once, f"Against the world size{apart}"))
-        for size, alike in sizes:
-            title, look = f"{format.count(int(size), 'rank')}{apart}", _LOOK | {"barmode": "stack", "wide": False}
-            traces = _bars(alike, STATE, "theory")
-            look |= {"which": "that hold least", "head": 140, "least": 2}
-            panels.append(in_rows(title, alike["shown"], "training state (MiB)", traces, **look))
+        alike, title = _together(own), plain(str(model)) if cases["model"].nunique() > 1 else ""
+        traces = _bars(alike, STATE, "theory")
+        look = _LOOK | {"barmode": "stack", "which": "that hold least", "head": 140, "least": 2}
+        panels.append(in_rows(title, alike["shown"], "training state of a rank (MiB)", traces, **look))
     return panels
 
 
 def _together(cases: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for all configurations of a strategy that hold the same, with all their ids. Least is first."""
+    """Return one row for all configurations of a strategy that hold the same, with all their ids; the least first."""
     key = ["strategy", "world_size", *STATE]
     groups = cases.groupby(key, sort=False)
     rows = cases.drop_duplicates(key).assign(
@@ -99,28 +89,3 @@ def _together(cases: pd.DataFrame) -> pd.DataFrame:
         shown=groups["shown"].agg(lambda names: format.listed(names, most=1)).to_list(),
     )
     return rows.sort_values("state_bytes", kind="stable")
-
-
-def _against_world_size(once: pd.DataFrame, title: str) -> Panel:
-    """Return a line for each strategy, through the options that hold least, and rings at the states by formula."""
-    traces: list[Trace] = []
-    for strategy, own in once.groupby("strategy", sort=False):
-        style, own = strategy_style(str(strategy)), own.sort_values("world_size", kind="stable")
-        marker, again = {"size": 8, "symbol": style.symbol, "color": style.color}, own.duplicated("world_size")
-        look: dict[str, Any] = {"mode": "lines+markers", "line": style.line, "showlegend": True}
-        for rows, column, symbol, more in (
-            (own[~again], "state_bytes", marker, look),
-            (own[again], "state_bytes", marker, {}),
-            (own, "state_theory_bytes", _RING | {"color": style.color}, {}),
-        ):
-            y, name, ids = listed(rows[column], 1 / MIB), cut(str(strategy), LEGEND_NAME), rows["case_id"].to_list()
-            more = {"showlegend": False, "legendgroup": str(strategy), "customdata": ids} | more
-            traces += [marks(rows["world_size"], y, name, _texts(rows), symbol, **more)] * bool(len(rows))
-    if once["state_theory_bytes"].notna().any():
-        traces.append(
-            {"type": "scatter", "mode": "markers", "name": "theory", "x": [None], "y": [None], "marker": _RING}
-        )
-    sizes = sorted(map(int, once["world_size"].unique()))
-    axis = {"type": "log", "tickvals": sizes, "ticktext": [*map(str, sizes)]}
-    figure = lay_out(traces, "world size (ranks)", "training state (MiB)", xaxis=axis, yaxis=FROM_ZERO)
-    return Panel(title, figure, 340 + 20 * (once["strategy"].nunique() + 1))

@@ -1,8 +1,7 @@
-"""Figures of time and hardware: the parts of a step, FLOP/s, and energy."""
+"""Figures of the parts of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -19,7 +18,6 @@ from parabench.report.figures.figures import (
     in_rows,
     listed,
     measured,
-    plain,
     titled,
 )
 from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
@@ -28,12 +26,6 @@ from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
 _ABOVE, _BELOW = -0.08, 0.3
 # Texts at the end of the longest bar are in the right margin.
 _MARGIN = {"l": 8, "r": 60, "t": 8, "b": 8}
-
-
-def _of_works(seen: SessionData, column: str, draw: Callable[[pd.DataFrame], Panel]) -> list[Panel]:
-    """Return a figure of the cases with a value in `column`, for each workload."""
-    cases = measured(seen.once(page_cases))
-    return [draw(own) for own in by_work(cases[cases[column].notna()])]
 
 
 def step_parts(seen: SessionData) -> list[Panel]:
@@ -64,7 +56,8 @@ def shares(seen: SessionData) -> list[Panel]:
 
     Overlapped communication is inside compute, so its bar ends where exposed communication starts.
     """
-    return _of_works(seen, "instrumented_s", _step_shares)
+    cases = measured(seen.once(page_cases)).dropna(subset="instrumented_s")
+    return [_step_shares(own) for own in by_work(cases)]
 
 
 def _step_shares(own: pd.DataFrame) -> Panel:
@@ -99,39 +92,3 @@ def _step_shares(own: pd.DataFrame) -> Panel:
     })  # fmt: skip
     more: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
     return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **more)
-
-
-def usage(seen: SessionData) -> list[Panel]:
-    """Return the share of the devices' peak FLOP/s, or the FLOP/s if no peak is known."""
-    return _of_works(seen, "flops_per_s", _usage)
-
-
-def _usage(own: pd.DataFrame) -> Panel:
-    mfu = 100 * own["mfu"].astype(float)
-    texts = [
-        f"{format.flop_rate(flops)}<br>MFU "
-        + (f"{format.digits(share, 2)}%" if format.known(share) else f"unknown: {plain(reason or '')}")
-        for flops, share, reason in zip(own["flops_per_s"], mfu, own["mfu_reason"], strict=True)
-    ]
-    if mfu.notna().any():
-        return _one_bar(own, mfu, "#5F6CAF", texts, "model FLOPs utilization (%)")
-    factor, prefix = format.scaled(own["flops_per_s"].max())
-    return _one_bar(own, own["flops_per_s"] / factor, "#5F6CAF", texts, f"{prefix}FLOP/s of all ranks")
-
-
-def energy(seen: SessionData) -> list[Panel]:
-    """Return the joules of a step."""
-    return _of_works(seen, "joules_per_step", _energy)
-
-
-def _energy(own: pd.DataFrame) -> Panel:
-    texts = [
-        f"{format.joules(step)} per step, {format.joules(token)} per {unit.removesuffix('s')}"
-        for step, token, unit in zip(own["joules_per_step"], own["joules_per_token"], own["unit"], strict=True)
-    ]
-    return _one_bar(own, own["joules_per_step"], "#009E73", texts, "energy of a step (J)")
-
-
-def _one_bar(own: pd.DataFrame, x: pd.Series, color: str, texts: list[str], title: str) -> Panel:
-    bar = case_bars(own, x, "", color, texts)
-    return in_rows(titled(own), own["shown"], title, [bar], head=90, least=2, bargap=0.35, showlegend=False)

@@ -1,29 +1,19 @@
-"""Sections of the answer: the ranking, racing, the trade-off between step time and peak memory, and what a step costs
-along each axis: bucket size, algorithm, ranks."""
+"""Sections of the answer: the ranking, step time against peak memory, and against bucket size, algorithm and ranks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from parabench.analysis import format
-from parabench.analysis.ranking.race import Look, exits
+from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.figures.cases import front, ranking
-from parabench.report.figures.curves import algorithms, buckets, heat
-from parabench.report.figures.figures import GREY, Panel, lay_out, plain, round_numbers, unranked, vertical
-from parabench.report.figures.scaling import scaling
+from parabench.report.figures.curves import algorithms, buckets, scaling
+from parabench.report.figures.figures import Panel, unranked
 from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
-
-_BLUE = "#0072B2"
-# Names in the text of a point of a race.
-_MOST_NAMES = 4
-# Text under the figures of bucket sizes.
-_CAPS = "A list such as 1+4 has the cap of each bucket; the last cap applies to all further buckets."
 
 
 def ranking_section(seen: SessionData) -> Section:
@@ -89,65 +79,6 @@ def _interval(of: Candidate) -> str | None:
     return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
 
 
-def race_section(seen: SessionData) -> Section | None:
-    """Return how a race went; `None` if there was none, or it was over before two cases could be compared."""
-    panels = [panel for answer in seen.once(spots) if (panel := _race_panel(answer))]
-    if not panels:
-        return None
-    return Section(
-        "race",
-        "Race",
-        "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
-        "the cases still in the race. At dotted lines, cases were eliminated.",
-        panels=panels,
-        reading=f"Half-widths are simultaneous, at 95%. The race ends when a difference of {100 * SHARP_ENOUGH:g}% "
-        "would show, when one case is left, or when the time is over. The table of the ranking has the time and the "
-        "bound of each elimination.",
-    )
-
-
-def _race_panel(answer: Ranking) -> Panel | None:
-    """Return a point for each look of a race, and a dotted line if it eliminated cases; `None` without half-widths."""
-    sharp = [look for look in answer.race if look.half_width]
-    if not sharp:
-        return None
-    labels = {each.case_id: each.label for each in answer.candidates}
-    widths = [100 * (look.half_width or 0.0) for look in sharp]
-    enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
-    low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
-    ticks = round_numbers(low, high)
-    width = {
-        "type": "scatter", "mode": "lines+markers", "name": "half-width", "y": widths,
-        "x": [round(look.seconds, 1) for look in sharp], "line": {"color": _BLUE},
-        "marker": {"color": _BLUE, "size": 8}, "text": [_hover(look, labels) for look in sharp],
-        "hovertemplate": "±%{y:.3~g}% %{text}<extra></extra>",
-    }  # fmt: skip
-    goal = {
-        "type": "scatter", "mode": "lines", "name": f"{enough:g}%: sharp enough", "x": [0, end], "y": [enough, enough],
-        "line": {"color": GREY, "dash": "dash", "width": 1.5}, "hoverinfo": "skip",
-    }  # fmt: skip
-    logarithmic = {"type": "log", "range": [math.log10(low), math.log10(high)]}
-    figure = lay_out(
-        [width, goal],
-        "seconds of launches",
-        "half-width (%)",
-        xaxis={"range": [0, 1.06 * end]},
-        yaxis=logarithmic | {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]},
-        shapes=[vertical(look.seconds, dash="dot", width=1) for look in answer.race if look.left],
-    )
-    return Panel(answer.heading, figure, 340)
-
-
-def _hover(look: Look, labels: dict[str, str]) -> str:
-    """Return the text of a point after its half-width."""
-    parts = [f"after block {look.block + 1}", f"{format.count(len(look.racing), 'case')} still in the race"]
-    if look.left:
-        names = format.listed((plain(labels[each.case_id]) for each in look.left), _MOST_NAMES)
-        bound = format.percent(min(each.at_least for each in look.left))
-        parts.append(f"eliminated: {names}; slower than the best by {bound} or more")
-    return "<br>".join(parts)
-
-
 def front_section(seen: SessionData) -> Section | None:
     """Return the Pareto front; `None` if one configuration is best in both."""
     answers = [answer for answer in seen.once(spots) if len(answer.front) > 1]
@@ -199,18 +130,8 @@ by_bucket_section = _figures(
     "workload.",
     "No strategy has more than one bucket size at one world size.",
     "Bars span the fastest to the slowest launch. The shaded range covers the bucket sizes with a filled mark; "
-    "“default” "
-    f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
-)
-heat_section = _figures(
-    "heat",
-    heat,
-    "Step time by algorithm and bucket size",
-    "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
-    "configuration of the same workload.",
-    "No strategy has two algorithms and two bucket sizes at one world size.",
-    "The lightest cells are at least 25% slower than the fastest one. Empty cells were not measured, or are not "
-    f"selected. {_CAPS}",
+    "“default” is PyTorch's own bucket setting. A list such as 1+4 has the cap of each bucket; the last cap applies to "
+    "all further buckets. The axis does not start at zero.",
 )
 algorithms_section = _figures(
     "algorithms",

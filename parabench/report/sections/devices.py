@@ -1,4 +1,4 @@
-"""Sections of memory over time, energy, power, clocks and health."""
+"""Sections of memory over time, power, clocks, temperature and other processes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from parabench.analysis.step.device_time import (
     throttled_at,
     unread,
 )
-from parabench.analysis.warnings.health import findings
 from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
 from parabench.report.palette import side_style
 from parabench.report.sections.usage import on_gpus
 from parabench.report.spec import WORDED, Column, Section, nothing_counted, table_of
 from parabench.store.record import MIB, Phase
 
-# If there are more findings, their table is closed.
-_MOST_OPEN = 8
 # Metric, title, axis, unit, and the stored units in one drawn unit.
 OVER_TIME = (
     ("power_w", "Power", "power (W)", "W", 1.0),
@@ -203,36 +200,4 @@ def host_section(seen: SessionData) -> Section | None:
         reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
         + " The node with the highest share is listed." * several
         + " Ranks ran on CPU cores, so no GPU was read." * (not on_gpus(seen)),
-    )
-
-
-def health_section(seen: SessionData) -> Section | None:
-    """Return the section of warnings about devices and host; None if neither was read."""
-    if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
-        return None
-    labels = {"": "all"} | seen.labels
-    place = {case_id: at for at, case_id in enumerate(labels)}
-    rows = [
-        {
-            "case_id": each.case_id or "",
-            "label": labels[each.case_id or ""],
-            "code": each.code.replace("_", " "),
-            "message": each.message.removeprefix(f"{labels[each.case_id or '']}: "),
-        }
-        for each in sorted(findings(seen), key=lambda each: place[each.case_id or ""])
-    ]
-    found = pd.DataFrame(rows, columns=["case_id", "label", "code", "message"])
-    cases = found[found["case_id"] != ""].groupby("code")["case_id"].nunique()
-    counts = [
-        f"{code} in {format.count(cases[code], 'case')}" if code in cases else code for code in found["code"].unique()
-    ]
-    columns = (Column("Case", "label"), Column("Warning", "code"), Column("Observed", "message"))
-    return Section(
-        "health",
-        "Health",
-        "Advice on each is under Trust.",
-        "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
-        "they were read.",
-        (table_of("Health warnings", columns, found, closed=len(rows) > _MOST_OPEN),),
-        lead=f"Found: {', '.join(counts)}." if counts else "",
     )

@@ -58,6 +58,5 @@ def state_section(seen: SessionData) -> Section:
         (table_of("Training state in MiB: measured, and by formula", _STATES, states),),
         lead=" ".join(sentences(states)),
         panels=figures.states(seen),
-        reading="Cases with the same state share a bar; a line connects the cases of a strategy that hold least. "
-        f"{SYMBOLS}{uneven}{unranked(states['strategy'], dashed=True)}",
+        reading=f"Configurations with the same state share a bar. {SYMBOLS}{uneven}{unranked(states['strategy'])}",
     )

@@ -1,4 +1,4 @@
-"""Agreement of launches: variation, drift within launches and over the session, and excluded launches."""
+"""Agreement of launches: variation between them, drift within them, and excluded launches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
-from parabench.report.figures.launches import drift, order, spread
-from parabench.report.spec import Column, Section, table_of
+from parabench.report.figures.launches import drift, spread
+from parabench.report.spec import Column, Section, block_name, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
 NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts."
@@ -55,19 +55,6 @@ def drift_section(seen: SessionData) -> Section:
     )
 
 
-def order_section(seen: SessionData) -> Section:
-    """Return the section of drift over the session."""
-    return Section(
-        "order",
-        "Drift over the session",
-        "The same launches in the order in which they ran. The lines are the medians of the repetitions.",
-        "No case has two valid launches, so drift over the session is unknown.",
-        panels=order(seen),
-        reading="A trend, or a jump from block to block, is due to the machine (clocks, temperature, other load), "
-        "because every block runs the cases in another order.",
-    )
-
-
 def excluded_section(seen: SessionData) -> Section:
     """Return the section of the launches that do not count, with the reasons."""
     launches = seen.numbers.rename(columns={"case": "case_id"})
@@ -78,7 +65,7 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches",
         (
             Column("Case", "label"),
-            Column("Block", lambda row: UNCOUNTED.get(row["repetition"], str(row["repetition"]))),
+            Column("Block", lambda row: block_name(row["repetition"])),
             Column("Status", "status"),
             Column("Why", _why),
         ),

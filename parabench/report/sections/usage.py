@@ -12,7 +12,6 @@ from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency
 from parabench.analysis.energy import POWER
 from parabench.analysis.session import SessionData
 from parabench.machine import accelerator
-from parabench.report.figures import usage as figures
 from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, table_of
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -32,7 +31,7 @@ def usage_section(seen: SessionData) -> Section:
     factor, prefix = format.scaled(known["flops_per_s"].max())
     units = " or ".join(table["unit"].unique())
     use = table_of(
-        "Throughput and FLOP/s of the cases",
+        "Throughput and FLOP/s of the configurations",
         (
             MARKED,
             Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
@@ -40,6 +39,7 @@ def usage_section(seen: SessionData) -> Section:
             *((Column("MFU", lambda row: _share(row["mfu"]), WORDED),) if table["mfu"].notna().any() else ()),
         ),
         table if len(known) else known,
+        closed=False,
     )
     # The number of operations depends on the workload alone.
     counts = ["formula_flops", "counted_flops"]
@@ -62,8 +62,7 @@ def usage_section(seen: SessionData) -> Section:
     caption = "FLOP/s: floating-point operations of a step's forward and backward, over its step time."
     reading = " ".join(_sources(table))
     empty = f"{caption} {reading}".strip()
-    panels = figures.usage(seen)
-    return Section("usage", title, caption, empty, (use, flops), lead=lead, panels=panels, reading=reading)
+    return Section("usage", title, caption, empty, (use, flops), lead=lead, reading=reading)
 
 
 def energy_section(seen: SessionData) -> Section | None:
@@ -74,7 +73,7 @@ def energy_section(seen: SessionData) -> Section | None:
     reading = " ".join(_unknown(table, "Energy", "joules_per_step", "joules_reason"))
     known = table[table["joules_per_step"].notna()]
     if known.empty:
-        return Section("energy", title, "", reading or f"{seen.why_none}, so there is nothing to draw.")
+        return Section("energy", title, "", reading or f"{seen.why_none}, so the energy is unknown.")
     if (table["joules_source"] == POWER).any():
         reading = f"If a device has no energy counter, its power readings are integrated. {reading}".strip()
     per = " or ".join(table["unit"].str.removesuffix("s").unique())
@@ -90,10 +89,9 @@ def energy_section(seen: SessionData) -> Section | None:
     return Section(
         "energy",
         title,
-        "Energy of all devices of a case per measured step, idle time between steps included; lower is better.",
-        tables=(table_of("Energy of the cases", columns, known),),
+        "Energy of all devices per measured step, idle time between steps included; lower is better.",
+        tables=(table_of("Energy of the configurations", columns, known, closed=False),),
         lead=lead,
-        panels=figures.energy(seen),
         reading=reading,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,7 +19,7 @@ from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
-from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
+from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report import palette
 from parabench.report.figures.collectives import bus, fitted
@@ -28,13 +27,13 @@ from parabench.report.page import declared, packed, render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
 from parabench.report.sections.logs import logs_sections
-from parabench.report.spec import Column, Section, Tab
+from parabench.report.spec import BLOCK, FORMATS, NAME, STATUS, WORDED, Cell, Column, Section, Tab, flagged, out_of
 from parabench.store.record import Status
 from parabench.store.results import Results, records
 
 
-def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
-    """The page as text."""
+def render(results: Results, session: Session) -> str:
+    """Return the page as text."""
     results = results.of([session.id])
     every, links = numbers(results, session), link_table(results, session)
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
@@ -58,7 +57,6 @@ def render(results: Results, session: Session, template_folder: Path | None = No
             Tab("environment", "Environment", (*([connections] if connections else []), *logs[1:])),
             Tab("data", "Data", ()),
         ],
-        template_folder,
         data=page_data(cases, launches, table),
         answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
@@ -156,10 +154,16 @@ _SIZE = (
     "label", "bytes", "in_place", "call_s", "low_s", "high_s", "p50_s", "p95_s", "p99_s", "algbw", "busbw", "spread",
     "n_wrong", "good", "launches",
 )  # fmt: skip
+
+
+def _wrong(count: float | None) -> Cell:
+    return flagged(FORMATS["count"](count), format.known(count) and count > 0)
+
+
 SIZE_COLUMNS = (
-    Column("Case", "label", "case"),
+    NAME,
     Column("Form", "form"),
-    Column("Size", "bytes", "size"),
+    Column("Size", "bytes", WORDED, show=lambda row: size_text(int(row["bytes"]))),
     Column("Time µs", "call_s", "us"),
     Column("p50 µs", "p50_s", "us"),
     Column("p95 µs", "p95_s", "us"),
@@ -167,8 +171,8 @@ SIZE_COLUMNS = (
     Column("Alg GB/s", "algbw", "digits"),
     Column("Bus GB/s", "busbw", "digits"),
     Column("Spread", "spread", "percent"),
-    Column("Wrong", "n_wrong", "wrong"),
-    Column("Launches ok", "good", "of", beside=("launches",)),
+    Column("Wrong", "n_wrong", "count", show=lambda row: _wrong(row["n_wrong"])),
+    Column("Launches ok", "good", "count", show=out_of("good", "launches")),
 )
 # Heads of a file's columns that have a unit, or are called otherwise on the page.
 _CSV_HEADS = {
@@ -176,9 +180,9 @@ _CSV_HEADS = {
     "good": "n_ok", "launches": "n_launches",
 }  # fmt: skip
 LAUNCH_COLUMNS = (
-    Column("Case", "label", "case"),
-    Column("Block", "block", "block"),
-    Column("Status", "status", "status"),
+    NAME,
+    BLOCK,
+    STATUS,
     Column("Wall", "wall_s", "seconds"),
 )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,22 @@ from parabench.report.page import declared, fill, packed
 from parabench.report.page_data import FILTERS
 from parabench.report.palette import side_style
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.spec import ABSENT, Column
+from parabench.report.spec import DASH, FORMATS, NAME, Cell, Column, flagged, out_of
 from parabench.store.results import records
 from parabench.strategies import entry_of
 
 
-def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
+def write_comparison(stores: list[tuple[Path, str | None]], out: Path) -> Path:
     """Write the comparison of sessions (None: the newest of a database) to the file `out`, completely or not at all.
 
-    Files in `template_folder` replace files of `reports/`. Raises UsageError if a session is missing, given twice or
-    not of training, if there are fewer than two, if a template is wrong, or if `out` cannot be written.
+    Raises UsageError if a session is missing, given twice or not of training, if there are fewer than two, or if `out`
+    cannot be written.
     """
-    write_whole(
-        out, render(compare_sessions(read_several(stores)), template_folder), "page", "give another file for the report"
-    )
+    write_whole(out, render(compare_sessions(read_several(stores))), "page", "give another file for the report")
     return out
 
 
-def render(of: Comparison, template_folder: Path | None = None) -> str:
+def render(of: Comparison) -> str:
     """Return the page as text."""
     works, names, cases = overall(of), list(of.names), case_rows(of)
     found = facts(of.sides)
@@ -50,9 +49,8 @@ def render(of: Comparison, template_folder: Path | None = None) -> str:
     return fill(
         "several.html",
         [section for tab in tabs for section in tab.sections],
-        template_folder,
         data=several_data(of, cases),
-        opened=_details(of, works, cases),
+        opened=_details(of, works),
         tabs=tabs,
         names=names,
         colours=[side_style(at).color for at in range(len(names))],
@@ -78,61 +76,58 @@ def _answer(work: Overall) -> dict[str, object]:
     return {"heading": work.heading, "sentences": sentences(work), "numbers": numbers}
 
 
+ABSENT = "not measured"
 # The columns of a side's ratios on the page, by quantity.
 RATIOS = {"ratio": STEP, "per_joule": "per_joule", "per_gb": "per_gb"}
-# With filters for the outcomes of more sides than these the bar would hide the page of a phone.
+# With filters for the outcomes of more sides than these, the bar would hide the page on a phone.
 MOST_CHANGES = 2
 
 
 def several_data(of: Comparison, cases: pd.DataFrame) -> dict[str, Any]:
     """Return the data of the page as JSON: the `cases`, with their table and their filters."""
+
+    def head(name: str) -> str:
+        """Return the head of a column in the CSV file: 'b: step_time_s' of `step_time_s.1`."""
+        column, _, side = name.partition(".")
+        return f"{of.names[int(side)]}: {column}" if side else name
+
+    changes = {f"change.{at}": f"{name} is" for at, name in enumerate(of.names) if at}
+    works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
+    titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
     return {
         "cases": packed(cases),
-        "tables": {"sides": declared(_columns(of, cases), cases, map(str, cases), partial(_head, of))},
+        "tables": {"sides": declared(_columns(of, cases), cases, map(str, cases), head)},
         "details": True,
-        "filters": _filters(cases, of),
+        "filters": [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1],
     }
 
 
-def _details(of: Comparison, works: Sequence[Overall], cases: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the details of each case: its `case_id` and `label`, and a table with the `head` of its columns and the
-    (name, note, cells) of each side in `rows`. Columns that are unknown on all sides are left out."""
-    every, found = _side_columns(works), []
-    for case in records(cases):
-        # The columns of each side, without its number.
-        own = [
-            {name: case.get(f"{name}.{at}") for each in every for name in (each.value, *each.beside)}
-            for at in range(len(of.names))
-        ]
-        known = [each for each in every if any(format.known(row[each.value]) for row in own)]
-        rows = []
-        for at, (name, row) in enumerate(zip(of.names, own, strict=True)):
-            status, change = (case.get(f"{each}.{at}") for each in ("status", "change"))
-            notes = (status if isinstance(status, str) else ABSENT, change if isinstance(change, str) else "")
-            cells = ["1" if at == 0 and each.format == "times" else each.rich(row) for each in known]
-            rows.append((name, ", ".join(filter(None, notes)), cells))
-        head = [each.title for each in known]
-        found.append({"case_id": case["case_id"], "label": case["label"], "head": head, "rows": rows})
-    return found
+def by_side(of: Comparison) -> pd.DataFrame:
+    """Return a row per configuration and side: NUMBERS, `status`, and the columns of RATIOS with their intervals.
+
+    Ratios are relative to the first side; `change` is the outcome of the step time's.
+    """
+    found = of.numbers.set_index(["row", "at"])[[*NUMBERS, "status"]]
+    for column, quantity in RATIOS.items():
+        own = of.of(quantity).set_index(["row", "at"])[["ratio", "low", "high"]].astype(float)
+        found = found.join(own.set_axis([column, f"{column}_low", f"{column}_high"], axis="columns"))
+    return found.join(of.of(STEP).set_index(["row", "at"])["outcome"].rename("change"))
 
 
 def case_rows(of: Comparison) -> pd.DataFrame:
-    """Return a row for each configuration: its fields, and for side i the columns `step_time_s.i` and so on.
+    """Return a row for each configuration, the fastest first.
 
-    From 1 on, also `change.i` and `ratio.i` with `ratio_low.i` and `ratio_high.i`, and the same for `per_joule.i` and
-    `per_gb.i`, all relative to side 0.
+    It has the configuration's fields, `status` on all sides, `sides` that launched it, and each column of `by_side` for
+    each side: `step_time_s.0` and so on.
     """
-    varying = {name for name in DEFAULTS if of.cases[name].nunique(dropna=False) > 1}
-    own = of.cases[["case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"})]]
-    parts = [own.assign(ranked=[entry_of(str(name)).ranked for name in own["strategy"]])]
     every = range(len(of.sides))
-    for at in every:
-        numbers = of.numbers[of.numbers["at"] == at]
-        status = numbers["status"].astype(object).where(numbers["status"].notna(), None)
-        parts.append(numbers[[*NUMBERS]].assign(status=status).add_suffix(f".{at}"))
-        if at:
-            parts.append(_relative(of, at))
-    found = pd.concat(parts, axis=1)
+    varying = {name for name in DEFAULTS if of.cases[name].nunique(dropna=False) > 1}
+    found = of.cases[["case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"})]]
+    found = found.assign(ranked=[entry_of(str(name)).ranked for name in found["strategy"]])
+    numbers = by_side(of)
+    columns = [(str(name), at) for at in every for name in numbers if at or str(name) in (*NUMBERS, "status")]
+    wide = numbers.reset_index().pivot(index="row", columns="at").reindex(columns=columns)
+    found = found.join(wide.set_axis([f"{name}.{at}" for name, at in columns], axis="columns"))
     if any(of.other_hardware):
         # 'cuda', or 'cuda, cpu' if sides differ.
         found["devices"] = of.numbers.groupby("row")["device"].agg(lambda own: ", ".join(own.dropna().unique()))
@@ -143,19 +138,8 @@ def case_rows(of: Comparison) -> pd.DataFrame:
     return found.loc[fastest.sort_values(na_position="last", kind="stable").index].reset_index(drop=True)
 
 
-def _relative(of: Comparison, at: int) -> pd.DataFrame:
-    """Return the columns of a side relative to the first."""
-    found = {}
-    for column, quantity in RATIOS.items():
-        own = of.of(quantity, at).set_index("row").reindex(of.ids.index)
-        if quantity == STEP:
-            found["change"] = own["outcome"].astype(object).where(own["outcome"].notna(), None)
-        found |= {column: own["ratio"], f"{column}_low": own["low"], f"{column}_high": own["high"]}
-    return pd.DataFrame(found).add_suffix(f".{at}")
-
-
 def _status(of: Comparison, row: int) -> str:
-    """Return how the launches of a configuration ended on all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
+    """Return the results of a configuration's launches on all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
     found: list[str] = []
     for at, side in enumerate(of.sides):
         there = of.measured.at[row, at]
@@ -163,50 +147,78 @@ def _status(of: Comparison, row: int) -> str:
     return status_counts(found)
 
 
+def _times(title: str, name: str, suffix: str = "") -> Column:
+    """Return the column of a ratio with its interval."""
+
+    def show(row: Mapping[Any, Any]) -> Cell:
+        ratio, low, high = (row[f"{name}{end}{suffix}"] for end in ("", "_low", "_high"))
+        text = FORMATS["times"](ratio)
+        known = format.known(ratio) and format.known(low)
+        return {"text": text, "sub": format.times_between(low, high)} if known else text
+
+    return Column(title, f"{name}{suffix}", "times", show=show)
+
+
+def _side_ms(row: Mapping[Any, Any], at: int) -> Cell:
+    """Return the step time on a side, or the status if there is none."""
+    step_s, status = row[f"step_time_s.{at}"], row[f"status.{at}"]
+    if format.known(step_s):
+        return FORMATS["ms"](step_s)
+    return flagged(status if isinstance(status, str) else ABSENT, True)
+
+
+def _range_ms(row: Mapping[Any, Any]) -> str:
+    return f"{FORMATS['ms'](row['low_s'])} to {FORMATS['ms'](row['high_s'])}" if format.known(row["low_s"]) else DASH
+
+
 def _columns(of: Comparison, cases: pd.DataFrame) -> list[Column]:
-    """Return the columns of the table of all cases: each side's step time, and the ratios of the others."""
+    """Return the columns of the table of all configurations: each side's step time, and the ratios of the others."""
     two = len(of.sides) == 2
-    columns = [Column("Case", "label", "case")]
+    columns = [NAME]
     if "devices" in cases:
         columns.append(Column("Devices", "devices"))
     for at, name in enumerate(of.names):
-        columns.append(Column(f"{name}, ms", f"step_time_s.{at}", "side_ms", beside=(f"status.{at}",)))
+        columns.append(Column(f"{name}, ms", f"step_time_s.{at}", "ms", show=partial(_side_ms, at=at)))
     for at, side in enumerate(of.names[1:], 1):
         for name, quantity in RATIOS.items():
             # With more sides the table would be wide.
             if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
                 head = TITLES[quantity] if two else f"{side}, times"
-                ends = (f"{name}_low.{at}", f"{name}_high.{at}")
-                columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
+                columns.append(_times(head, name, f".{at}"))
         if two:
-            columns.append(Column(f"{side} is", f"change.{at}", "outcome"))
+            columns.append(Column(f"{side} is", f"change.{at}"))
     return columns
 
 
-def _side_columns(works: Sequence[Overall]) -> list[Column]:
-    """Return the columns of the table of one case, with a row per side; the ratios are relative to the first side."""
+def _details(of: Comparison, works: Sequence[Overall]) -> list[dict[str, Any]]:
+    """Return the details of each configuration: `case_id`, `label`, and a table.
+
+    The table has the `head` of its columns, and (name, note, cells) of each side in `rows`. Columns that are unknown on
+    all sides are left out.
+    """
     units = " or ".join(dict.fromkeys(format.unit_of(each.work["seq_len"]) for each in works))
-    return [
+    columns = [
         Column("Step ms", "step_time_s", "ms"),
-        Column("Times", "ratio", "times", beside=("ratio_low", "ratio_high")),
-        Column("Launches, ms", "low_s", "range_ms", beside=("high_s",)),
+        _times("Times", "ratio"),
+        Column("Launches, ms", "low_s", "ms", show=_range_ms),
         Column("p90 ms", "p90_s", "ms"),
         Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
         Column("Peak MiB", "peak_memory_bytes", "mib"),
-        Column("Launches ok", "n_ok", "of", beside=("n_launches",)),
-        Column("Per GB, times", "per_gb", "times", beside=("per_gb_low", "per_gb_high")),
-        Column("Per joule, times", "per_joule", "times", beside=("per_joule_low", "per_joule_high")),
+        Column("Launches ok", "n_ok", "count", show=out_of("n_ok", "n_launches")),
+        _times("Per GB, times", "per_gb"),
+        _times("Per joule, times", "per_joule"),
     ]
-
-
-def _head(of: Comparison, name: str) -> str:
-    """Return the head of a file's column: 'b: step_time_s' of `step_time_s.1`."""
-    column, _, side = name.partition(".")
-    return f"{of.names[int(side)]}: {column}" if side else name
-
-
-def _filters(cases: pd.DataFrame, of: Comparison) -> list[tuple[str, str]]:
-    changes = {f"change.{at}": f"{name} is" for at, name in enumerate(of.names) if at}
-    works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
-    titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
-    return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]
+    of_row: dict[int, list[dict[Any, Any]]] = {}
+    for each in records(by_side(of).reset_index()):
+        of_row.setdefault(each["row"], []).append(each)
+    found = []
+    for row, case_id, label in of.cases[["case_id", "label"]].itertuples():
+        known = [each for each in columns if any(format.known(side[each.value]) for side in of_row[row])]
+        rows = []
+        for side in sorted(of_row[row], key=itemgetter("at")):
+            status = side["status"] if isinstance(side["status"], str) else ABSENT
+            notes = [status, side["change"]] if isinstance(side["change"], str) else [status]
+            cells = ["1" if not side["at"] and each.format == "times" else each.cell(side) for each in known]
+            rows.append((of.names[side["at"]], ", ".join(notes), cells))
+        found.append({"case_id": case_id, "label": label, "head": [each.title for each in known], "rows": rows})
+    return found

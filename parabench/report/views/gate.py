@@ -15,7 +15,7 @@ from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.changes import MOST_DOTS, changes
 from parabench.report.page import declared, fill, packed
 from parabench.report.sections.comparison import difference_section, launch_section, side_section
-from parabench.report.spec import WORDED, Column, Section
+from parabench.report.spec import DASH, NAME, WORDED, Column, Section, flagged
 from parabench.store.results import records
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
@@ -73,14 +73,14 @@ _FIELDS = [
 ]  # fmt: skip
 _WORDS = ("change", "interval", "above")
 COLUMNS = (
-    Column("Case", "label", "case", beside=("note",)),
-    Column("Outcome", "outcome", "status", beside=("bad",)),
+    NAME,
+    Column("Outcome", "outcome", show=lambda row: flagged(row["outcome"], row["bad"])),
     Column("Base ms", "base_step_time_s", "ms"),
     Column("Candidate ms", "candidate_step_time_s", "ms"),
-    Column("Change", "ratio", WORDED, beside=("change",)),
-    Column("95% interval", "low", WORDED, beside=("interval",)),
-    Column("Upper bound", "upper", WORDED, beside=("above", "open")),
-    Column("Launches", "n_base", "pair", beside=("n_candidate",)),
+    Column("Change", "ratio", WORDED, show=lambda row: row["change"] or DASH),
+    Column("95% interval", "low", WORDED, show=lambda row: row["interval"] or DASH),
+    Column("Upper bound", "upper", WORDED, show=lambda row: flagged(row["above"] or DASH, row["open"])),
+    Column("Launches", "n_base", WORDED, show=lambda row: f"{row['n_base']}, {row['n_candidate']}"),
 )
 
 

@@ -1,4 +1,4 @@
-"""A gate, or a comparison of two machines, as GitHub's Markdown, no longer than GitHub takes.
+"""A gate, or a comparison of two machines, as GitHub's Markdown.
 
 Labels, errors and settings come from a database, so all text is escaped.
 """
@@ -6,10 +6,7 @@ Labels, errors and settings come from a database, so all text is escaped.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import pandas as pd
@@ -22,10 +19,10 @@ from parabench.analysis.compare.gate import Verdict
 from parabench.report.views.gate import COLUMNS, gate_rows
 from parabench.store.results import records
 
-# The maximum number of characters in a comment; GitHub rejects longer ones with this number.
-LIMIT = 65_536
-# The longest text of a cell.
-CELL = 300
+# The most rows of a table. GitHub rejects comments of more than 65,536 characters.
+MOST_ROWS = 100
+# The longest text of a cell, and the longest sentence.
+CELL, SENTENCE = 300, 2000
 # Names and numbers, which GitHub looks for after Markdown is done, are broken by a space without width.
 _ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "\\": "&#92;"}
@@ -49,58 +46,30 @@ def code(value: str) -> str:
     return f"{fence}\n{value}\n{fence}\n\n"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A table of escaped cells whose last rows may be left out.
+def rows_of(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, summary: str = "", texts: Sequence[int] = (0,)
+) -> str:
+    """Return a table with the first MOST_ROWS rows, or an empty text without rows.
 
     A `summary` folds it. The columns at the places in `texts` are words, the others are right-aligned.
     """
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    summary: str = ""
-    texts: Sequence[int] = (0,)
-
-    def first(self, most: int) -> str:
-        """Return the table with its first rows, and a note about the others; empty without rows."""
-        if not self.rows:
-            return ""
-        marks = ("---" if i in self.texts else "---:" for i in range(len(self.head)))
-        table = "".join(map(_line, (self.head, marks, *self.rows[:most])))
-        if missing := len(self.rows) - most:
-            table += f"\n{missing:,} more rows are left out: GitHub takes {LIMIT:,} characters.\n"
-        return (
-            f"<details>\n<summary>{self.summary}</summary>\n\n{table}\n</details>\n\n" if self.summary else f"{table}\n"
-        )
+    every = [[text(cell) for cell in row] for row in rows]
+    if not every:
+        return ""
+    marks = ["---" if i in texts else "---:" for i in range(len(head))]
+    table = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, marks, *every[:MOST_ROWS]))
+    if len(every) > MOST_ROWS:
+        table += f"\n{len(every) - MOST_ROWS:,} more rows are left out.\n"
+    return f"<details>\n<summary>{summary}</summary>\n\n{table}\n</details>\n\n" if summary else f"{table}\n"
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
-
-
-def fitted(parts: Sequence[str | Rows]) -> str:
-    """Join the parts, with as many rows of the tables as LIMIT characters hold, the first tables first."""
-    shown = [part if isinstance(part, str) else part.first(0) for part in parts]
-    left = LIMIT - sum(map(len, shown))
-    for place, part in enumerate(parts):
-        if isinstance(part, Rows) and part.rows:
-            ends = list(accumulate(len(_line(row)) for row in part.rows))
-            fit = bisect_right(ends, left)
-            # A shorter row of a later table must not appear if a longer one was left out.
-            left = left - ends[-1] if fit == len(ends) else 0
-            shown[place] = part.first(fit)
-    return "".join(shown)
-
-
-# Longer sentences than this are labels of a hostile length.
-SENTENCE = 2000
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
 # Launches have a separate table.
 _COLUMNS = COLUMNS[:-1]
 
 
 def render(of: Answer) -> str:
-    """Return the Markdown text of a gate or of two machines, of at most LIMIT characters."""
+    """Return the Markdown text of a gate or of two machines."""
     body, again = (_gate(of), gate.command(of)) if "verdict" in of.tables else (_machines(of), machines.command(of))
     warnings = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in of.warnings]
     sides = [
@@ -108,43 +77,34 @@ def render(of: Answer) -> str:
         f"succeeded: {text(each['command'])}\n"
         for each in records(of.tables["sides"])
     ]
-    return fitted(
-        [
-            *body,
-            *(["**Warnings**\n\n", *warnings, "\n"] if warnings else []),
-            *sides,
-            f"\nTo see it again:\n\n{code(again)}",
-        ]
-    )
+    if warnings:
+        warnings = ["**Warnings**\n\n", *warnings, "\n"]
+    return "".join([*body, *warnings, *sides, f"\nTo see it again:\n\n{code(again)}"])
 
 
-def _gate(of: Answer) -> list[str | Rows]:
-    head, verdict = [column.title for column in _COLUMNS], gate.the_verdict(of)
-    rows = records(gate_rows(of))
-    same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
-    ids = ((row["label"], *(gate.ids(row[f"{side}_launches"]) for side in ("base", "candidate"))) for row in rows)
+def _gate(of: Answer) -> list[str]:
+    verdict, rows = gate.the_verdict(of), records(gate_rows(of))
+    same = [row for row in rows if row["outcome"] == Outcome.SAME]
+    different = [row for row in rows if row["outcome"] != Outcome.SAME]
+    head = [column.title for column in _COLUMNS]
+    ids = [(row["label"], *(gate.ids(row[f"{side}_launches"]) for side in ("base", "candidate"))) for row in rows]
+    no_slowdown = f"without slowdowns above {gate.tolerated(verdict['tolerance'])}"
     return [
         f"## {_MARK[verdict['verdict']]} {verdict['verdict'].capitalize()}\n\n",
         f"{text(' '.join(of.sentences), SENTENCE)}\n\n",
-        Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], texts=(0, 1)),
-        Rows(
-            head,
-            same,
-            f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(verdict['tolerance'])}",
-            (0, 1),
-        ),
+        rows_of(head, map(_cells, different), texts=(0, 1)),
+        rows_of(head, map(_cells, same), summary=f"{format.count(len(same), 'case')} {no_slowdown}", texts=(0, 1)),
         _differing("Other differences", of.tables["differences"]),
         _words(("case", "base", "candidate"), ids, "Launches that the numbers are made of, by id"),
     ]
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:
-    label, outcome, *numbers = (text(column.cell(row)) for column in _COLUMNS)
-    note = f": {text(row['note'])}" if row["note"] else ""
-    return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
+    label = f"{row['label']}: {row['note']}" if row["note"] else row["label"]
+    return [label, *(column.text(row) for column in _COLUMNS[1:])]
 
 
-def _machines(of: Answer) -> list[str | Rows]:
+def _machines(of: Answer) -> list[str]:
     head, *rows = machines.cells(of)
     others = [*machines.without_ratio(of)]
     base, candidate = of.tables["sides"]["hardware"]
@@ -152,7 +112,7 @@ def _machines(of: Answer) -> list[str | Rows]:
     return [
         f"## {text(candidate)} against {text(base)}\n\n",
         f"{text(' '.join(of.sentences), SENTENCE)}\n\n",
-        Rows(head, [list(map(text, row)) for row in rows]),
+        rows_of(head, rows),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
         _words(("case", "why"), others, f"{format.count(len(others), 'case')} without a ratio"),
@@ -163,11 +123,11 @@ def _machines(of: Answer) -> list[str | Rows]:
     ]
 
 
-def _differing(title: str, differences: pd.DataFrame) -> Rows:
+def _differing(title: str, differences: pd.DataFrame) -> str:
     values = differences[["name", "base", "candidate"]].to_numpy().tolist()
     return _words(("", "base", "candidate"), values, f"{title} ({len(differences)})")
 
 
-def _words(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Rows:
+def _words(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> str:
     """Return a folded table of words."""
-    return Rows(head, [list(map(text, row)) for row in rows], summary, range(len(head)))
+    return rows_of(head, rows, summary=summary, texts=range(len(head)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 
@@ -26,14 +25,13 @@ from parabench.store.results import Results
 _WORTH = 0.01
 
 
-def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
-    """The page as text."""
+def render(results: Results, session: Session) -> str:
+    """Return the page as text."""
     seen = data_of(results, session)
     sections = [section for make in SECTIONS.values() if (section := make(seen)) is not None]
     return fill(
         "recorded.html",
         sections,
-        template_folder,
         question=session.question,
         name=next(iter(seen.labels.values()), session.suite),
         sentences=list(sentences(seen)),

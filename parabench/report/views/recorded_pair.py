@@ -96,7 +96,7 @@ _HEAD = [column.title for column in _COLUMNS]
 
 
 def _cells(table: pd.DataFrame) -> list[list[str]]:
-    return [[column.cell(row) for column in _COLUMNS] for row in records(table)]
+    return [[column.text(row) for column in _COLUMNS] for row in records(table)]
 
 
 def lines(of: Pair) -> list[str]:
@@ -113,9 +113,8 @@ def answer(of: Pair) -> Answer:
 
 def to_markdown(of: Pair) -> str:
     """Return the comparison as Markdown."""
-    told = (f"{markdown.text(each, markdown.SENTENCE)}\n\n" for each in sentences(of))
-    rows = [list(map(markdown.text, cells)) for cells in _cells(of.table)]
-    return markdown.fitted(["## Two recordings\n\n", *told, markdown.Rows(_HEAD, rows)])
+    paragraphs = [f"{markdown.text(each, markdown.SENTENCE)}\n\n" for each in sentences(of)]
+    return "".join(["## Two recordings\n\n", *paragraphs, markdown.rows_of(_HEAD, _cells(of.table))])
 
 
 def render(of: Pair) -> str:

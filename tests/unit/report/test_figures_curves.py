@@ -11,8 +11,7 @@ import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
 from parabench.report.figures.axes import bucket_axis
-from parabench.report.figures.curves import algorithms, buckets, heat
-from parabench.report.figures.scaling import scaling
+from parabench.report.figures.curves import algorithms, buckets, scaling
 
 # In seconds, by strategy, algorithm, ranks and bucket size.
 STEPS = {
@@ -89,16 +88,6 @@ def test_lists_of_caps_are_between_the_sizes_and_the_default(tmp_path):
 
 def test_bucket_axis_needs_no_size():
     assert bucket_axis(["1+4", None])[0] == {"1+4": 1, None: 2}
-
-
-def test_heat_has_a_shaded_cell_for_each_configuration(known):
-    (panel,) = heat(known)
-    assert panel.title == "ddp, 4 ranks (ms)"
-    (cells,) = drawn(panel).data
-    at, slow = (cells.customdata.index(case("ddp", name, 4, 25.0).id) for name in ("ring", "tree"))
-    assert (cells.text[at], cells.x[at], math.ceil(cells.base[at])) == ("20.0", 1, 1)
-    assert (cells.marker.color[at], cells.marker.color[slow]) == ("rgb(79,168,221)", "rgb(244,248,251)")
-    assert [i for i, width in enumerate(cells.marker.line.width) if width] == [at]
 
 
 def test_algorithms_are_relative_to_native(known):
@@ -189,4 +178,4 @@ def test_scaling_axis_is_logarithmic_when_ranks_are_many(tmp_path):
 
 def test_figures_are_left_out_when_there_is_nothing_to_compare(tmp_path):
     known = seen(tmp_path, {fake.case(): 0.04})
-    assert [draw(known) for draw in (buckets, heat, algorithms, scaling)] == [[]] * 4
+    assert [draw(known) for draw in (buckets, algorithms, scaling)] == [[]] * 3

@@ -7,7 +7,7 @@ import pytest
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import session_data
-from parabench.report.figures.launches import drift, order, spread
+from parabench.report.figures.launches import drift, spread
 
 DDP, FSDP, ONCE = fake.case(), fake.case(strategy="fsdp"), fake.case(strategy="zero1")
 # The faster launches, in percent of their configuration's step time.
@@ -34,13 +34,13 @@ def known(tmp_path_factory):
 def test_spread_has_the_cases_that_differ_most_on_top(known):
     (panel,) = spread(known)
     figure = drawn(panel)
-    assert panel.title == "4 launches of 2 cases"
+    assert panel.title == "4 launches of 2 configurations"
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(-2.5, 2.5)]
     assert figure.layout.yaxis.ticktext == ("fsdp native, 2 ranks", "ddp native, 2 ranks")
     ddp, fsdp = figure.data
     assert (ddp.x, ddp.y, ddp.customdata) == (pytest.approx((LOW_DDP, 1)), (1, 1), (DDP.id,) * 2)
     assert (fsdp.x, fsdp.y, fsdp.customdata) == (pytest.approx((LOW_FSDP, 2)), (0, 0), (FSDP.id,) * 2)
-    assert ddp.hovertext[0].endswith("<br>block 0: 990 ms per step<br>−1.0% from its case's step time")
+    assert ddp.hovertext[0].endswith("<br>block 0: 990 ms per step<br>−1.0% from its configuration's step time")
     assert panel.figure["layout"]["meta"]["rows"]["which"] == "that differ most"
 
 
@@ -59,13 +59,6 @@ def test_drift_counts_launches_beyond_the_limit_of_their_device(known):
     }  # fmt: skip
 
 
-def test_order_has_the_median_of_each_block(known):
-    (panel,) = order(known)
-    medians, low = drawn(panel).data[-1], (LOW_DDP + LOW_FSDP) / 2
-    assert (medians.name, medians.meta) == ("median of a block", "all")
-    assert (medians.x, medians.y) == ((1, 2, None, 3, 4, None), pytest.approx((low, low, None, 1.5, 1.5, None)))
-
-
 def test_single_launches_have_no_figure(tmp_path):
     alone = session_data(fake.write(tmp_path / "r.db", [fake.launch(DDP, 0.04, steps=4)]))
-    assert [draw(alone) for draw in (spread, drift, order)] == [[], [], []]
+    assert [draw(alone) for draw in (spread, drift)] == [[], []]

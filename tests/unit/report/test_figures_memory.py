@@ -53,32 +53,15 @@ def test_peak_memory_of_a_gpu_has_a_bar_for_each_reading(tmp_path):
 
 
 def test_states_that_are_equal_share_a_bar(seen):
-    _, two, four = states(seen)
-    assert [two.title, four.title] == ["2 ranks", "4 ranks"]
-    found = traces(four)
+    (panel,) = states(seen)
+    found = traces(panel)
     assert {name: trace.x for name, trace in found.items()} == {
-        "parameters": (3, 12, 13), "gradients": (3, 12, 13), "optimizer state": (6, 24, 26), "theory": (14, 48, 48),
+        "parameters": (3, 12, 12, 13), "gradients": (3, 12, 12, 13), "optimizer state": (6, 24, 24, 26),
+        "theory": (14, 48, 48, 48),
     }  # fmt: skip
     ids = [case.id for case in CASES]
-    assert found["parameters"].customdata == (ids[0], f"{ids[2]}|{ids[3]}", ids[4])
-    assert drawn(four).layout.yaxis.ticktext[1] == "ddp native 1 MiB, 4 ranks; and 1 more"
-
-
-def test_states_against_the_world_size_have_a_line_of_the_least(seen):
-    against, *_ = states(seen)
-    ddp = {(trace.name, trace.mode, trace.marker.size): trace for trace in drawn(against).data if trace.name == "ddp"}
-    assert {mode: (trace.x, trace.y) for (_, mode, size), trace in ddp.items() if size == 8} == {
-        "lines+markers": ((2, 4), (48, 48)), "markers": ((4,), (52,)),
-    }  # fmt: skip
-    assert ddp["ddp", "markers", 15].y == (48, 48, 48)
-    assert [trace.name for trace in drawn(against).data if trace.showlegend is not False] == ["fsdp", "ddp", "theory"]
-
-
-def test_states_of_one_world_size_have_no_figure_against_it(tmp_path):
-    held = {"parameter_bytes": MIB, "gradient_bytes": MIB, "optimizer_bytes": 2 * MIB}
-    (panel,) = states(session_data(fake.write(tmp_path / "r.db", [fake.tell(fake.launch(CASES[0]), **held)])))
-    assert panel.title == "4 ranks"
-    assert list(traces(panel)) == ["parameters", "gradients", "optimizer state"]
+    assert found["parameters"].customdata == (ids[0], ids[1], f"{ids[2]}|{ids[3]}", ids[4])
+    assert drawn(panel).layout.yaxis.ticktext[2] == "ddp native 1 MiB, 4 ranks; and 1 more"
 
 
 def test_unknown_numbers_of_a_figure_are_null():

@@ -1,16 +1,11 @@
-"""Figures of time and hardware, on steps whose every second is known."""
+"""Figures of the parts of a step, on steps whose every second is known."""
 
 from __future__ import annotations
 
-import pytest
-
 import fake_results as fake
-from fake_devices import gpu_launches
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
-from parabench.report.figures.usage import energy, shares, step_parts, usage
-
-FLOPS = {"flops": {"counted": 50_000_000_000, "by": {}}}
+from parabench.report.figures.usage import shares, step_parts
 
 
 def seen(folder, *launches) -> SessionData:
@@ -62,33 +57,3 @@ def test_step_parts_are_stacked_with_their_shares(tmp_path):
     ]  # fmt: skip
     assert bars["backward"].hovertext[0].startswith("backward: 2,750 ms, 55% of its parts<br><b>ddp")
     assert drawn(panel).layout.yaxis.ticktext == ("ddp native, 2 ranks", "pp 1f1b microbatches 4, 2 ranks")
-
-
-def test_usage_is_in_flops_when_no_peak_is_known(tmp_path):
-    case = fake.case()
-    reference = fake.launch(case.reference(), 0.1, block=-1, facts=FLOPS)
-    (panel,) = usage(seen(tmp_path, reference, fake.launch(case, 0.02)))
-    (bar,) = drawn(panel).data
-    assert drawn(panel).layout.xaxis.title.text == "TFLOP/s of all ranks"
-    assert bar.x == pytest.approx((2.5,))
-    assert bar.hovertext[0].startswith("2.50 TFLOP/s<br>MFU unknown: ")
-
-
-def test_usage_is_mfu_when_a_peak_is_known(tmp_path):
-    case = fake.case(device="cuda", backend="nccl", precision="bf16-mixed")
-    reference = fake.launch(case.reference(), 0.1, block=-1, facts=FLOPS)
-    gpus = {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "compute_capability": "9.0"}] * 2}
-    launches = [reference, fake.launch(case, 0.02)]
-    results = fake.write(tmp_path / "r.db", launches, environment=fake.ENVIRONMENT | gpus)
-    (panel,) = usage(session_data(results))
-    (bar,) = drawn(panel).data
-    assert drawn(panel).layout.xaxis.title.text == "model FLOPs utilization (%)"
-    assert bar.x == pytest.approx((100 * 2.5e12 / (2 * 989.5e12),))
-    assert bar.hovertext[0].startswith("2.50 TFLOP/s<br>MFU 0.13%<br>")
-
-
-def test_energy_is_per_step_and_per_token(tmp_path):
-    (panel,) = energy(seen(tmp_path, *gpu_launches()))
-    (bar,) = drawn(panel).data
-    assert bar.x == pytest.approx((100, 100))
-    assert bar.hovertext[0].startswith("100 J per step, 195 mJ per token<br>")

@@ -22,7 +22,7 @@ def rich(tmp_path_factory):
 def test_the_page_answers_in_order(rich):
     page = Page(rich)
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section" and "id" in attrs]
-    assert ids[:7] == ["verdict", "ranking", "front", "bucket", "heat", "algorithms", "scaling"]
+    assert ids[:6] == ["verdict", "ranking", "front", "bucket", "algorithms", "scaling"]
     tabs = [attrs["data-tab"] for _, attrs in page.tags if attrs.get("role") == "tab"]
     assert tabs == [
         "answer", "buckets", "algorithms", "scaling", "anatomy", "memory", "trust", "environment", "data",
@@ -91,7 +91,6 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     assert "Only one configuration has a result, so there is nothing to rank." in text
     for sentence in (
         "No strategy has more than one bucket size at one world size.",
-        "No strategy has two algorithms and two bucket sizes at one world size.",
         "No algorithm was measured along with native",
         "No strategy has two world sizes",
         "The parts of a step were not recorded.",

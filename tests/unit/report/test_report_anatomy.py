@@ -175,7 +175,7 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     found = Shown(results)
     assert "In training, collectives reach 67% of their microbenchmark bus bandwidth" in found.text("bandwidth")
     drawn = found.traces("bandwidth")
-    assert drawn["native, alone"]["x"] == [MIB, 4 * MIB]
+    assert drawn["native, microbenchmark"]["x"] == [MIB, 4 * MIB]
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)
 
 

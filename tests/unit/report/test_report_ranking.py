@@ -12,7 +12,6 @@ from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.words import of_turns
 from parabench.analysis.session import session_data
-from parabench.analysis.stats.contrasts import SHARP_ENOUGH
 from parabench.report.build import render
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK
@@ -66,21 +65,6 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     (panel,) = ranking.panels
     assert drawn(panel).layout.xaxis.title.text == "slower than the best (%)"
     assert set(drawn(panel).data[0].customdata) == set(table.cases)
-
-
-def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
-    (answer,) = seen.once(spots)
-    race = made(seen, sections.race_section)["race"]
-    (panel,) = race.panels
-    width, enough = drawn(panel).data
-    known = [look for look in answer.race if look.half_width]
-    assert list(width.x) == [round(look.seconds, 1) for look in known]
-    assert list(width.y) == [100 * look.half_width for look in known]
-    assert set(enough.y) == {100 * SHARP_ENOUGH}
-    assert f"{len(known[-1].racing)} case" in width.text[-1]
-    assert len(panel.figure["layout"]["shapes"]) == sum(bool(look.left) for look in answer.race)
-    (said,) = (text for text in width.text if "ddp native 25 MiB, 2 ranks" in text)
-    assert "slower than the best by " in said
 
 
 def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results, seen):

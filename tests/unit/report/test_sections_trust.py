@@ -22,7 +22,6 @@ def sections(results):
         seen_of(results),
         trust.spread_section,
         trust.drift_section,
-        trust.order_section,
         trust.excluded_section,
     )
 
