@@ -20,7 +20,6 @@ from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, columns, tables
-from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
@@ -33,8 +32,6 @@ from parabench.analysis.stats.contrasts import (
     POWER,
     Numbers,
     errors_shown,
-    judge,
-    logs_of,
     shown,
 )
 from parabench.errors import UsageError
@@ -51,8 +48,6 @@ INTERVAL = 0.9
 # The variance of the log variances of later launches, relative to normal noise that does not change: 1 to 2 on two busy
 # cores, 1.3 to 2.3 in simulations with heavy tails and a level that wanders, with up to four cases.
 RESTLESS = 2.0
-# Degrees of freedom of a known variance.
-MANY = 1e6
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0
 
@@ -135,20 +130,6 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class AgainstBaseline:
-    """A gate of a new session against a stored one, whose error includes the difference between sessions."""
-
-    session: str
-    sessions: int
-    cases: int
-    measured: int
-    allowance: float
-    launches: int
-    tolerance: float
-    least: float
-
-
-@dataclass(frozen=True)
 class Sensitivity:
     """The answer of `parabench noise`. `seen` and `needs` are empty with fewer than `pairs_needed`."""
 
@@ -168,7 +149,6 @@ class Sensitivity:
     noisiest_sd: float | None = None
     seen: tuple[Seen, ...] = ()
     needs: tuple[Needs, ...] = ()
-    baseline: AgainstBaseline | None = None
 
     @property
     def exit_code(self) -> int:
@@ -371,30 +351,6 @@ def _needs(spread: Spread, plans: pd.DataFrame, change: float) -> Needs:
     return Needs(change, launches, minutes, low[1], high[1], *first(passing & (plans["change"] <= 2 * change)))
 
 
-def against_baseline(base: SessionData) -> AgainstBaseline:
-    """Return the tolerance of a gate against a session. Raises UsageError if it has too few launches for one."""
-    between, sessions = between_sessions(base, base, base.by_case)
-    logs = {case: logs_of(own) for case, own in base.by_case.items()}
-    tests = judge({case: (own, own) for case, own in logs.items()}, paired=False, between=between)
-    if not tests:
-        raise UsageError(
-            f"{base.session.name} of {base.results.path} has no case of {FEWEST_LAUNCHES} launches, so no gate judges "
-            "against it; measure a baseline with more"
-        )
-    now = np.array([(test.error, test.df) for test in tests.values()]).T
-    beyond = np.array([(math.sqrt(2 * between[case].variance), min(between[case].df, MANY)) for case in tests]).T
-    return AgainstBaseline(
-        session=base.session.name,
-        sessions=sessions,
-        cases=len(tests),
-        measured=sum(between[case].sessions > 0 for case in tests),
-        allowance=ALLOWANCE,
-        launches=min(len(logs[case]) for case in tests),
-        tolerance=least_tolerance(*now),
-        least=least_tolerance(*beyond),
-    )
-
-
 # ---- text and answer
 
 # The tables of the answer.
@@ -402,15 +358,12 @@ TABLES = {
     "pilot": columns(Sensitivity, exit_code=Literal[0, 3]),
     "seen": columns(Seen),
     "needs": columns(Needs),
-    "baseline": columns(AgainstBaseline),
 }
 
 
 def answer(of: Sensitivity) -> Answer:
     """Return the answer of `noise`."""
-    baseline = [] if of.baseline is None else [of.baseline]
-    rows = {"pilot": [of], "seen": of.seen, "needs": of.needs, "baseline": baseline}
-    return Answer((sentence(of),), tables(TABLES, rows))
+    return Answer((sentence(of),), tables(TABLES, {"pilot": [of], "seen": of.seen, "needs": of.needs}))
 
 
 def lines(of: Sensitivity) -> Iterator[str]:
@@ -435,16 +388,12 @@ def lines(of: Sensitivity) -> Iterator[str]:
             "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
             f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
         )
-    if (gate := of.baseline) is not None:
-        yield (
-            f"Against the baseline {gate.session} a gate passes with a tolerance of {format.percent(gate.tolerance)} "
-            f"({format.count(gate.launches, 'launch')} a side), and with any number of launches not below "
-            f"{format.percent(gate.least)}. How sessions differ is measured in {gate.measured} of "
-            f"{format.count(gate.cases, 'case')}, from {format.count(gate.sessions, 'session')} (needed: "
-            f"{FEWEST_SESSIONS}); otherwise {format.percent(gate.allowance)} is assumed."
-        )
-    elif of.seen:
-        yield "Against a stored baseline, sessions differ too: --baseline STORE predicts that gate."
+        gates = (each for each in of.needs[::-1] if each.gate_launches is not None and each.change >= TOLERANCE)
+        if gate := next(gates, None):
+            yield (
+                f"Options of a gate: --tolerance {100 * gate.change:g}% --launches {gate.gate_launches} "
+                f"--rounds {of.rounds or 0}"
+            )
 
 
 def sentence(of: Sensitivity) -> str:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import fake_results as fake
 from parabench.analysis import format
@@ -10,7 +9,6 @@ from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict, lines, the_verdict
 from parabench.analysis.compare.sides import read_side, side_of
-from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.contrasts import holm, judge
 from parabench.errors import UsageError
 from parabench.store.record import Failure, Status
@@ -235,21 +233,6 @@ def test_variance_between_sessions_prevents_false_alarms(tmp_path):
             assert "The bounds contain the variation between 6 sessions: " in text
     (row, *_) = rows(gate.compare(sessions_of(tmp_path, "again", DAYS), new))
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
-
-
-def test_tolerance_against_a_baseline_follows_its_sessions(tmp_path):
-    few = against_baseline(sessions_of(tmp_path, "few", DAYS[-3:]))
-    assert (few.sessions, few.measured, few.cases, few.launches) == (3, 0, 3, 4)
-    # Nothing but the allowance, of which nothing is uncertain, in three cases at once.
-    sure = stats.norm.ppf(0.95) + stats.norm.ppf(1 - 0.1 / 3)
-    assert few.least == pytest.approx(np.expm1(sure * np.sqrt(2) * 0.05), rel=0.01)
-    assert few.tolerance == pytest.approx(few.least, rel=0.05)
-    base = sessions_of(tmp_path, "six", DAYS)
-    six = against_baseline(base)
-    assert (six.sessions, six.measured) == (6, 3)
-    assert six.least <= six.tolerance < few.least / 2
-    with pytest.raises(UsageError, match="has no case of 2 launches, so no gate judges against it"):
-        against_baseline(side_of(fake.write(tmp_path / "one.db", [fake.launch(CASES[0])])))
 
 
 def test_between_sessions_counts_comparable_sessions(tmp_path):
