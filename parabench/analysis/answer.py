@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from parabench import json_text
 from parabench.analysis import format
 from parabench.store.record import Finding
-from parabench.store.results import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +104,8 @@ def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFram
 
 def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with built-in Python types. Unknown values are None."""
+    from parabench.store.results import records  # imports pandas, which `parabench list` does not need
+
     cells = of.astype(object)
     return records(cells.where(cells.notna(), None))
 

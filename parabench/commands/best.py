@@ -65,6 +65,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
         seen = data_of(results, chosen)
         require(seen, OBJECTIVES[objective])
-        rankings = spots(seen, OBJECTIVES[objective], axes)
-        answer, lines = words.answer(seen, rankings), words.lines(seen, rankings)
+        answer = words.answer(seen, spots(seen, OBJECTIVES[objective], axes))
+        lines = words.lines(answer)
     give(files, lambda: answer, lines, "answer")

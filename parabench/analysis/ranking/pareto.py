@@ -64,7 +64,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     )
 
 
-def front_table(points: Sequence[ParetoPoint]) -> list[str]:
+def front_table(points: Sequence[Any]) -> list[str]:
     """Return the front as lines of text."""
     rows = [["configuration", "step", "peak memory", "slower", "less memory"]]
     for point in points:
