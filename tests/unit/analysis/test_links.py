@@ -1,4 +1,4 @@
-"""Links: which pairs are measured when, what is made of their numbers, and what is said of them."""
+"""Links: the pairs that are measured, their tiers, and sentences about them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_all_pairs_meet_once_in_the_fewest_rounds(n):
         assert len({rank for pair in each for rank in pair}) == 2 * len(each)
 
 
-# ---- what becomes of what was seen
+# ---- from timestamps to links
 
 
 def test_rate_is_of_the_best_third_without_latency():
@@ -68,12 +68,12 @@ def test_a_row_for_each_direction_and_unknown_with_its_reason():
     assert there == LinkSample(0, 1, 0, 1, "cuda:0", "cuda", 1e-6, 2e9, None)
     assert back == LinkSample(1, 0, 1, 0, "cuda", "cuda:0", 3e-6, None, "hung: no end")
     assert [row.reason for row in links(case, marks, reports, None)] == [None, TOO_QUICK]
-    # Of a node that was lost nothing is known at all.
+    # Nothing is known about a lost node.
     nothing = [marks[0], np.full((1, 3), math.nan)]
     assert [row.bytes_per_s for row in links(case, nothing, reports, "gone")] == [2e9, None]
 
 
-def test_what_is_launched_has_a_nodes_ranks_or_its_devices():
+def test_links_are_measured_by_ranks_or_devices_of_nodes():
     gpus = tuple(Gpu("GPU", None, i) for i in range(8))
     small, large = Case(world_size=2, device="cpu", backend="gloo"), Case(world_size=4, device="cpu", backend="gloo")
     cuda = Case(world_size=2, device="cuda", backend="nccl")
@@ -86,7 +86,7 @@ def test_what_is_launched_has_a_nodes_ranks_or_its_devices():
     assert grid((small,), Machine(cores=2, nodes=3, ranks_per_node=5)) == (15, 3, "cpu", "gloo")
     assert grid((cuda,), Machine(cores=2, gpus=gpus)) == (8, 1, "cuda", "nccl")
     assert grid((cuda,), Machine(cores=2, gpus=gpus, nodes=2, ranks_per_node=4)) == (8, 2, "cuda", "nccl")
-    # NCCL takes one rank a device, however many a node is to run.
+    # NCCL takes one rank per device, also with more ranks per node.
     assert grid((cuda,), Machine(cores=2, gpus=gpus[:4], nodes=2, ranks_per_node=8)) == (8, 2, "cuda", "nccl")
     # With gloo ranks may share a device.
     assert grid((Case(world_size=2, device="cuda", backend="gloo"),), Machine(cores=2, gpus=gpus[:1])) == (
@@ -117,7 +117,7 @@ def table(links):
     return link_table(SimpleNamespace(links=fake_links.table(links)), SimpleNamespace(id=1))
 
 
-def test_tiers_are_told_apart_and_have_medians_and_extremes():
+def test_tiers_of_have_medians_and_extremes():
     links = rows(2, 3, lambda a, b: 0.5 if (a, b) == (0, 3) else 1.0)
     same = [
         LinkSample(6, 7, 0, 0, "cuda:0", "cuda:0", 1e-6, 9e9),
@@ -131,7 +131,7 @@ def test_tiers_are_told_apart_and_have_medians_and_extremes():
     assert tiers_said(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
 
 
-def test_how_tiers_compare_is_said_as_far_as_it_is_known():
+def test_tiers_said_compares_known_bandwidths():
     for across, inside, said in (
         (0.024e9, 3.1e9, "across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less"),
         (3e9, 4e9, "across nodes 3.0 GB/s, in a node 4.0 GB/s: 1.3 times less"),
@@ -238,7 +238,7 @@ def test_two_levels_send_fewer_bytes_across_nodes() -> None:
     assert explained(on_nodes("ring", 1, 2), [], SLOW) == ""
 
 
-def test_answer_verdict_and_page_tell_it(tmp_path):
+def test_answer_and_page_explain_the_links(tmp_path):
     results, _ = stored(tmp_path / "results.db", rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
     (answer,) = sweet_spots(results)
     assert answer.links.startswith(f"{SAID} To all-reduce")
@@ -251,7 +251,7 @@ def test_answer_verdict_and_page_tell_it(tmp_path):
 
 
 def measured_links(launcher):
-    """How many times it was asked to measure them, by their world size."""
+    """Return the world size of each measurement of links."""
     return [spec.world_size for spec in launcher.specs if spec.kind == "links"]
 
 

@@ -32,13 +32,13 @@ def stores(tmp_path_factory):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What the browser was asked to show."""
+    """Return the addresses that the browser opened."""
     asked = []
     monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or True)
     return asked
 
 
-def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
+def test_report_shows_several_stores_on_one_page(stores, tmp_path):
     result = parabench("report", stores / "old.db", f"{stores / 'new.db'}@label-new", "-o", tmp_path / "both.html")
     assert (result.exit_code, result.output.strip()) == (0, str(tmp_path / "both.html"))
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_wrong_template_is_refused_and_the_page_stays(stores, tmp_path, files, s
     assert (tmp_path / "r.html").read_text() == "the old page"
 
 
-def test_own_templates_stand_for_ours_in_both_kinds_of_page(stores, tmp_path):
+def test_custom_templates_replace_the_shipped_ones(stores, tmp_path):
     files = {"page.html": "{% block main %}{% endblock %}<p>{{ 2 * 3 }} mine</p>{% include 'own.html' %}"}
     folder = own(tmp_path / "mine", files | {"own.html": "an own part"})
     for chosen in ([stores / "old.db"], [stores / "old.db", stores / "new.db"]):

@@ -17,7 +17,7 @@ CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
 def compare(base, candidate, **more):
-    """A gate of sessions that do not differ by themselves; those that do have tests of their own."""
+    """Return the answer of a gate without variation between sessions."""
     return gate.compare(base, candidate, **({"allowance": 0.0} | more))
 
 
@@ -101,7 +101,7 @@ def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, expecte
     assert f"upper bound is {format.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in sentence(found)
 
 
-def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):
+def test_bound_equals_the_bound_of_a_one_sided_t_test(tmp_path):
     """By hand: log-ratios 0, 0.01 and 0.02; the 95% quantile of t with 2 degrees of freedom is 2.920."""
     (test,) = judge({"a": (np.zeros(3), np.array([0.0, 0.01, 0.02]))}, paired=True).values()
     assert test.upper == pytest.approx(0.01 + 2.91999 * 0.01 / np.sqrt(3), abs=1e-6)
@@ -134,7 +134,7 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
-    """What drifts for both is no noise: unpaired the same numbers show next to nothing."""
+    """Drift that affects both variants cancels. Without pairing, the same numbers show nothing."""
     base = fake.sweep(CASES, truth, noise=0.002, drift=0.1, seed=1)
     slow = fake.sweep(CASES, lambda c: 1.05 * truth(c), noise=0.002, drift=0.1, seed=2)
     paired = compare(*pair(tmp_path, base, slow))
@@ -239,7 +239,7 @@ def test_between_sessions_counts_comparable_sessions(tmp_path):
     new = sessions_of(tmp_path, "new", [1.0], first=50)
     base = sessions_of(tmp_path, "base", DAYS)
     assert the_verdict(gate.compare(base, new))["sessions"] == 6
-    # Another torch, one that is not finished, the sides of an ab, the candidate itself: none of them.
+    # These do not count: another torch, an unfinished session, variants of an ab, the candidate.
     other = fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}
     sessions_of(tmp_path, "base", [3.0], environment=other)
     sessions_of(tmp_path, "base", [3.0], finished=False)

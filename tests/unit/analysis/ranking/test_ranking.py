@@ -71,7 +71,7 @@ def test_blocks_for_is_the_fewest_that_resolve_a_difference():
     assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.cases))
 
 
-def test_who_may_be_the_best_is_who_has_0_in_its_interval(tmp_path):
+def test_tied_cases_are_those_whose_interval_reaches_0(tmp_path):
     cases = [fake.case(bucket_mib=float(size)) for size in range(1, 7)]
     launches = fake.sweep(cases, lambda case: 0.04 * (1 + 0.01 * case.bucket_mib), noise=0.01, blocks=4)
     (answer,) = spots(tmp_path, launches)
@@ -96,7 +96,7 @@ def test_one_block_cannot_decide(tmp_path):
     assert "Lowest mean: ddp native 1 MiB" in sentence(answer)
 
 
-def test_no_good_launch_is_said_in_words(tmp_path):
+def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
     bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
     (answer,) = spots(tmp_path, bad)
     assert answer.best is None
