@@ -34,9 +34,9 @@ class Answer:
 
     Args:
         sentences: The conclusions, the most important one first.
-        tables: Data frames by name, with the columns that the documentation of the command lists.
-        figures: Arguments of `plotly.graph_objects.Figure` by title. Commands leave them out; reports draw their own.
-        warnings: Problems that may affect the answer, each with a code and advice.
+        tables: Data frames by name.
+        figures: Arguments of `plotly.graph_objects.Figure` by title, in notebooks.
+        warnings: Problems that may affect the answer.
     """
 
     sentences: tuple[str, ...]
@@ -97,7 +97,7 @@ def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFrame]:
-    """Return all declared tables; those without rows are empty."""
+    """Return all declared tables, also empty ones."""
     assert rows.keys() <= declared.keys()
     return {name: table(columns, rows.get(name, ())) for name, columns in declared.items()}
 

@@ -1,9 +1,7 @@
 """The smallest slowdown that `ab` can detect here, by minutes, predicted from launches of two interleaved variants.
 
 A `Pilot` has the differences between pairs of launches, `Spread` their standard deviation, and `Sensitivity` the
-answer: everything follows from the standard deviation / √pairs and Student's t. The standard deviation is uncertain
-itself: its 90% interval is a factor of 1.5 either way with 11 pairs of one case, 1.9 with 5. docs/site/keys.toml
-describes every field of the answer.
+answer. docs/site/keys.toml describes every field of the answer.
 """
 
 from __future__ import annotations
@@ -54,19 +52,14 @@ MOST_DIFFERENCE = 50.0
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured pairs of launches.
-
-    `differences` has the shape (cases, pairs): log(b / a) of the pairs that all cases have. `times_s` are the starts of
-    these pairs, and the end of the session if it has ended, in seconds from its start. `rounds` is None if whole
-    launches alternate. `left_out` has the cases without any pair.
-    """
+    """Measured pairs of launches."""
 
     suite: str
-    rounds: int | None
+    rounds: int | None  # None if whole launches alternate
     cases: tuple[str, ...]
-    differences: Numbers
-    times_s: Numbers
-    left_out: tuple[str, ...] = ()
+    differences: Numbers  # log(b / a) of the pairs that all cases have, shape (cases, pairs)
+    times_s: Numbers  # when these pairs and the end of the session started, in seconds from its start
+    left_out: tuple[str, ...] = ()  # cases without any pair
 
     @property
     def pairs(self) -> int:
@@ -89,16 +82,12 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Spread:
-    """The standard deviation of the log-ratio of a pair.
+    """The standard deviation of the log-ratio of a pair."""
 
-    `typical` is the geometric mean over cases. Its INTERVAL is a factor of `off` either way. `own` has each case's,
-    shrunk to the typical one. `alike` is by how much correlation between cases raises the variance of `typical`.
-    """
-
-    typical: float
-    off: float
-    own: Numbers
-    alike: float
+    typical: float  # the geometric mean over cases
+    off: float  # the factor between `typical` and each end of its INTERVAL
+    own: Numbers  # each case has a value, shrunk to the typical one
+    alike: float  # the increase of the variance of `typical` by correlation between cases, a factor
 
 
 @dataclass(frozen=True)
@@ -117,8 +106,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Needs:
-    """The launches per variant and minutes with which `ab` detects a slowdown of `change`, and its gate passes with
-    that tolerance; None beyond MOST_LAUNCHES."""
+    """The launches per variant and minutes that `ab` needs to detect a slowdown of `change`, and that its gate needs to
+    pass with this tolerance; None beyond MOST_LAUNCHES."""
 
     change: float
     launches: int | None
@@ -199,9 +188,7 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
 def spread_of(differences: Numbers) -> Spread | None:
     """Return the spread of `differences` of shape (cases, pairs); None for fewer than two pairs.
 
-    The logarithm of a sample variance with f degrees of freedom differs from the true one by psi(f/2) - log(f/2) in the
-    mean, and has the variance psi'(f/2). Each case's is shrunk to the mean as far as its error exceeds the differences
-    between cases
+    A case's log variance is shrunk to the mean over cases, as far as its error exceeds the differences between cases
     (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular
     Biology 3, 2004).
     """
@@ -224,8 +211,8 @@ def _bias(half: Any) -> Any:
 
 
 def _off(cases: int, alike: float, *pairs: int) -> float:
-    """Return the factor within which, in INTERVAL of pilots, the typical standard deviation of so many pairs is known;
-    for two numbers of pairs, the factor of their ratio."""
+    """Return the factor between the typical standard deviation and the ends of its INTERVAL; for two numbers of pairs,
+    the factor of their ratio."""
     variance = sum(alike * float(polygamma(1, (each - 1) / 2)) / 4 / cases for each in pairs)
     return math.exp(float(ndtri((1 + INTERVAL) / 2)) * math.sqrt(variance))
 
@@ -247,12 +234,12 @@ def _alike(differences: Numbers) -> float:
 
 
 def pairs_needed(cases: int, alike: float) -> int:
-    """Return the number of pairs with which the typical spread is known within KNOWN_WITHIN."""
+    """Return the number of pairs that determine the typical spread within KNOWN_WITHIN."""
     return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _off(cases, alike, n) <= KNOWN_WITHIN)
 
 
 def least_change(sd: float, launches: Any, cases: int) -> Any:
-    """Return the smallest slowdown of one of so many cases that is called a regression in POWER of runs, a fraction.
+    """Return the smallest slowdown of one case that is a regression in POWER of runs, a fraction.
 
     Holm's method tests the slowest case at ALPHA / cases.
     """
@@ -274,7 +261,7 @@ def passes(errors: Numbers, df: Numbers, tolerance: float) -> Any:
 
 
 def least_tolerance(errors: Numbers, df: Numbers) -> float:
-    """Return the smallest tolerance with which such a gate passes in POWER of runs."""
+    """Return the smallest tolerance that such a gate passes in POWER of runs."""
 
     def lacks(difference: float) -> float:
         return POWER - float(passes(errors, df, math.expm1(difference)))
@@ -283,7 +270,7 @@ def least_tolerance(errors: Numbers, df: Numbers) -> float:
 
 
 def in_turns(spread: Spread, launches: Any) -> tuple[Numbers, Numbers]:
-    """Return the (standard errors, degrees of freedom) of the difference of each case, for so many pairs."""
+    """Return the standard errors and degrees of freedom of the difference of each case, by pairs of launches."""
     errors = np.divide.outer(spread.own, np.sqrt(launches))
     return errors, np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
 
@@ -335,7 +322,7 @@ def _seen(pilot: Pilot, spread: Spread, plans: pd.DataFrame, minutes: float) -> 
         return Seen(minutes, None)
     n = int(plans.index[-1])
     change, low, high = plans[["change", "low", "high"]].iloc[-1].tolist()
-    # Two errors: of the pilot, and of the run itself. Nothing predicts how the noise changes after the pilot.
+    # The pilot has an error, and the run itself. Changes of the noise after the pilot are unknown.
     sure = _off(len(pilot.cases), RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
     tolerance = least_tolerance(*in_turns(spread, n))
     return Seen(minutes, n, change, low, high, half_width(spread.typical, n), tolerance, sure)

@@ -49,14 +49,14 @@ from parabench.signals import STOPPED
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="Rounds per launch, in each of which both sides take a turn of a few steps; 0: whole launches alternate. "
+    help="Rounds per launch. In each, both sides take a turn of a few steps. 0: whole launches alternate. "
     "[default: 60, in 8 launches; with --series 36]",
 )
 @shared(*gate_options)
 @click.option(
     "--series",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Accept or reject B as one of many proposals: --alpha is then the chance of any false accept in this folder. "
+    help="Accept or reject B as a proposal of a series: --alpha is then the chance of any false accept in this folder. "
     "Without --a and --b, show its proposals.",
 )
 @click.option("--least", type=Fraction(), help="With --series: the smallest gain that is worth a change. [default: 1%]")
@@ -111,7 +111,7 @@ def ab(
 def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
-    """Judge B as one of the proposals in `folder`, or show them. Return the exit code. Raises UsageError."""
+    """Judge B as a proposal of the series in `folder`, or show the series. Return the exit code. Raises UsageError."""
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
@@ -170,7 +170,7 @@ def _series(
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="As of `parabench ab`, for which the answer holds. [default: fewer with more cases, at least 4]",
+    help="Rounds per launch of the `ab` that is predicted. [default: fewer with more cases, at least 4]",
 )
 @shared(file_option("json", "Write JSON (docs/reference/json.md)."))
 @shared(*session_options)

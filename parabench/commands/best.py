@@ -57,7 +57,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
             )
         answer = crossover.answer(crossover.bus_answers(results, chosen.id))
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        lines = list(answer.sentences) or [f"No launch {why}, so there is no fastest algorithm."]
+        lines = list(answer.sentences) or [f"No launch {why}, so the fastest algorithm is unknown."]
     else:
         from parabench.analysis.ranking import words
         from parabench.analysis.ranking.objectives import OBJECTIVES, require

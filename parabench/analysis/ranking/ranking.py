@@ -35,11 +35,11 @@ from parabench.strategies.snippet import snippet
 # Rows of a case table by id.
 Cases = Mapping[str, Mapping[str, Any]]
 
-# Marks in the table of cases: a strategy without communication, a configuration without a ratio, one of several best.
+# Marks in the table of cases: a strategy without communication, a configuration without a ratio, a tied one.
 NOT_RANKED = "baseline, not ranked"
 NOT_COMPARED = "not compared"
 TIED = "tied"
-# Objectives for which only launches with comparable step times count, and which links can explain.
+# Objectives that only use launches with comparable step times, and that links can explain.
 TIMED = ("step_time_s", "tokens_per_s")
 # A baseline without communication must agree with the best in these fields.
 SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
@@ -104,8 +104,8 @@ class Place:
 class Ranking:
     """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
 
-    The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
-    no launch or repetition connects with the best have no ratio and are `not_compared`.
+    `tied` configurations may be the best, too, and `slower` ones are not. Configurations that no launch or repetition
+    connects with the best have no ratio and are `not_compared`.
     """
 
     heading: str = ""
@@ -184,7 +184,7 @@ def answers(
     """Return the rankings of the launches of a table like `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
-        why = "No launch was recorded, so there is no fastest configuration."
+        why = "No launch was recorded, so the fastest configuration is unknown."
         return (Ranking(objective=objective.name, work={}, why_not=why),)
     groups = same_work(own, objective.work)
     rows = records(case_table(launches) if cases is None else cases, ("case_id", *_SHOWN))
@@ -232,7 +232,7 @@ def _ranking(
     Args:
         launches: The launches of the workload.
         table: The rows of the case table by id.
-        seconds: In a race, the time at which each repetition ended.
+        seconds: In a race, the end times of the repetitions.
     """
     counted = launches[launches["timed" if objective.name in TIMED else "counted"]]
     ranked = only_ranked(counted)
@@ -342,17 +342,17 @@ def _resolution(
 
 def _no_number(own: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
-        return f"No successful launch has a value for {objective.name}, so there is no best configuration."
+        return f"No successful launch has a value for {objective.name}, so the best configuration is unknown."
     if len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
         return f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
     how = ", ".join(f"{n} {status}" for status, n in Counter(own["status"]).items())
-    return f"No launch has a known step time, so there is no fastest configuration ({how})."
+    return f"No launch has a known step time, so the fastest configuration is unknown ({how})."
 
 
 def _why_not(effects: Effects) -> str | None:
     if len(effects.cases) == 1:
-        return "Only one configuration has a result, so there is nothing to rank."
+        return "Only one configuration has a result, so nothing can be ranked."
     if effects.n_blocks < 2:
         return "One block cannot be tested against noise: run at least 2 blocks, better 3 or more."
     if effects.df < 1:
@@ -427,9 +427,9 @@ def _places(
     order: Sequence[str],
     near: Collection[str] | None,
 ) -> tuple[Place, ...]:
-    """Return a place for each value of `axes`, the best first, those without a number last.
+    """Return a place for each value of `axes`, the best first, values without a number last.
 
-    `near` are the cases that are not distinguishable from the best of all; `None` if nothing is decided.
+    `near` are the cases that may be the best of all; `None` if nothing is decided.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for case, configuration in configured.items():

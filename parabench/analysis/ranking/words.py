@@ -203,7 +203,7 @@ def _sentences(answer: Ranking, objective: Objective) -> Iterator[str]:
         if default is not None and default is best:
             yield f"{best.label} is PyTorch's default."
         elif default is not None and default.place == "tied":
-            yield f"PyTorch's default ({default.label}) is one of these."
+            yield f"PyTorch's default ({default.label}) is among these."
         elif default is not None:
             usual = "ddp native, default bucket, same world size"
             yield f"PyTorch's default ({usual}) {objective.worse(default.slower)}."

@@ -84,7 +84,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert tested.launches == 6
     line = sentence(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
     assert line.startswith(
-        "Interference between interleaved configurations: the turn after one of ddp native 4 MiB, 2 ranks is 2"
+        "Interference between interleaved configurations: turns after ddp native 4 MiB, 2 ranks are 2"
     )
     assert [each.message for each in session_warnings(seen) if each.code == "carry_over"] == [line]
 

@@ -9,8 +9,8 @@ from parabench.analysis.session import session_data
 from parabench.store.record import MIB
 from parabench.strategies import STRATEGIES
 
-# K = 12 MiB; tensor parallel splits 8 MiB, and FSDP's root unit has 2 (fake.SIZES). Values are the parameters, gradients
-# and optimizer state of the largest rank, in MiB.
+# K = 12 MiB; tensor parallel splits 8 MiB, and FSDP's root unit has 2 (fake.SIZES). Values are the parameters,
+# gradients and optimizer state of the largest rank, in MiB.
 THEORY = {
     ("single", 1): (12, 12, 24),
     ("ddp", 4): (12, 12, 24),

@@ -100,7 +100,7 @@ def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
     bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
     (answer,) = spots(tmp_path, bad)
     assert answer.best is None
-    assert sentence(answer).endswith("so there is no fastest configuration (2 oom, 1 hung).")
+    assert sentence(answer).endswith("so the fastest configuration is unknown (2 oom, 1 hung).")
     assert sentence(sweet_spots(fake.write(tmp_path / "empty.db", []))[0]).startswith("No launch was recorded")
 
 
