@@ -11,8 +11,9 @@ from rich.console import Console
 
 from parabench.ab.driver import AbRequest, measure
 from parabench.ab.server import IN_TURNS, alone_of
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare.sides import sides_of
-from parabench.analysis.noise import Sensitivity, lines, pilot_of, sensitivity
+from parabench.analysis.noise import lines, pilot_of, sensitivity
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.suite import load_suite
@@ -29,7 +30,7 @@ TURNS, FEWEST_ROUNDS = {"cpu": 24, accelerator.TYPE: 80}, 4
 LABEL = "noise"
 
 
-def run_noise(run: TrainingRequest, minutes: float, console: Console, files: Sequence[str] = ()) -> Sensitivity | None:
+def run_noise(run: TrainingRequest, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
     """Measure the pilot, print its answer, and return it; None if stopped.
 
     `files` are the options of output files, as typed. Raises UsageError before anything is launched, and if a variant

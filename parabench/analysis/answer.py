@@ -67,7 +67,7 @@ class Answer:
                 "version": VERSION,
                 "command": command,
                 "sentences": self.sentences,
-                "tables": {name: _cells(table) for name, table in self.tables.items()},
+                "tables": {name: rows(table) for name, table in self.tables.items()},
                 "warnings": [each.to_dict() for each in self.warnings],
             }
         )
@@ -102,7 +102,7 @@ def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFram
     return {name: table(columns, rows.get(name, ())) for name, columns in declared.items()}
 
 
-def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
+def rows(of: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with built-in Python types. Unknown values are None."""
     from parabench.store.results import records  # imports pandas, which `parabench list` does not need
 

@@ -183,15 +183,15 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
     Exits with 3 if that time is too short.
     """
     from parabench.ab.noise import run_noise
-    from parabench.analysis.noise import answer, lines, read_pilot, sensitivity
+    from parabench.analysis.noise import exit_code, lines, read_pilot, sensitivity
     from parabench.session.request import TrainingRequest
 
     files, axes = files_in(options), axes_in(options)
     if store is not None:
         check_no_effect("--from, which measures nothing", (), ("store", "json_file"))
         found = sensitivity(read_pilot(store))
-        give(files, lambda: answer(found), lines(found), "answer")
-        raise SystemExit(found.exit_code)
+        give(files, lambda: found, lines(found), "answer")
+        raise SystemExit(exit_code(found))
     working_directory()
     if options["suite"] is None and not options["resume"]:
         options["suite"] = "quick"
@@ -199,8 +199,8 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
     measured = run_noise(run, minutes, console(stderr=STANDARD_OUTPUT in files.values()), _typed(files))
     if measured is None:
         raise SystemExit(STOPPED)
-    give(files, lambda: answer(measured), (), "answer")
-    raise SystemExit(measured.exit_code)
+    give(files, lambda: measured, (), "answer")
+    raise SystemExit(exit_code(measured))
 
 
 def _typed(files: Mapping[str, object]) -> list[str]:

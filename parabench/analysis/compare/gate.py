@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Columns, columns, tables
+from parabench.analysis.answer import Answer, Columns, columns, rows, tables
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, Outcome
 from parabench.analysis.compare.comparison import compare_sessions
@@ -144,8 +144,7 @@ def needed(cases: pd.DataFrame, tolerance: float) -> int | None:
 
 def the_verdict(of: Answer) -> dict[str, Any]:
     """Return the one row of the table `verdict`, with None for unknown values."""
-    row = of.tables["verdict"].astype(object).iloc[0]
-    return {str(name): value for name, value in row.where(row.notna(), None).items()}
+    return rows(of.tables["verdict"])[0]
 
 
 def exit_code(of: Answer) -> int:
