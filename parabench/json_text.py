@@ -10,7 +10,7 @@ from parabench.errors import UsageError
 
 
 def parsed(text: str | None, place: str = "JSON of a store") -> Any:
-    """Return the value of a JSON text, with None for NaN and infinity; {} if there is no text.
+    """Return the value of a JSON text, with None for NaN and infinity; {} for no text.
 
     Raises UsageError, with `place`, if the text is not JSON.
     """

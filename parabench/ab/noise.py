@@ -11,8 +11,9 @@ from rich.console import Console
 
 from parabench.ab.driver import AbRequest, measure
 from parabench.ab.server import IN_TURNS, alone_of
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare.sides import sides_of
-from parabench.analysis.noise import AgainstBaseline, Sensitivity, lines, pilot_of, sensitivity
+from parabench.analysis.noise import lines, pilot_of, sensitivity
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.suite import load_suite
@@ -29,14 +30,8 @@ TURNS, FEWEST_ROUNDS = {"cpu": 24, accelerator.TYPE: 80}, 4
 LABEL = "noise"
 
 
-def run_noise(
-    run: TrainingRequest,
-    minutes: float,
-    console: Console,
-    baseline: AgainstBaseline | None = None,
-    files: Sequence[str] = (),
-) -> Sensitivity | None:
-    """Measure the pilot, print its answer, and return it with that for a stored `baseline`; None if stopped.
+def run_noise(run: TrainingRequest, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
+    """Measure the pilot, print its answer, and return it; None if stopped.
 
     `files` are the options of output files, as typed. Raises UsageError before anything is launched, and if a variant
     ends early.
@@ -53,7 +48,7 @@ def run_noise(
     turns = measure(AbRequest(a="", b="", run=with_rounds(run), go_on=shlex.join(go_on)), console, enough)
     if turns is None:
         return None
-    answer = replace(sensitivity(pilot_of(*sides_of(load(path), turns.sessions))), baseline=baseline)
+    answer = sensitivity(pilot_of(*sides_of(load(path), turns.sessions)))
     for line in (*lines(answer), f"store: {path}"):
         log(line)
     return answer

@@ -34,9 +34,9 @@ class Answer:
 
     Args:
         sentences: The conclusions, the most important one first.
-        tables: Data frames by name, with the columns that the documentation of the command lists.
-        figures: Arguments of `plotly.graph_objects.Figure` by title. Commands leave them out; reports draw their own.
-        warnings: Problems that may affect the answer, each with a code and advice.
+        tables: Data frames by name.
+        figures: Arguments of `plotly.graph_objects.Figure` by title, in notebooks.
+        warnings: Problems that may affect the answer.
     """
 
     sentences: tuple[str, ...]
@@ -67,7 +67,7 @@ class Answer:
                 "version": VERSION,
                 "command": command,
                 "sentences": self.sentences,
-                "tables": {name: _cells(table) for name, table in self.tables.items()},
+                "tables": {name: rows(table) for name, table in self.tables.items()},
                 "warnings": [each.to_dict() for each in self.warnings],
             }
         )
@@ -97,12 +97,12 @@ def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFrame]:
-    """Return all declared tables; those without rows are empty."""
+    """Return all declared tables, also empty ones."""
     assert rows.keys() <= declared.keys()
     return {name: table(columns, rows.get(name, ())) for name, columns in declared.items()}
 
 
-def _cells(of: pd.DataFrame) -> list[dict[str, Any]]:
+def rows(of: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with built-in Python types. Unknown values are None."""
     from parabench.store.results import records  # imports pandas, which `parabench list` does not need
 

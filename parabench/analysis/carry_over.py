@@ -1,12 +1,12 @@
-"""Does a configuration's turn depend on which configuration had its turn before?
+"""Interference: does a configuration's turn depend on the configuration before it?
 
-Every session with shared launches is tested. The model is that of first-order residual effects in a crossover trial:
-log(turn) = launch and round + launch and configuration + the configuration before + whether a round starts. The levels
-of rounds and configurations are removed by centering the numbers and the design of each launch, so launches need not
-have the same configurations. Orders are balanced by Williams' designs, so that each configuration follows each other
-one equally often. Sizes are fractions of a step. E. J. Williams, "Experimental designs balanced for the estimation of
-residual effects of treatments", 1949; B. Jones and M. G. Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed.,
-2014, chapter 5.
+Every session with shared launches is tested, with the model of a crossover trial (B. Jones and M. G. Kenward, "Design
+and Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
+
+    log(turn) = launch and round + launch and configuration + the configuration before + start of a round
+
+Centering removes the levels of rounds and configurations. Orders are balanced by Williams' designs (1949), so that each
+configuration follows each other one equally often.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from parabench.plan.turns import orders
 # The chance of a warning if nothing interferes, as in the regression gate. With the outliers of a shared machine it
 # stays below 5% (tests/unit/analysis/test_carry_over.py).
 ALPHA = 0.01
-# Numbers further than so many robust standard deviations from the fit count as if they were no further: Huber's
-# estimator, which with normal noise is 99% as sharp as least squares. Another process may double a turn.
+# Residuals are clipped at this number of robust standard deviations, because another process may double a turn. This is
+# Huber's estimator. With normal noise, it is 99% as sharp as least squares.
 CLIPPED_AT = 2.5
 # The standard deviation of normal noise over its median absolute deviation.
 _NORMAL = 1.4826
@@ -40,18 +40,13 @@ _TINY = 1e-9
 
 @dataclass(frozen=True)
 class Effect:
-    """How much longer a step is in the turns after one of this configuration, as a fraction.
-
-    It is relative to the average of the configurations that launches connect it with. `low` to `high` is the 95%
-    interval for all configurations at once (Bonferroni), and `p` is adjusted for them. `None` if the launches are too
-    few to tell.
-    """
+    """The effect of a configuration on the turns after it, relative to the average configuration; `None` is unknown."""
 
     case_id: str
-    size: float | None
-    low: float | None
+    size: float | None  # how much longer a step is, a fraction
+    low: float | None  # the 95% interval for all configurations at once (Bonferroni)
     high: float | None
-    p: float | None
+    p: float | None  # adjusted for all configurations
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class CarryOver:
 
     @property
     def matters(self) -> bool:
-        """Whether the effect that was found is as large as differences that are reported."""
+        """Return whether the effect is as large as differences that are reported."""
         return self.found is not None and abs(self.found.size or 0.0) > SHARP_ENOUGH
 
 
@@ -107,7 +102,7 @@ def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
     sequence = [(-1, len(own) - 1), *((number, arm) for number, order in enumerate(rounds) for arm in order)]
     for (earlier, predecessor), (number, arm) in pairwise(sequence):
         before[arm, number, names.index(own[predecessor])] = 1.0
-        # The first turn of a round follows a pause, in which garbage is collected.
+        # The first turn of a round follows a pause for garbage collection.
         before[arm, number, -1] = float(earlier != number)
     return before[list(launch.rows)]
 
@@ -168,7 +163,7 @@ def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
         slower = f"{format.percent(abs(found.size))} {'slower' if found.size > 0 else 'faster'}"
         name = labels.get(found.case_id, found.case_id)
         return (
-            f"Interference between interleaved configurations: the turn after one of {name} is {slower} than after the "
+            f"Interference between interleaved configurations: turns after {name} are {slower} than after the "
             f"others{interval}."
         )
     measured = [each for each in of.effects if each.case_id in of.last]

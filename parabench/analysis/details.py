@@ -49,7 +49,7 @@ CALLS = {
     "made_s": "when the rank made the call",
     "bucket": "number of DDP's bucket",
     "ready_s": "when the last gradient of the bucket was ready",
-    "calls": "number of consecutive calls in the row, of which `duration_s` is the mean",
+    "calls": "number of consecutive calls in the row; `duration_s` is their mean",
 }
 MEMORY = {**_LAUNCH, **_RANK, **_measured((*PEAKS, *STATE_PARTS))}
 

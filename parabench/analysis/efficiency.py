@@ -31,14 +31,10 @@ COLUMNS = [
 
 
 def efficiency(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case that has a step time, fastest first. Unknown is NaN, and the `_reason` says why.
+    """Return one row per case that has a step time, fastest first. If a number is NaN, its `_reason` is set.
 
-    - `tokens_per_s` counts `unit` (samples if there are no sequences).
-    - `formula_flops` and `counted_flops` are of one step; `flops_per_s` is the one in `flops_source` over the step
-      time.
-    - `mfu` is that over `peak_flops_per_s`, the sum of the peaks of the case's `devices` from the document
-      `peak_source`.
-    - Joules are those of all devices over the measured steps, median over launches.
+    `flops_per_s` are the FLOPs in `flops_source` over the step time, and `mfu` is their share of the peak of all
+    devices. Joules are the median over launches.
     """
     cases = seen.cases[seen.cases["step_time_s"].notna()]
     launches = seen.counted.groupby("case", sort=False)
@@ -95,7 +91,7 @@ def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
 
 
 def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
-    """Return the devices that ranks of a launch may have run on; on several nodes as many of each as it had ranks."""
+    """Return the devices that the ranks of a launch may have run on, on all nodes."""
     records = {int(one.get("node", 0)): one.get("gpus") or [] for one in node_records(seen.session.environment)}
     ranks = Counter(node_of_rank(seen.facts[launch_id]).values())
     if not ranks:
@@ -108,7 +104,7 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
     devices, used = case.world_size, gpus[: case.world_size]
     peaks: list[tuple[float | None, str]] = []
     if device == "cpu":
-        reason = "it ran on CPU cores, for which no peak is published"
+        reason = "it ran on CPU cores, whose peak is not published"
     elif not gpus:
         reason = "which devices it ran on was not recorded"
     elif case.world_size > len(gpus):
@@ -117,7 +113,7 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
             f"{format.count(case.world_size, 'rank')} shared {format.count(len(gpus), 'device')}",
         )
     elif any(gpu.get("mig") for gpu in used):
-        reason = "it ran on parts of devices (MIG), for which no peak is published"
+        reason = "it ran on parts of devices (MIG), whose peak is not published"
     else:
         peaks = [peak_of(str(gpu.get("name")), case.arithmetic.matmul, gpu.get("multiprocessors")) for gpu in used]
         reason = next((why for peak, why in peaks if peak is None), "")

@@ -90,7 +90,7 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def _decimals(value: float, significant: int = 3) -> int:
-    exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded value: 9.999 is 10.0
+    exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])  # after rounding: 9.999 is 10.0
     return max(0, significant - 1 - exponent) if value else 0
 
 
@@ -290,6 +290,6 @@ class _Template(string.Formatter):
 def filled(template: str, values: Mapping[Any, Any]) -> str:
     """Return a template such as '{label}: {n:#launch} took {mean_s:ms}' with its values.
 
-    `#thing` counts things (`count`); the other formats are those of WITH_UNITS and of Python.
+    `#thing` counts things (`count`). WITH_UNITS has more formats.
     """
     return _Template().vformat(template, (), values)

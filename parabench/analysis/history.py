@@ -1,8 +1,7 @@
 """The step times of each configuration over sessions of one or more results databases, and their change points.
 
-`history` reads the sessions (`visits`), and makes a row for each case of each suite, with a table of its sessions
-(`points`) and its change points (`shifts`, found by `stats.change_point`). The rows are the tables of the answer
-(`TABLES`); docs/site/keys.toml describes every field.
+`History.series` has a row for each case of each suite, with its sessions (`points`) and its change points (`shifts`).
+docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations

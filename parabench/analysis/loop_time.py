@@ -31,7 +31,7 @@ class Expensive:
 @dataclass(frozen=True, slots=True)
 class LoopTime:
     """The wall time of a watched loop on one rank, after the first `first` steps: `seconds` of each part of all
-    `steps`, of which some were `instrumented`."""
+    `steps`. Some steps were `instrumented`."""
 
     rank: int
     first: int
@@ -56,6 +56,6 @@ class LoopTime:
 
 
 def loop_times(facts: pd.Series[str]) -> list[LoopTime | None]:
-    """Return the account of each launch, from its facts as text; `None` for a launch that is no watched loop."""
+    """Return the account of each launch, from its facts as text; `None` for a launch without a watched loop."""
     texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts)
     return [None if text is None else LoopTime.of(json_text.parsed(text)["loop"]) for text in texts]

@@ -25,8 +25,8 @@ PARTS = STATE_PARTS
 OFF = 0.05
 
 SYMBOLS = (
-    "K: bytes of all parameters; S: those that tensor parallel splits; E: those of FSDP's root unit (embeddings, "
-    "final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
+    "K: bytes of all parameters; S: parameters that tensor parallel splits; E: parameters of FSDP's root unit "
+    "(embeddings, final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
 _THEORY = [f"{part}_theory" for part in PARTS]
@@ -39,9 +39,8 @@ COLUMNS = [
 def case_states(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration whose ranks counted their states, with COLUMNS, by world size and size.
 
-    The parts are those of the rank that holds most, in the launch in which it did. `theory` is NaN without a formula or
-    the sizes of the model; `why_unknown` is the launch's reason. `ratio` is measured / theory. `exact` is False if the
-    formula is only an even split.
+    The parts come from the launch and rank with the most memory. `theory` is NaN if it is unknown, with the reason in
+    `why_unknown`. `ratio` is measured / theory. `exact` is False if the formula is only an even split.
     """
     rows = seen.results.whole
     rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
@@ -131,8 +130,7 @@ def memory_phases(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration and part of the step: `case_id, label, device, part`, readings in bytes, and
     `launches`; unknown is NaN.
 
-    The numbers of a launch come from the rank with the most reserved memory in any part (on the CPU, resident memory),
-    each the largest over its instrumented steps. The numbers of a configuration are medians over launches.
+    A launch's numbers are the largest of its rank with the most memory. A configuration's are medians over launches.
     """
     readings = list(MEMORY_READINGS)
     names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in readings}

@@ -1,15 +1,13 @@
 """The smallest slowdown that `ab` can detect here, by minutes, predicted from launches of two interleaved variants.
 
-A `Pilot` has the differences between pairs of launches, `Spread` their standard deviation, and `Sensitivity` the
-answer: everything follows from the standard deviation / √pairs and Student's t. The standard deviation is uncertain
-itself: its 90% interval is a factor of 1.5 either way with 11 pairs of one case, 1.9 with 5. docs/site/keys.toml
-describes every field of the answer.
+A `Pilot` has the differences between pairs of launches, `Spread` their standard deviation, and `sensitivity` makes the
+answer. docs/site/keys.toml describes every column.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, columns, tables
-from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
+from parabench.analysis.answer import Answer, Columns, rows, tables
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
@@ -33,8 +30,6 @@ from parabench.analysis.stats.contrasts import (
     POWER,
     Numbers,
     errors_shown,
-    judge,
-    logs_of,
     shown,
 )
 from parabench.errors import UsageError
@@ -51,27 +46,20 @@ INTERVAL = 0.9
 # The variance of the log variances of later launches, relative to normal noise that does not change: 1 to 2 on two busy
 # cores, 1.3 to 2.3 in simulations with heavy tails and a level that wanders, with up to four cases.
 RESTLESS = 2.0
-# Degrees of freedom of a known variance.
-MANY = 1e6
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured pairs of launches.
-
-    `differences` has the shape (cases, pairs): log(b / a) of the pairs that all cases have. `times_s` are the starts of
-    these pairs, and the end of the session if it has ended, in seconds from its start. `rounds` is None if whole
-    launches alternate. `left_out` has the cases without any pair.
-    """
+    """Measured pairs of launches."""
 
     suite: str
-    rounds: int | None
+    rounds: int | None  # None if whole launches alternate
     cases: tuple[str, ...]
-    differences: Numbers
-    times_s: Numbers
-    left_out: tuple[str, ...] = ()
+    differences: Numbers  # log(b / a) of the pairs that all cases have, shape (cases, pairs)
+    times_s: Numbers  # when these pairs and the end of the session started, in seconds from its start
+    left_out: tuple[str, ...] = ()  # cases without any pair
 
     @property
     def pairs(self) -> int:
@@ -94,86 +82,33 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Spread:
-    """The standard deviation of the log-ratio of a pair.
+    """The standard deviation of the log-ratio of a pair."""
 
-    `typical` is the geometric mean over cases. Its INTERVAL is a factor of `off` either way. `own` has each case's,
-    shrunk to the typical one. `alike` is by how much correlation between cases raises the variance of `typical`.
-    """
-
-    typical: float
-    off: float
-    own: Numbers
-    alike: float
+    typical: float  # the geometric mean over cases
+    off: float  # the factor between `typical` and each end of its INTERVAL
+    own: Numbers  # each case has a value, shrunk to the typical one
+    alike: float  # the increase of the variance of `typical` by correlation between cases, a factor
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The result of an `ab` of `minutes`; `launches` is None if it cannot have two."""
-
-    minutes: float
-    launches: int | None
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    half_width: float | None = None
-    tolerance: float | None = None
-    sure: bool = False
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The launches per variant and minutes with which `ab` detects a slowdown of `change`, and its gate passes with
-    that tolerance; None beyond MOST_LAUNCHES."""
-
-    change: float
-    launches: int | None
-    minutes: float | None
-    low_minutes: float | None
-    high_minutes: float | None
-    gate_launches: int | None
-    gate_minutes: float | None
-
-
-@dataclass(frozen=True)
-class AgainstBaseline:
-    """A gate of a new session against a stored one, whose error includes the difference between sessions."""
-
-    session: str
-    sessions: int
-    cases: int
-    measured: int
-    allowance: float
-    launches: int
-    tolerance: float
-    least: float
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The answer of `parabench noise`. `seen` and `needs` are empty with fewer than `pairs_needed`."""
-
-    suite: str
-    rounds: int | None
-    cases: int
-    left_out: tuple[str, ...]
-    pairs: int
-    pairs_needed: int
-    minutes_needed: float | None
-    first_s: float | None
-    pair_s: float | None
-    sd: float | None = None
-    sd_low: float | None = None
-    sd_high: float | None = None
-    noisiest: str | None = None
-    noisiest_sd: float | None = None
-    seen: tuple[Seen, ...] = ()
-    needs: tuple[Needs, ...] = ()
-    baseline: AgainstBaseline | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """0, or 3 if the pilot is too short."""
-        return 0 if self.seen else 3
+# The tables of the answer. `seen` has the result of an `ab` of some minutes, `needs` the launches and minutes that `ab`
+# needs to detect a slowdown, and that its gate needs to pass with this tolerance. Both are empty if the pilot is short.
+TABLES: dict[str, Columns] = {
+    "pilot": {
+        "exit_code": Literal[0, 3], "suite": str, "rounds": int | None, "cases": int, "left_out": tuple[str, ...],
+        "pairs": int, "pairs_needed": int, "minutes_needed": float | None, "first_s": float | None,
+        "pair_s": float | None, "sd": float | None, "sd_low": float | None, "sd_high": float | None,
+        "noisiest": str | None, "noisiest_sd": float | None,
+    },
+    "seen": {
+        "minutes": float, "launches": int | None, "change": float | None, "low": float | None, "high": float | None,
+        "half_width": float | None, "tolerance": float | None, "sure": bool,
+    },
+    "needs": {
+        "change": float, "launches": int | None, "minutes": float | None, "low_minutes": float | None,
+        "high_minutes": float | None, "gate_launches": int | None, "gate_minutes": float | None,
+    },
+}  # fmt: skip
+Row = dict[str, Any]
 
 
 # ---- the pilot
@@ -219,9 +154,7 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
 def spread_of(differences: Numbers) -> Spread | None:
     """Return the spread of `differences` of shape (cases, pairs); None for fewer than two pairs.
 
-    The logarithm of a sample variance with f degrees of freedom differs from the true one by psi(f/2) - log(f/2) in the
-    mean, and has the variance psi'(f/2). Each case's is shrunk to the mean as far as its error exceeds the differences
-    between cases
+    A case's log variance is shrunk to the mean over cases, as far as its error exceeds the differences between cases
     (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular
     Biology 3, 2004).
     """
@@ -244,8 +177,8 @@ def _bias(half: Any) -> Any:
 
 
 def _off(cases: int, alike: float, *pairs: int) -> float:
-    """Return the factor within which, in INTERVAL of pilots, the typical standard deviation of so many pairs is known;
-    for two numbers of pairs, the factor of their ratio."""
+    """Return the factor between the typical standard deviation and the ends of its INTERVAL; for two numbers of pairs,
+    the factor of their ratio."""
     variance = sum(alike * float(polygamma(1, (each - 1) / 2)) / 4 / cases for each in pairs)
     return math.exp(float(ndtri((1 + INTERVAL) / 2)) * math.sqrt(variance))
 
@@ -267,12 +200,12 @@ def _alike(differences: Numbers) -> float:
 
 
 def pairs_needed(cases: int, alike: float) -> int:
-    """Return the number of pairs with which the typical spread is known within KNOWN_WITHIN."""
+    """Return the number of pairs that determine the typical spread within KNOWN_WITHIN."""
     return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _off(cases, alike, n) <= KNOWN_WITHIN)
 
 
 def least_change(sd: float, launches: Any, cases: int) -> Any:
-    """Return the smallest slowdown of one of so many cases that is called a regression in POWER of runs, a fraction.
+    """Return the smallest slowdown of one case that is a regression in POWER of runs, a fraction.
 
     Holm's method tests the slowest case at ALPHA / cases.
     """
@@ -294,7 +227,7 @@ def passes(errors: Numbers, df: Numbers, tolerance: float) -> Any:
 
 
 def least_tolerance(errors: Numbers, df: Numbers) -> float:
-    """Return the smallest tolerance with which such a gate passes in POWER of runs."""
+    """Return the smallest tolerance that such a gate passes in POWER of runs."""
 
     def lacks(difference: float) -> float:
         return POWER - float(passes(errors, df, math.expm1(difference)))
@@ -303,7 +236,7 @@ def least_tolerance(errors: Numbers, df: Numbers) -> float:
 
 
 def in_turns(spread: Spread, launches: Any) -> tuple[Numbers, Numbers]:
-    """Return the (standard errors, degrees of freedom) of the difference of each case, for so many pairs."""
+    """Return the standard errors and degrees of freedom of the difference of each case, by pairs of launches."""
     errors = np.divide.outer(spread.own, np.sqrt(launches))
     return errors, np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
 
@@ -311,34 +244,37 @@ def in_turns(spread: Spread, launches: Any) -> tuple[Numbers, Numbers]:
 # ---- the answer
 
 
-def sensitivity(pilot: Pilot) -> Sensitivity:
+def sensitivity(pilot: Pilot) -> Answer:
     """Return the answer that a pilot gives."""
     spread, cases = spread_of(pilot.differences), len(pilot.cases)
     # Two pairs or fewer cannot show whether cases vary together.
     alike = spread.alike if spread and pilot.pairs > FEWEST_LAUNCHES else 1.0
     needed = pairs_needed(cases, alike) if cases else FEWEST_PAIRS
-    known: dict[str, Any] = {}
+    row: Row = dict.fromkeys(TABLES["pilot"]) | {
+        "exit_code": 3,
+        "suite": pilot.suite,
+        "rounds": pilot.rounds,
+        "cases": cases,
+        "left_out": pilot.left_out,
+        "pairs": pilot.pairs,
+        "pairs_needed": needed,
+        "minutes_needed": pilot.minutes(needed),
+        "first_s": pilot.first_s,
+        "pair_s": pilot.pair_s,
+    }
+    seen: list[Row] = []
+    needs: list[Row] = []
     if spread is not None:
         at = int(np.argmax(spread.own))
         sds = {"sd": spread.typical, "sd_low": spread.typical / spread.off, "sd_high": spread.typical * spread.off}
         sds["noisiest_sd"] = float(spread.own[at])
-        known = {name: math.expm1(sd) for name, sd in sds.items()} | {"noisiest": pilot.cases[at]}
+        row |= {name: math.expm1(sd) for name, sd in sds.items()} | {"noisiest": pilot.cases[at]}
         if pilot.pairs >= needed:
             plans = _plans(pilot, spread)
-            known["seen"] = tuple(_seen(pilot, spread, plans, minutes) for minutes in BUDGETS)
-            known["needs"] = tuple(_needs(spread, plans, change) for change in CHANGES)
-    return Sensitivity(
-        suite=pilot.suite,
-        rounds=pilot.rounds,
-        cases=cases,
-        left_out=pilot.left_out,
-        pairs=pilot.pairs,
-        pairs_needed=needed,
-        minutes_needed=pilot.minutes(needed),
-        first_s=pilot.first_s,
-        pair_s=pilot.pair_s,
-        **known,
-    )
+            row["exit_code"] = 0
+            seen = [_seen(pilot, spread, plans, minutes) for minutes in BUDGETS]
+            needs = [_needs(spread, plans, change) for change in CHANGES]
+    return Answer((_sentence(row, seen, needs),), tables(TABLES, {"pilot": [row], "seen": seen, "needs": needs}))
 
 
 def _plans(pilot: Pilot, spread: Spread) -> pd.DataFrame:
@@ -349,136 +285,111 @@ def _plans(pilot: Pilot, spread: Spread) -> pd.DataFrame:
     return pd.DataFrame({"minutes": pilot.minutes(launches), **changes}, index=launches)
 
 
-def _seen(pilot: Pilot, spread: Spread, plans: pd.DataFrame, minutes: float) -> Seen:
+def _seen(pilot: Pilot, spread: Spread, plans: pd.DataFrame, minutes: float) -> Row:
+    """Return the result of an `ab` of this duration; unknown if it cannot have two launches."""
+    row: Row = dict.fromkeys(TABLES["seen"]) | {"minutes": minutes, "sure": False}
     plans = plans[plans["minutes"] <= minutes]
     if plans.empty:
-        return Seen(minutes, None)
+        return row
     n = int(plans.index[-1])
-    change, low, high = plans[["change", "low", "high"]].iloc[-1].tolist()
-    # Two errors: of the pilot, and of the run itself. Nothing predicts how the noise changes after the pilot.
+    # The pilot has an error, and the run itself. Changes of the noise after the pilot are unknown.
     sure = _off(len(pilot.cases), RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
+    changes: Row = {name: float(plans[name].iloc[-1]) for name in ("change", "low", "high")}
     tolerance = least_tolerance(*in_turns(spread, n))
-    return Seen(minutes, n, change, low, high, half_width(spread.typical, n), tolerance, sure)
+    width = half_width(spread.typical, n)
+    return row | changes | {"launches": n, "half_width": width, "tolerance": tolerance, "sure": sure}
 
 
-def _needs(spread: Spread, plans: pd.DataFrame, change: float) -> Needs:
+def _needs(spread: Spread, plans: pd.DataFrame, change: float) -> Row:
+    """Return the needs of an `ab` for a slowdown; None beyond MOST_LAUNCHES."""
+
     def first(enough: Any) -> tuple[int | None, float | None]:
         found = plans[enough]
         return (int(found.index[0]), float(found["minutes"].iloc[0])) if len(found) else (None, None)
 
     passing = passes(*in_turns(spread, plans.index), change) >= POWER
     (launches, minutes), low, high = (first(plans[name] <= change) for name in ("change", "low", "high"))
-    return Needs(change, launches, minutes, low[1], high[1], *first(passing & (plans["change"] <= 2 * change)))
+    gate = first(passing & (plans["change"] <= 2 * change))
+    return dict(zip(TABLES["needs"], (change, launches, minutes, low[1], high[1], *gate), strict=True))
 
 
-def against_baseline(base: SessionData) -> AgainstBaseline:
-    """Return the tolerance of a gate against a session. Raises UsageError if it has too few launches for one."""
-    between, sessions = between_sessions(base, base, base.by_case)
-    logs = {case: logs_of(own) for case, own in base.by_case.items()}
-    tests = judge({case: (own, own) for case, own in logs.items()}, paired=False, between=between)
-    if not tests:
-        raise UsageError(
-            f"{base.session.name} of {base.results.path} has no case of {FEWEST_LAUNCHES} launches, so no gate judges "
-            "against it; measure a baseline with more"
-        )
-    now = np.array([(test.error, test.df) for test in tests.values()]).T
-    beyond = np.array([(math.sqrt(2 * between[case].variance), min(between[case].df, MANY)) for case in tests]).T
-    return AgainstBaseline(
-        session=base.session.name,
-        sessions=sessions,
-        cases=len(tests),
-        measured=sum(between[case].sessions > 0 for case in tests),
-        allowance=ALLOWANCE,
-        launches=min(len(logs[case]) for case in tests),
-        tolerance=least_tolerance(*now),
-        least=least_tolerance(*beyond),
-    )
+def exit_code(of: Answer) -> int:
+    """Return 0, or 3 if the pilot is too short."""
+    return int(of.tables["pilot"]["exit_code"].iloc[0])
 
 
-# ---- text and answer
-
-# The tables of the answer.
-TABLES = {
-    "pilot": columns(Sensitivity, exit_code=Literal[0, 3]),
-    "seen": columns(Seen),
-    "needs": columns(Needs),
-    "baseline": columns(AgainstBaseline),
-}
+# ---- text
 
 
-def answer(of: Sensitivity) -> Answer:
-    """Return the answer of `noise`."""
-    baseline = [] if of.baseline is None else [of.baseline]
-    rows = {"pilot": [of], "seen": of.seen, "needs": of.needs, "baseline": baseline}
-    return Answer((sentence(of),), tables(TABLES, rows))
-
-
-def lines(of: Sensitivity) -> Iterator[str]:
-    """Yield the answer as lines of text."""
-    yield sentence(of)
-    if of.sd is not None:
-        left = f"; left out: {format.listed(of.left_out, most=3)}" if of.left_out else ""
-        yield (
-            f"{format.count(of.pairs, 'pair')} of launches of {format.count(of.rounds or 1, 'round')}, "
-            f"{format.count(of.cases, 'case')}: pairs of a typical one differ by {format.percent(of.sd)} (standard "
-            f"deviation; {format.percent(INTERVAL)}: {_between(of.sd_low, of.sd_high)}), of {of.noisiest} by "
-            f"{format.percent(of.noisiest_sd)}; a pair took {format.duration(of.pair_s or 0.0)}, all before the first "
-            f"{format.duration(of.first_s or 0.0)}{left}."
-        )
-    if of.seen:
-        head = ("minutes", "--launches", "sees", "interval", "passes")
-        yield from format.aligned([head, *map(_seen_row, of.seen)], texts=0)
-        head = ("change", "to see it", "--launches", "to pass with it", "--launches")
-        yield from format.aligned([head, *map(_needs_row, of.needs)], texts=0)
-        yield (
-            f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
-            "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
-            f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
-        )
-    if (gate := of.baseline) is not None:
-        yield (
-            f"Against the baseline {gate.session} a gate passes with a tolerance of {format.percent(gate.tolerance)} "
-            f"({format.count(gate.launches, 'launch')} a side), and with any number of launches not below "
-            f"{format.percent(gate.least)}. How sessions differ is measured in {gate.measured} of "
-            f"{format.count(gate.cases, 'case')}, from {format.count(gate.sessions, 'session')} (needed: "
-            f"{FEWEST_SESSIONS}); otherwise {format.percent(gate.allowance)} is assumed."
-        )
-    elif of.seen:
-        yield "Against a stored baseline, sessions differ too: --baseline STORE predicts that gate."
-
-
-def sentence(of: Sensitivity) -> str:
+def _sentence(pilot: Row, seen: Sequence[Row], needs: Sequence[Row]) -> str:
     """Return 'Here `ab` of quick sees 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.', or
     the reason why the pilot is too short."""
-    if not of.cases:
+    if not pilot["cases"]:
         return "The pilot has no result: no case succeeded on both sides; look at the report of a `parabench run`."
-    if not of.seen:
-        more = "" if of.minutes_needed is None else f": give --minutes {_rounded_up(of.minutes_needed)}"
+    if not seen:
+        minutes = pilot["minutes_needed"]
+        more = "" if minutes is None else f": give --minutes {_rounded_up(minutes)}"
         return (
-            f"The pilot is too short to say: it has {format.count(of.pairs, 'pair')} of launches, and an answer that "
-            f"is right within a factor of {RIGHT_WITHIN:g} needs about {of.pairs_needed}{more}."
+            f"The pilot is too short: it has {format.count(pilot['pairs'], 'pair')} of launches, and an answer that "
+            f"is right within a factor of {RIGHT_WITHIN:g} needs about {pilot['pairs_needed']}{more}."
         )
-    found = [f"{format.percent(s.change)} in {s.minutes:g} minutes" for s in of.seen if s.minutes in SHOWN and s.change]
-    gate = next(each for each in of.needs if each.change == TOLERANCE)
-    needs = _minutes(gate.gate_minutes) or f"more than {MOST_LAUNCHES} launches"
+    shown = [each for each in seen if each["minutes"] in SHOWN and each["change"]]
+    found = [f"{format.percent(each['change'])} in {each['minutes']:g} minutes" for each in shown]
+    gate = next(each for each in needs if each["change"] == TOLERANCE)
+    time = _minutes(gate["gate_minutes"]) or f"more than {MOST_LAUNCHES} launches"
     sees = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
-    return f"Here `ab` of {of.suite} sees {sees}; its gate needs {needs} for {format.percent(TOLERANCE)}."
+    return f"Here `ab` of {pilot['suite']} sees {sees}; its gate needs {time} for {format.percent(TOLERANCE)}."
 
 
-def _seen_row(of: Seen) -> tuple[str, ...]:
-    if of.launches is None:
-        return f"{of.minutes:g}", "too short", "", "", ""
-    interval = format.within(of.half_width or 0.0) + ("" if of.sure else "?")
-    sees = f"{format.percent(of.change)} ({_between(of.low, of.high)})"
-    return f"{of.minutes:g}", str(of.launches), sees, interval, format.percent(of.tolerance)
+def lines(of: Answer) -> Iterator[str]:
+    """Yield the answer as lines of text."""
+    (pilot,), seen, needs = (rows(of.tables[name]) for name in TABLES)
+    yield from of.sentences
+    if pilot["sd"] is not None:
+        left = f"; left out: {format.listed(pilot['left_out'], most=3)}" if pilot["left_out"] else ""
+        yield (
+            f"{format.count(pilot['pairs'], 'pair')} of launches of {format.count(pilot['rounds'] or 1, 'round')}, "
+            f"{format.count(pilot['cases'], 'case')}: pairs of a typical one differ by {format.percent(pilot['sd'])} "
+            f"(standard deviation; {format.percent(INTERVAL)}: {_between(pilot['sd_low'], pilot['sd_high'])}), of "
+            f"{pilot['noisiest']} by {format.percent(pilot['noisiest_sd'])}; a pair took "
+            f"{format.duration(pilot['pair_s'] or 0.0)}, all before the first "
+            f"{format.duration(pilot['first_s'] or 0.0)}{left}."
+        )
+    if not seen:
+        return
+    yield from format.aligned([("minutes", "--launches", "sees", "interval", "passes"), *map(_seen_row, seen)], texts=0)
+    head = ("change", "to see it", "--launches", "to pass with it", "--launches")
+    yield from format.aligned([head, *map(_needs_row, needs)], texts=0)
+    yield (
+        f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
+        "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
+        f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
+    )
+    gates = (each for each in needs[::-1] if each["gate_launches"] is not None and each["change"] >= TOLERANCE)
+    if gate := next(gates, None):
+        yield (
+            f"Options of a gate: --tolerance {100 * gate['change']:g}% --launches {gate['gate_launches']} "
+            f"--rounds {pilot['rounds'] or 0}"
+        )
 
 
-def _needs_row(of: Needs) -> tuple[str, ...]:
-    sees = _minutes(of.minutes)
-    if of.low_minutes is not None and of.high_minutes is not None:
-        sees += f" ({_rounded_up(of.low_minutes)} to {_rounded_up(of.high_minutes)})"
-    launches, gate = (f">{MOST_LAUNCHES}" if n is None else str(n) for n in (of.launches, of.gate_launches))
-    return format.percent(of.change), sees, launches, _minutes(of.gate_minutes), gate
+def _seen_row(row: Row) -> tuple[str, ...]:
+    if row["launches"] is None:
+        return f"{row['minutes']:g}", "too short", "", "", ""
+    interval = format.within(row["half_width"]) + ("" if row["sure"] else "?")
+    sees = f"{format.percent(row['change'])} ({_between(row['low'], row['high'])})"
+    return f"{row['minutes']:g}", str(row["launches"]), sees, interval, format.percent(row["tolerance"])
+
+
+def _needs_row(row: Row) -> tuple[str, ...]:
+    sees = _minutes(row["minutes"])
+    if row["low_minutes"] is not None and row["high_minutes"] is not None:
+        sees += f" ({_rounded_up(row['low_minutes'])} to {_rounded_up(row['high_minutes'])})"
+    launches, gate = (f">{MOST_LAUNCHES}" if row[name] is None else str(row[name]) for name in _LAUNCHES)
+    return format.percent(row["change"]), sees, launches, _minutes(row["gate_minutes"]), gate
+
+
+_LAUNCHES = ("launches", "gate_launches")
 
 
 def _between(low: float | None, high: float | None) -> str:

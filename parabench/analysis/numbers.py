@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from parabench.analysis.session import Session
 
 # Two configurations have the same workload, and are ranked against each other, if these fields agree. `split` is not
-# among them: it changes which samples are in which step, not the amount of computing. `vocabulary` changes what a token
-# is.
+# among them, because it does not change the amount of computing. `vocabulary` is, because it changes the tokens.
 WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "precision", "device")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
@@ -69,8 +68,7 @@ COLUMNS = {
     "repetition": "number of the repetition; -1 for the reference launch, -2 for the NCCL debug-log launch, -3 for the "
     "second copy of a configuration in an A/A test",
     "position": "place of the launch in its repetition",
-    "shared_launch": "id of the first launch in the same processes, if configurations were interleaved; otherwise its "
-    "own id",
+    "shared_launch": "id of the first launch in the same processes; without interleaving, the id of the launch",
     "in_turns": "whether its processes were shared with other configurations",
     "turns": "number of interleaved rounds; 1 for a launch of one configuration",
     "status": "how it ended: `ok`, `wrong`, `oom`, `crashed`, `hung`, `failed` or `interrupted`",
@@ -80,7 +78,7 @@ COLUMNS = {
     "traceback": "traceback of this rank",
     "started_utc": "when it started, ISO 8601",
     "wall_s": "how long it took, with startup",
-    "facts": "what the ranks reported, as JSON",
+    "facts": "facts that the ranks reported, as JSON",
     "verified": "whether its losses were compared with training on one device",
     "counted": "whether its numbers count: a successful repetition with a known step time",
     "timed": "whether its step time is compared: if a configuration shared launches, only these",
@@ -98,8 +96,8 @@ COLUMNS = {
     "peak_reserved_bytes": "peak memory that torch's CUDA allocator reserved on this rank",
     "used_bytes": "peak memory in use on the device with the highest use",
     "peak_memory_bytes": "`peak_rss_bytes` on a CPU, `peak_allocated_bytes` on a GPU",
-    "staleness_mean": "mean number of updates by which gradients are late",
-    "staleness_max": "largest number of updates by which a gradient is late",
+    "staleness_mean": "mean delay of gradients, in updates",
+    "staleness_max": "largest delay of a gradient, in updates",
     "joules_per_step": "energy of all devices in a measured step",
     "joules_source": "`energy counter` or `power readings`",
     "joules_reason": "why the energy is unknown",
@@ -181,7 +179,7 @@ def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFra
 
 @cache
 def trained_case_of(text: str) -> Case | RecordedCase:
-    """Return the configuration of a training launch from its `case_json`."""
+    """Return the configuration in the `case_json` of a launch."""
     values = json_text.parsed(text)
     return RecordedCase.from_dict(values) if values.get("kind") == RecordedCase.kind else Case.from_dict(values)
 
@@ -278,9 +276,8 @@ def _shares(told: Any, shared: bool, session: int, repetition: int, case: str) -
 def _timed(table: pd.DataFrame, paired: pd.Series[bool]) -> pd.Series[bool]:
     """Return for each launch whether its step time is compared; `paired` launches share with the other variant.
 
-    If a configuration succeeded in a shared launch together with another one, or with the other variant, its shared
-    launches count: differences between launches cancel there. Otherwise its own launches count, and if it has none, its
-    shared launches. So configurations whose partners failed are compared by common repetitions.
+    If a configuration succeeded together with another one, its shared launches count, because differences between
+    launches cancel there. Otherwise its separate launches count, if it has some.
     """
     counted, in_turns = table["counted"], table["in_turns"]
     together = counted & in_turns & ((counted.groupby(table["shared_launch"]).transform("sum") > 1) | paired)
@@ -305,7 +302,7 @@ def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[fl
 def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
     """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
-    The mean of the staleness is over the ranks that know it, because each sends as many gradients."""
+    The mean of the staleness is over the ranks that know it, because all send equally many gradients."""
     metrics = [*PEAKS, "staleness_mean", "staleness_max"]
     whole = whole[(whole["phase"] != Phase.INSTRUMENT) & whole["metric"].isin(metrics)]
     found = whole.groupby(["metric", "launch_id"])["value"].agg(["max", "mean", "count", "size"])
@@ -329,8 +326,7 @@ def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
 def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     """Return the level of each configuration: the geometric mean of `number` over its launches, in the number's unit.
 
-    It is shown for a configuration. Ratios between configurations are those of `contrasts.fit`, which removes
-    differences between launches and repetitions.
+    It is shown for a configuration. For ratios, `contrasts.fit` removes differences between launches and repetitions.
     """
     logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
     return dict(np.exp(logs.groupby(launches["case"], sort=False).mean()))
@@ -352,7 +348,7 @@ _NONE = pd.Series(index=pd.MultiIndex.from_tuples([], names=["repetition", "laun
 def of_pair(
     pair: tuple[str, str], base: Mapping[str, pd.Series[float]], other: Mapping[str, pd.Series[float]], paired: bool
 ) -> Launches:
-    """Return the launches of a case on two sides; if they are `paired`, those of the repetitions that both have."""
+    """Return the launches of a case on two sides; if they are `paired`, only in common repetitions."""
     first, second = base.get(pair[0], _NONE), other.get(pair[1], _NONE)
     if not paired:
         return first, second
@@ -368,11 +364,8 @@ def launch_ids(launches: pd.Series[float]) -> tuple[int, ...]:
 def case_table(table: pd.DataFrame) -> pd.DataFrame:
     """Return one row per configuration, fastest first; configurations without a number are last.
 
-    `table` is `numbers`, from which repetitions are used.
-    `step_time_s` is the step time of the configuration wherever one is shown: the level of its `timed` launches.
-    `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1 (NaN for fewer than two launches). `n_ok`
-    of its `n_launches` count. `status` is how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` is the first
-    error. Parts are medians over the launches that count, peaks maxima.
+    `step_time_s` is the level of the `timed` launches, `low_s` and `high_s` are their extremes. `status` is 'ok', or
+    counts such as '2 ok, 1 oom'. Parts of the step are medians, memory peaks maxima.
     """
     own = table[table["repetition"] >= FIRST_BLOCK]
     timed = own[own["timed"]]

@@ -1,4 +1,4 @@
-"""The bubble of a pipeline: theory, and the share of a step in which its ranks computed nothing."""
+"""The bubble of a pipeline: theory, and the share of a step that its ranks do not compute."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ def bubbles(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration that ran as a pipeline, in order of launch.
 
     The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. `theory` assumes
-    equal stages and free messages (`plan/pipeline_schedule.py` derives it). The bubble of a launch is 1 - the mean over
-    its ranks of the share in which they compute. `measured` is the median over the `n_launches` that count and have the
-    share of every rank; NaN without any.
+    equal stages and free messages. `measured` is 1 - the mean share of computing over ranks, median over launches.
     """
     told = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
     good = seen.counted[seen.counted["launch_id"].isin(list(told))]

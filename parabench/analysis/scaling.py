@@ -48,8 +48,8 @@ def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.Dat
     A curve has one `kind`, workload, strategy, algorithm and bucket size. If cases differ in another field, the fastest
     at a world size represents it. `speedup` is the ratio of throughput to the `base` in common launches and
     repetitions, NaN if none connects the two; `efficiency` is speedup / (world size / base world size). The base is
-    strategy `single` if it was measured on the same work, else the smallest world size of the curve. A curve without
-    its own point there starts with the base, so `case_id` can be the base's. `group` numbers what stays the same.
+    strategy `single` with the same workload, else the smallest world size of the curve. A curve without a point there
+    starts with the base, so `case_id` can be the base's.
     """
     cases = case_table(launches) if cases is None else cases
     measured = cases.loc[cases["tokens_per_s"].notna(), [*_MEASURED, *WORK, *_CURVE]]
@@ -101,14 +101,14 @@ def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
 
 
 def _speedup(case: str, base: str, effects: Mapping[str, Effects]) -> float:
-    """Return throughput over that of `base` in common launches and repetitions; NaN if none connects them."""
+    """Return the ratio of throughput to `base` in common launches and repetitions; NaN if none connects them."""
     return math.exp(effects[case].behind(case)[base])
 
 
 def scaling_lines(seen: SessionData) -> Iterator[str]:
     """Yield the fastest at each world size, for each kind of scaling that was measured from one rank on.
 
-    'Strong scaling (global batch 8), throughput by that of 1 rank: 1.40 (70% of linear) of ddp native, 2 ranks; ...'
+    'Strong scaling (global batch 8), throughput relative to 1 rank: 1.40 (70% of linear) of ddp native, 2 ranks; ...'
     """
     table = seen.once(curves)
     if len(table):
@@ -128,4 +128,4 @@ def _sentence(best: Sequence[Mapping[Any, Any]], labels: Mapping[str, str]) -> s
         label = labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
         texts.append(f"{format.digits(point['speedup'], 3)} ({linear}) of {label}")
     kind = "Strong" if strong else "Weak"
-    return f"{kind} scaling ({same}), throughput by that of 1 rank: {'; '.join(texts)}."
+    return f"{kind} scaling ({same}), throughput relative to 1 rank: {'; '.join(texts)}."

@@ -61,7 +61,7 @@ class Session:
 
     @property
     def day(self) -> str:
-        """Return the day on which it started."""
+        """Return the day of its start."""
         return self.started_utc[:10]
 
     def known(self, *names: str) -> str | None:
@@ -133,7 +133,7 @@ class Session:
 def split(text: str) -> tuple[Path, str | None]:
     """Return the database and the session (an id or a label, or None) of `DATABASE` or `DATABASE@SESSION`.
 
-    A folder stands for its results.db. Raises UsageError if either is empty.
+    For a folder, it is results.db there. Raises UsageError if either is empty.
     """
     path, at, session = text, "", ""
     if not os.path.exists(text) and "@" in text:

@@ -49,14 +49,14 @@ from parabench.signals import STOPPED
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="Rounds per launch, in each of which both sides take a turn of a few steps; 0: whole launches alternate. "
+    help="Rounds per launch. In each, both sides take a turn of a few steps. 0: whole launches alternate. "
     "[default: 60, in 8 launches; with --series 36]",
 )
 @shared(*gate_options)
 @click.option(
     "--series",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Accept or reject B as one of many proposals: --alpha is then the chance of any false accept in this folder. "
+    help="Accept or reject B as a proposal of a series: --alpha is then the chance of any false accept in this folder. "
     "Without --a and --b, show its proposals.",
 )
 @click.option("--least", type=Fraction(), help="With --series: the smallest gain that is worth a change. [default: 1%]")
@@ -111,7 +111,7 @@ def ab(
 def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
-    """Judge B as one of the proposals in `folder`, or show them. Return the exit code. Raises UsageError."""
+    """Judge B as a proposal of the series in `folder`, or show the series. Return the exit code. Raises UsageError."""
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
@@ -149,7 +149,6 @@ def _series(
     examples={
         "What can `ab` detect on this runner? Measure for five minutes:": "parabench noise quick",
         "The same from an earlier `ab`, as JSON:": "parabench noise --from parabench-results --json -",
-        "Fill a workflow of `parabench init`:": "parabench noise mine.py --workflow .github/workflows/mine.yml",
     },
 )
 @suite_argument
@@ -171,22 +170,11 @@ def _series(
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="As of `parabench ab`, for which the answer holds. [default: fewer with more cases, at least 4]",
+    help="Rounds per launch of the `ab` that is predicted. [default: fewer with more cases, at least 4]",
 )
 @shared(file_option("json", "Write JSON (docs/reference/json.md)."))
-@click.option(
-    "--baseline",
-    metavar="STORE",
-    shell_complete=complete_stores,
-    help="Also show what `parabench compare` with the newest session of this store can pass.",
-)
-@click.option(
-    "--workflow",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the options of a gate of SUITE into this workflow, of `parabench init` or a new one.",
-)
 @shared(*session_options)
-def noise(minutes: float, store: str | None, baseline: str | None, workflow: Path | None, **options: Any) -> None:
+def noise(minutes: float, store: str | None, **options: Any) -> None:
     """How small a slowdown does `parabench ab` of SUITE (quick) detect here, and in how many minutes?
 
     Measures the same code on both sides for --minutes. The differences between pairs of launches show what an `ab` of
@@ -194,40 +182,25 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
 
     Exits with 3 if that time is too short.
     """
-    from dataclasses import replace
-
     from parabench.ab.noise import run_noise
-    from parabench.analysis.compare.sides import read_side
-    from parabench.analysis.noise import against_baseline, answer, lines, read_pilot, sensitivity
-    from parabench.commands.templates.workflow import check_workflow, fill_workflow
+    from parabench.analysis.noise import exit_code, lines, read_pilot, sensitivity
     from parabench.session.request import TrainingRequest
 
     files, axes = files_in(options), axes_in(options)
-    to_console = console(stderr=STANDARD_OUTPUT in files.values())
-    against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
-    suite = options["suite"]
     if store is not None:
-        check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
-        found = replace(sensitivity(read_pilot(store)), baseline=against)
-        suite = found.suite
-    else:
-        working_directory()
-        if suite is None and not options["resume"]:
-            suite = options["suite"] = "quick"
-    if workflow is not None and suite is not None:
-        check_workflow(workflow, suite)
-    if store is None:
-        run = TrainingRequest.of(axes=axes, argv=command(), **options)
-        given = _typed({**files, "--workflow": workflow, "--baseline": baseline})
-        measured = run_noise(run, minutes, to_console, against, given)
-        if measured is None:
-            raise SystemExit(STOPPED)
-        found = measured
-    give(files, lambda: answer(found), lines(found) if store is not None else (), "answer")
-    if workflow is not None and found.seen:
-        filled = fill_workflow(workflow, suite or found.suite, found)
-        to_console.print(filled, highlight=False, markup=False, soft_wrap=True)
-    raise SystemExit(found.exit_code)
+        check_no_effect("--from, which measures nothing", (), ("store", "json_file"))
+        found = sensitivity(read_pilot(store))
+        give(files, lambda: found, lines(found), "answer")
+        raise SystemExit(exit_code(found))
+    working_directory()
+    if options["suite"] is None and not options["resume"]:
+        options["suite"] = "quick"
+    run = TrainingRequest.of(axes=axes, argv=command(), **options)
+    measured = run_noise(run, minutes, console(stderr=STANDARD_OUTPUT in files.values()), _typed(files))
+    if measured is None:
+        raise SystemExit(STOPPED)
+    give(files, lambda: measured, (), "answer")
+    raise SystemExit(exit_code(measured))
 
 
 def _typed(files: Mapping[str, object]) -> list[str]:

@@ -57,7 +57,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
             )
         answer = crossover.answer(crossover.bus_answers(results, chosen.id))
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        lines = list(answer.sentences) or [f"No launch {why}, so there is no fastest algorithm."]
+        lines = list(answer.sentences) or [f"No launch {why}, so the fastest algorithm is unknown."]
     else:
         from parabench.analysis.ranking import words
         from parabench.analysis.ranking.objectives import OBJECTIVES, require
@@ -65,6 +65,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
         seen = data_of(results, chosen)
         require(seen, OBJECTIVES[objective])
-        rankings = spots(seen, OBJECTIVES[objective], axes)
-        answer, lines = words.answer(seen, rankings), words.lines(seen, rankings)
+        answer = words.answer(seen, spots(seen, OBJECTIVES[objective], axes))
+        lines = words.lines(answer)
     give(files, lambda: answer, lines, "answer")

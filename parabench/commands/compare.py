@@ -13,7 +13,7 @@ from parabench.commands.output import Command, Files, file_option, files_in, giv
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
-# The files that a comparison can be written to, and the modules that render those of a gate.
+# The files of a comparison, and the modules that render a gate.
 OUTPUTS = (
     file_option("json", "Write JSON (docs/reference/json.md)."),
     file_option("junit", "Write JUnit XML: a test for each case."),
@@ -59,8 +59,8 @@ def compare(
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
     Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every case), 1 regression, 3
-    inconclusive. With --across-hardware or --from there is no verdict, and the exit code is 0. The file - is standard
-    output, and nothing else is printed then.
+    inconclusive. With --across-hardware or --from, the exit code is 0. The file - is standard output, and nothing else
+    is printed then.
     """
     from parabench.analysis import format
     from parabench.analysis.compare.sides import read_sides

@@ -24,7 +24,7 @@ REMEDY = "give another place with -o"
 
 def format_options(command: F) -> F:
     """Add a flag for each format of parabench, and --format for a user's own."""
-    own = "A format of your own: package.module:name, or the name of an installed package's entry point."
+    own = "A custom format: package.module:name, or the name of an installed package's entry point."
     command = click.option("--format", "formats", multiple=True, metavar="NAME", help=own)(command)
     for name, entry in reversed(EXPORTERS.items()):
         command = click.option(f"--{name}", "formats", flag_value=name, multiple=True, help=entry.summary)(command)
@@ -55,11 +55,11 @@ def format_options(command: F) -> F:
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Of --trace: a folder of other tools' recordings, whose ranks are written into one trace on one clock.",
+    help="For --trace: a folder of other tools' recordings, whose ranks are written into one trace on one clock.",
 )
 @click.option("-o", "--output", metavar="PLACE", help="File, folder, or tracking URI of MLflow. [default: by format]")
-@click.option("--launch", type=int, help="Of --trace: its id in the store. [default: the case's median one]")
-@click.option("--step", type=int, help="Of --trace: an instrumented step. [default: the launch's median one]")
+@click.option("--launch", type=int, help="For --trace: its id in the store. [default: the case's median one]")
+@click.option("--step", type=int, help="For --trace: an instrumented step. [default: the launch's median one]")
 def export(
     store: str,
     formats: tuple[str, ...],
@@ -79,7 +79,7 @@ def export(
         given = f"{' and '.join(asked)} are several formats" if asked else "no format is given"
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
     if case is None and (launch, step) != (None, None):
-        raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
+        raise UsageError(f"--launch and --step belong to --trace CASE; leave them out with {asked[0]}")
     if case is not None and output == str(STANDARD_OUTPUT):
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:

@@ -39,7 +39,7 @@ RANKS = 2
     cls=Command,
     examples={
         "Begin in this folder, with parabench's own model:": "parabench init",
-        "Begin with a model of your own, on two ranks:": "parabench init --model own_model:factory --world-size 2",
+        "Begin with your model, on two ranks:": "parabench init --model own_model:factory --world-size 2",
         "Only write the files:": "parabench init benchmarks --no-trial",
     },
 )
@@ -54,7 +54,7 @@ RANKS = 2
 @click.option(
     "--world-size",
     type=click.IntRange(min=1),
-    help="Ranks of each launch. [default: as many as there are devices, 2 at least on the CPU]",
+    help="Ranks of each launch. [default: the number of devices; on the CPU 2]",
 )
 @click.option("--no-trial", is_flag=True, help="Write the files and run nothing.")
 def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> None:
@@ -110,9 +110,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     ran = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
         say(line for line in ran.stdout.splitlines() if line.startswith("["))
-        raise UsageError(
-            "the suite does not run here, and nothing is written; fix what is said above, or give --no-trial"
-        )
+        raise UsageError("the suite does not run here, and nothing is written; fix the error above, or give --no-trial")
 
 
 @click.command(

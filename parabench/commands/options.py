@@ -1,4 +1,4 @@
-"""What a command is given: options that several take, the store and session they name, the command line itself."""
+"""Options and arguments that several commands share, their completion, and the command line as typed."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ..
 
 
 seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order in which cases are launched. [default: 0]"
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order of launches. [default: 0]"
 )
 links_option = click.option(
     "--links",
@@ -277,7 +277,7 @@ model_option = click.option(
     help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
     shell_complete=complete_values("model"),
 )
-# The options of a training session: its cases, and how each is launched.
+# The options of a session of training runs: its cases and its launches.
 training_options = (
     click.option(
         "--set",
@@ -297,8 +297,8 @@ turns_options = (
     click.option(
         "--until-decided",
         is_flag=True,
-        help="Measure the cases that may still be the fastest until a difference of 2% is detectable, however long it "
-        "takes.",
+        help="Measure the cases that may still be the fastest until a difference of 2% is detectable, without a time "
+        "limit.",
     ),
     click.option(
         "--budget",
@@ -336,7 +336,7 @@ def typed(name: str) -> bool:
 
 
 def check_no_effect(mode: str, names: Sequence[str], but: Sequence[str] = ()) -> None:
-    """Raise UsageError for a typed parameter that has no effect in this mode: one of `names`, or any `but` these."""
+    """Raise UsageError if a typed parameter has no effect in this mode: it is in `names`, or not in `but`."""
     for each in click.get_current_context().command.params:
         if typed(str(each.name)) and (each.name in names or (but and each.name not in but)):
             what = each.opts[0] if isinstance(each, click.Option) else str(each.name).upper()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # An option's file. "-" is standard output, which then has only this file.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
-# The kinds of files, in the order in which they are written.
+# The kinds of files, in the order of writing.
 KINDS = ("json", "junit", "markdown", "html")
 
 # The requested file by option.
@@ -56,7 +56,7 @@ class Command(Exampled):
                 is_flag=True,
                 expose_value=False,
                 callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
-                help="Print the answer alone, and where a file gets it nothing.",
+                help="Print only the answer, or nothing if a file gets it.",
             )
         )
 
@@ -112,11 +112,9 @@ def give(
     what: str,
     renders: Mapping[str, Callable[[], str]] | None = None,
 ) -> None:
-    """Print the lines, or the file that standard output was requested for, and write the other files. `what` names
-    their content in errors.
+    """Print the lines, or the file that is standard output, and write the other files. `what` names them in errors.
 
-    `renders` make the text of files other than JSON, by option. Raises UsageError for the first file that cannot be
-    written.
+    `renders` make the text of files other than JSON, by option. Raises UsageError if a file cannot be written.
     """
     command = str(click.get_current_context().info_name)
     renders = {"--json": lambda: answer().to_json(command), **(renders or {})}

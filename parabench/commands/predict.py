@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "--ranks-per-node",
     type=click.IntRange(1),
     metavar="G",
-    help="[default: as many as the measured machine has cores or devices for]",
+    help="[default: limited by the cores or devices of the measured machine]",
 )
 @click.option(
     "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="strategy, algorithm, bucket_mib, batch_per_rank, ..."
@@ -141,7 +141,7 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
     files = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"])["source"].unique()
     if (twice := files[files.map(len) > 1]).size:
         names = " and ".join(twice.iloc[0])
-        raise UsageError(f"--links-from {logs}: {names} measured the same; name one of them")
+        raise UsageError(f"--links-from {logs}: {names} have the same measurement; name only one")
     columns = ["op", "world_size", "nodes", "bytes", "seconds"]
     return tuple(Row(op, "native", *rest) for op, *rest in rows[columns].itertuples(index=False))
 

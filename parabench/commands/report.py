@@ -1,4 +1,4 @@
-"""`parabench report` and `serve`: the page of a session, or of several beside each other, as a file or live."""
+"""`parabench report` and `serve`: the page of one or several sessions, as a file or live."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOKEN_BYTES = 32
     "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
 def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | None) -> None:
-    """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them.
+    """Write the HTML report of STORE, or STORE@SESSION by id or label. Two or more are compared on one page.
 
     STORE is parabench-results when not given.
     """
@@ -51,7 +51,7 @@ def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | N
     chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
     if source is not None:
         if stores:
-            raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
+            raise UsageError(f"--from {source} replaces a store; give it without {stores[0]}")
         _of_recordings(source, output, typed("output"))
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
@@ -107,7 +107,7 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
     show_default=True,
     help="Port of 127.0.0.1; 0 for any that is free.",
 )
-@click.option("--token", "guarded", is_flag=True, help="Answer only who knows the random address that is printed.")
+@click.option("--token", "guarded", is_flag=True, help="Only answer requests for the random address that is printed.")
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 def serve(store: str, port: int, guarded: bool, opened: bool) -> None:
     """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.

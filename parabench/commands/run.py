@@ -67,7 +67,7 @@ def run(**options: Any) -> None:
 @click.command(
     cls=Command,
     examples={
-        "Which all-reduce is fastest here, at which size?": "parabench collectives --op all_reduce --max 16MiB",
+        "Which all-reduce is fastest here, by size?": "parabench collectives --op all_reduce --max 16MiB",
         "How long does a single call take?": "parabench collectives --mode latency --algorithm native,ring",
         "What do two nodes give? On each of them:": (
             "parabench collectives --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id 1 --links"
@@ -100,7 +100,7 @@ def measure(kind: type[Request], **options: Any) -> None:
         from parabench.session.dry_run import dry_run
 
         if request.json_file is not None:
-            raise UsageError("--dry-run measures nothing that --json could hold; leave one of them out")
+            raise UsageError("--dry-run measures nothing that --json could hold; leave one option out")
         raise SystemExit(dry_run(request, console()))
     from parabench.session.session import run_sessions
 

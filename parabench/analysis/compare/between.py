@@ -1,7 +1,6 @@
 """The variation between sessions, which belongs to the error of sides that were not interleaved.
 
-Another session ran at another time: with other clocks, temperature and neighbors. Launches of one session share these,
-so only other sessions show how much they matter.
+Launches of one session share clocks, temperature and neighbors, so only other sessions show their effect.
 """
 
 from __future__ import annotations
@@ -28,17 +27,12 @@ MOST_SESSIONS = 30
 
 @dataclass(frozen=True)
 class BetweenSessions:
-    """How the variation between sessions entered a comparison.
+    """How the variation between sessions entered a comparison."""
 
-    `sessions` is the number of sessions of base's suite and environment in its results database, including base, at
-    most MOST_SESSIONS. `measured` configurations have their own variance from FEWEST_SESSIONS or more of these. For
-    `allowed` others, `allowance` is used, a standard deviation of a session's log time.
-    """
-
-    sessions: int
-    measured: int
-    allowed: int
-    allowance: float
+    sessions: int  # in base's database, with its suite and environment
+    measured: int  # configurations whose variance was measured in FEWEST_SESSIONS or more of these
+    allowed: int  # configurations that use the allowance
+    allowance: float  # a standard deviation of a session's log time
 
 
 def between_sessions(
@@ -71,14 +65,14 @@ def between_means(
 ) -> Between:
     """Return the variation between sessions of the mean over `cases`, pairs of ids in base and candidate.
 
-    A session's clock and temperature affect all its configurations, so a mean over many is no more certain than one.
-    `others` are the sessions `alike`; sessions without a launch of every configuration are left out.
+    A mean over many configurations is as uncertain as one, because clocks and temperature affect all of them. `others`
+    are the sessions `alike`.
     """
     own, new = zip(*cases, strict=True)
 
     def blocks(side: SessionData, ids: Sequence[str]) -> list[Numbers]:
         if not set(ids) <= side.by_case.keys():
-            return []
+            return []  # without a launch of every configuration
         return [by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in ids])]
 
     first = blocks(base, own)
@@ -87,10 +81,9 @@ def between_means(
 
 
 def alike(base: SessionData, candidate: SessionData) -> list[SessionData]:
-    """Return the other sessions of base's results database that could have been the base, the newest MOST_SESSIONS.
+    """Return the newest MOST_SESSIONS of base's results database that could have been the base.
 
-    They are finished training sessions of the same suite, not newer than both sides, not sides of an `ab`, and in an
-    environment without a difference that affects step times.
+    They finished, have the same suite and environment, are not newer than both sides, and are not variants of an `ab`.
     """
     latest = max(base.session.started_utc, candidate.session.started_utc)
     names = ("id", "suite", "started_utc", "finished_utc")

@@ -49,10 +49,8 @@ def contrast(
 ) -> list[Row]:
     """Return a row for each pair: the ratio candidate / base of a number of its launches, with its 95% interval.
 
-    `base` and `candidate` are geometric means over launches. `note` is the reason if there is no interval. `upper` is
-    the one-sided 95% upper bound, `p_slower` is one-sided and adjusted by Holm's method. If the sides are `paired`,
-    only repetitions that both have are compared. Otherwise the error contains the variation `between` sessions, whose
-    standard deviation is `session_sd`.
+    `note` is the reason for a missing interval. `paired` sides are compared in common repetitions. Otherwise the error
+    contains the variation `between` sessions.
     """
     launches = [of_pair(pair, base, candidate, paired) for pair in pairs]
     logs = {at: (logs_of(first), logs_of(other)) for at, (first, other) in enumerate(launches)}
@@ -94,13 +92,8 @@ def step_times(
 ) -> tuple[list[Row], BetweenSessions | None]:
     """Return the rows of the step times with outcomes, and how the variation between sessions entered.
 
-    `base` and `candidate` are the step times in the two sessions, `ratio` only contains the launches that are compared.
-    `launches_needed` is the number of launches per side that lets a gate of two equal sides pass (None: no number up
-    to 500). `exempt`: a gate passes without this configuration, because it could not become slower.
-    `fails_more`: its launches fail more often than in base, but not significantly.
-
-    `others` are the sessions `alike`, if they are known. With too few, `allowance` is the standard deviation between
-    sessions.
+    docs/site/keys.toml describes the columns. `others` are the sessions `alike`, if they are known. With too few,
+    `allowance` is the standard deviation between sessions.
     """
     paired = interleaved(base, candidate)
     between, sessions = dict[str, Between](), 0
@@ -129,10 +122,10 @@ def step_times(
 def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
     """Return the outcome of a test, and a note.
 
-    Slower: significant at `alpha`, and the estimate is beyond the tolerance. The same: the one-sided 95% upper bound is
-    below the tolerance, which rules out such a slowdown (a non-inferiority test; J. M. Hoenig and D. M. Heisey, "The
-    abuse of power", The American Statistician 55, 2001, on why power is no criterion after the fact). Faster: the same,
-    and significantly faster by more than the tolerance. Everything else is unclear.
+    - slower: significant at `alpha`, and the estimate is beyond the tolerance
+    - same: the upper bound is below the tolerance (a non-inferiority test)
+    - faster: the same, and significantly faster by more than the tolerance
+    - unclear: everything else
     """
     beyond = math.log1p(tolerance)
     if test.difference > beyond and test.p_slower <= alpha:
@@ -168,9 +161,8 @@ def _launches(case: str, side: SessionData) -> _Launches:
 def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> list[Row]:
     """Return `outcome` by the ends of launches (None if step times decide), `note`, `exempt` and `fails_more`.
 
-    A configuration broke if it never failed in base and fails in candidate; or if it fails in both, and the share of
-    failed launches rose in Fisher's exact test, one-sided and adjusted over these configurations by Holm's method, at
-    level `alpha`.
+    Configurations that fail on both sides broke if their share of failures rose, by Fisher's exact test with Holm's
+    method at level `alpha`.
     """
     both = {
         pair: (_launches(pair[0], base), _launches(pair[1], candidate))
@@ -194,7 +186,7 @@ def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alph
 
 
 def _rose(base: _Launches, candidate: _Launches) -> float:
-    """Return the one-sided p-value of Fisher's exact test: that candidate has at least as many of all failures."""
+    """Return the one-sided p-value of Fisher's exact test for more failures in candidate."""
     ours, launches = candidate.failed + candidate.ok, base.failed + base.ok + candidate.failed + candidate.ok
     failed = base.failed + candidate.failed
     ways = (

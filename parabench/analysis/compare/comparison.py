@@ -29,9 +29,8 @@ STEP = "step_time"
 # Throughput relative to energy and memory, with names for sentences. Throughput is in tokens, or in samples for models
 # without sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
 GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
-# The columns of `Comparison.ratios`: a row per configuration, side and quantity. `base` and `candidate` are the numbers
-# of the first side and of the side `at`; `both` if both launched it. `note` is the reason if something is unknown, or
-# how launches ended. The columns from `outcome` on are of step times (`cases.step_times`).
+# The columns of `Comparison.ratios`: a row per configuration, quantity and side `at`, which is the candidate. `both`:
+# this side and the first launched the configuration. The columns from `outcome` on belong to step times.
 RATIOS: Columns = {
     "row": int, "at": int, "both": bool, "quantity": str, "case_id": str, "label": str, "base": float | None,
     "candidate": float | None, "ratio": float | None, "low": float | None, "high": float | None, "upper": float | None,
@@ -55,26 +54,17 @@ class Known:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sessions, all compared with the first. All tables are indexed by configuration, from 0.
-
-    Attributes:
-        sides: The sessions. `names`, `paired` (whether a side was interleaved with the first) and `other_hardware` have
-            a value for each. `between` and `alike` (`between.alike`) have one for each but the first.
-        ids: The id of each configuration on each side (a column), also if the side did not launch it.
-        measured: Whether each side launched it.
-        cases: The fields of each configuration on the first side that launched it, `case_id` there, and `label`.
-        ratios: All ratios, with the columns `RATIOS`.
-        known: The quantities of the launches of each side.
-    """
+    """Sessions, all compared with the first. All tables are indexed by configuration, from 0."""
 
     sides: tuple[SessionData, ...]
-    ids: pd.DataFrame
-    measured: pd.DataFrame
-    cases: pd.DataFrame
-    ratios: pd.DataFrame
+    ids: pd.DataFrame  # the id of each configuration on each side (a column), also if it was not launched there
+    measured: pd.DataFrame  # whether each side launched it
+    cases: pd.DataFrame  # its fields, `case_id` and `label` on the first side that launched it
+    ratios: pd.DataFrame  # with the columns RATIOS
+    known: Sequence[Mapping[str, Known]]  # the quantities of each side
+    # For each side but the first:
     between: tuple[BetweenSessions | None, ...]
-    known: Sequence[Mapping[str, Known]]
-    alike: tuple[list[SessionData], ...]
+    alike: tuple[list[SessionData], ...]  # `between.alike`
 
     @property
     def first(self) -> SessionData:
@@ -179,7 +169,7 @@ def compare_sessions(
             key = {"row": row, "at": at, "both": both} | named
             rows += [_NO_OUTCOME | own[i] | key | {"quantity": name} for name, own in of_side.items()]
     ratios = table(RATIOS, rows).astype({"row": int, "at": int, "both": bool})
-    return Comparison(tuple(sides), ids, measured, cases, ratios, tuple(between), known, tuple(same))
+    return Comparison(tuple(sides), ids, measured, cases, ratios, known, tuple(between), tuple(same))
 
 
 _NO_OUTCOME = {"outcome": None, "launches_needed": None, "exempt": False, "fails_more": False}

@@ -53,8 +53,8 @@ def compared(base: SessionData, candidate: SessionData) -> Comparison:
     of = compare_sessions((base, candidate))
     if not of.common(1):
         raise UsageError(
-            f"no case of {base.session.name} of {base.results.path} has the same workload as one of "
-            f"{candidate.session.name} of {candidate.results.path}; measure the same suite with the same --set on both"
+            f"{base.session.name} of {base.results.path} and {candidate.session.name} of {candidate.results.path} have "
+            "no workload in common; measure the same suite with the same --set on both"
         )
     return of
 

@@ -20,31 +20,24 @@ from parabench.analysis.numbers import of_pair, same_work
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Mean, geometric_mean, logs_of
 from parabench.strategies import entry_of
 
-# With so many launches per configuration, a difference of a few percent shows on a quiet machine.
+# With this number of launches per configuration, a quiet machine detects a difference of a few percent.
 ENOUGH_LAUNCHES = 5
 
 
 @dataclass(frozen=True)
 class Overall:
-    """The sides at one workload, all relative to the first.
+    """The sides at one workload, all relative to the first."""
 
-    `heading` is the difference from other workloads, and `rows` are the places of its configurations in the comparison.
-    `cases` is the number of ranked configurations, so baselines without communication do not count.
-
-    The others have an entry for every side but the first: `means` over the configurations in common, by quantity; the
-    number of configurations by outcome (`changes`), with a step time on the first side only (`lost`), and on the other
-    side only (`mended`).
-    """
-
-    heading: str
+    heading: str  # the difference from other workloads
     work: dict[str, Any]
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # the places of its configurations in the comparison
     names: tuple[str, ...]
-    cases: int
-    means: dict[str, tuple[Mean, ...]]
-    changes: tuple[dict[Outcome, int], ...]
-    lost: tuple[int, ...]
-    mended: tuple[int, ...]
+    cases: int  # the number of ranked configurations
+    # For each side but the first:
+    means: dict[str, tuple[Mean, ...]]  # by quantity, over common configurations
+    changes: tuple[dict[Outcome, int], ...]  # the number of configurations by outcome
+    lost: tuple[int, ...]  # configurations with a step time on the first side only
+    mended: tuple[int, ...]  # configurations with a step time on the other side only
 
     @property
     def steps(self) -> tuple[Mean, ...]:

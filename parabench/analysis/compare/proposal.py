@@ -1,10 +1,9 @@
 """Accept a proposal or reject it: the rule of `parabench ab --series`.
 
-Proposals come in a series, from people or programs that optimize. If many of them change nothing, one looks faster by
-chance in the end. So the chance of any false accept is bounded over the whole series: the n-th proposal may spend
-ALPHA / (n (n + 1)) of it (the sum over all n is ALPHA), and shares that among the looks at its launches (Bonferroni's
-bound for both; K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70,
-1983, have called it alpha spending). A rejection claims nothing, so it may come after any launch.
+If many proposals change nothing, one finally looks faster by chance. So the probability of any false accept is bounded
+over the whole series. The n-th proposal may spend ALPHA / (n (n + 1)), divided among the looks at its launches. This is
+alpha spending (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70,
+1983). A rejection claims nothing, so it may come after any launch.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
 
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01
-# After how many pairs of launches a proposal may be accepted, and which share of what it may spend goes into each look:
-# most into the one at which a gain of 2% shows on a quiet machine.
+# Looks at which a proposal may be accepted, by pairs of launches, and the share of alpha of each. The largest share is
+# for the look that detects a gain of 2% on a quiet machine.
 SPENT = {4: 0.1, 8: 0.6, 12: 0.15, 18: 0.1, 27: 0.05}
 MOST_PAIRS = max(SPENT)
 # Before, nothing tells how launches differ.
@@ -31,23 +30,19 @@ FIRST_REJECT = 3
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a proposal by pairs of launches. `accept` is None if more pairs are needed, `why` is the reason.
+    """The judgement of a proposal by pairs of launches."""
 
-    `gain` is the share of a step's time that it saves, over all cases (their geometric mean). `low` to `high` is its
-    95% interval for this proposal alone, `at_least` its lower bound at the confidence of an accept. Unknown is None.
-    """
-
-    accept: bool | None = None
+    accept: bool | None = None  # None if more pairs are needed
     why: str = ""
     pairs: int = 0
-    gain: float | None = None
-    low: float | None = None
+    gain: float | None = None  # the saved share of a step, as geometric mean over all cases
+    low: float | None = None  # the 95% interval for this proposal alone
     high: float | None = None
-    at_least: float | None = None
+    at_least: float | None = None  # the lower bound at the confidence of an accept
 
 
 def alpha_of(number: int, alpha: float = ALPHA) -> float:
-    """Return the share of the chance of any false accept in a series that its n-th proposal may spend, from 1."""
+    """Return the false-accept probability that the n-th proposal of a series may spend, from 1."""
     return alpha / (number * (number + 1))
 
 

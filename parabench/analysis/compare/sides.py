@@ -69,8 +69,7 @@ def check_distinct(sides: Sequence[SessionData]) -> None:
 def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData, ...]:
     """Return the sessions (None: the newest), each with a unique name as its `role`.
 
-    The name is the session's, with its results database if sessions share a name. Raises UsageError for fewer than two
-    sessions, for one session twice, and as `read_side` does.
+    Raises UsageError for fewer than two sessions, for one session twice, and as `read_side` does.
     """
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more stores or sessions")

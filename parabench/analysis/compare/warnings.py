@@ -87,17 +87,17 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
     if own != other:
         yield Finding(
             "statistic",
-            f"A launch's number is the {own} of its steps on {base.role} and the {other} on {candidate.role}, "
+            f"The step time of a launch is the {own} of its steps on {base.role} and the {other} on {candidate.role}, "
             "because CPUs are shared and devices are not: part of the ratio is due to the statistic.",
             "Read nothing into a ratio near 1.",
         )
     own, other = apart("device")
     if own != other:
-        kind = {"cpu": "the resident set of a process", accelerator.TYPE: "what torch allocated on a device"}
+        kind = {"cpu": "the resident set of a process", accelerator.TYPE: "the memory that torch allocated on a device"}
         yield Finding(
             "memory",
             f"Peak memory is {kind[own]} on {base.role} and {kind[other]} on {candidate.role}.",
-            "Do not read the ratio per GB as one of efficiency: the two are not the same quantity.",
+            "The two are different quantities, so the ratio per GB does not compare efficiency.",
         )
     own, other = (" and ".join(sorted(set(side.counted["joules_source"].dropna()))) for side in (base, candidate))
     if own and other and own != other:

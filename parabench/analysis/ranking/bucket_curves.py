@@ -18,11 +18,10 @@ FEWEST_SIZES = 3
 
 @dataclass(frozen=True)
 class Curve:
-    """Cases that differ only in their bucket size.
+    """Cases that differ only in their bucket size, in MiB; `None`, PyTorch's default, is last.
 
-    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order. `shape` is
-    optimum if some size is distinguishable from the best. It is flat if none is, although a difference worth having
-    would have been detected, and unclear if the blocks were too few for that.
+    `shape` is optimum if a size is distinguishable from the best, flat if no relevant difference exists, and unclear if
+    the blocks are too few to exclude one.
     """
 
     name: str
@@ -69,7 +68,7 @@ def bucket_curves(
 
 
 def curve_notes(curves: Iterable[Curve], blocks: int, of: str) -> list[str]:
-    """Describe flat and unclear curves; those of the same sizes share a sentence. `of` names the objective."""
+    """Describe flat and unclear curves, in one sentence for equal sizes. `of` names the objective."""
     groups: dict[tuple[bool, tuple[float | None, ...]], list[Curve]] = {}
     for curve in curves:
         if curve.half_width is not None and curve.shape != "optimum":
@@ -93,7 +92,7 @@ def curve_notes(curves: Iterable[Curve], blocks: int, of: str) -> list[str]:
 
 
 def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[str, str]) -> tuple[Members, ...]:
-    """Return the `chosen` cases by name, those of one curve together: 'ddp ring, 10 to 25 MiB, 2 ranks'.
+    """Return the `chosen` cases by name; sizes of one curve share a name: 'ddp ring, 10 to 25 MiB, 2 ranks'.
 
     A range contains every size that was tried: `cases` are all of the workload, also those that failed.
     """
@@ -110,8 +109,7 @@ def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[st
 
 
 def _along(cases: Mapping[str, Case]) -> list[list[str]]:
-    """Group ids of cases that differ only in the bucket size, PyTorch's default last. A list of caps is not a size, so
-    it has its own group."""
+    """Group ids of cases that differ only in the bucket size, PyTorch's default last. Lists of caps are not grouped."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for case_id, case in cases.items():
         others = (value for name, value in case.to_dict().items() if name != "bucket_mib")

@@ -20,27 +20,18 @@ PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
 
 @dataclass(frozen=True)
 class Objective:
-    """A number to rank by.
-
-    - `column`: the cost of each launch in SI units; less is better. If `inverse`, users read the inverse, as for
-      throughput.
-    - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
-      `head` is a column's title.
-    - `say` formats a value, with the unit of throughput as second argument. `margin` formats a half-width, with the
-      value as second argument.
-    - `work`: the fields that must agree for two cases to be compared.
-    """
+    """A number to rank by, and its words."""
 
     name: str
-    column: str
-    first: str
-    more: str
-    ahead: str
-    head: str
-    say: Callable[[float, str], str]
-    margin: Callable[[float, float], str]
-    work: tuple[str, ...] = WORK
-    inverse: bool = False
+    column: str  # the cost of a launch in SI units; less is better
+    first: str  # the name of the best
+    more: str  # how others are worse
+    ahead: str  # how the best is better than all others
+    head: str  # the title of a column
+    say: Callable[[float, str], str]  # formats a value; the second argument is the unit of throughput
+    margin: Callable[[float, float], str]  # formats the half-width of a value, the second argument
+    work: tuple[str, ...] = WORK  # the fields that must agree for two cases to be compared
+    inverse: bool = False  # users read the inverse, as for throughput
 
     def worse(self, fraction: float | None) -> str:
         """Return 'is 9% slower', 'needs 9% more memory'."""

@@ -29,11 +29,9 @@ class ParetoPoint:
 
 
 def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoint, ...]:
-    """Return the front, fastest first; empty if no difference is significant.
+    """Return the front, fastest first, from launches of one workload that count; empty without significant differences.
 
-    `good` are the launches of one workload that count, `cases` the rows of its case table by id. A configuration beats
-    another if it is significantly better in one number and not significantly worse in the other. If two are alike in
-    both, the faster represents both.
+    A configuration beats another if it is significantly better in one number and not significantly worse in the other.
     """
     known = good[good["peak_memory_bytes"] > 0]
     if not len(known):
@@ -47,7 +45,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     chosen: list[int] = []
     for at in time.cases.get_indexer(pd.Index(time.connected())).tolist():
         if not beats[:, at].any() and unlike[chosen, at].all():
-            chosen.append(at)
+            chosen.append(at)  # if two are alike in both numbers, the faster represents both
     kept = time.cases[chosen].tolist()
     slower, larger = (np.expm1(each.behind(kept[0])) for each in (time, memory))
     launches, peaks = known.groupby("case")["launch_id"].agg(tuple), levels(known, "peak_memory_bytes")
@@ -64,7 +62,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     )
 
 
-def front_table(points: Sequence[ParetoPoint]) -> list[str]:
+def front_table(points: Sequence[Any]) -> list[str]:
     """Return the front as lines of text."""
     rows = [["configuration", "step", "peak memory", "slower", "less memory"]]
     for point in points:

@@ -61,9 +61,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Undecided:
-    """The `cases` of the next repetition, and their widest half-width, if known. There are no cases if nothing is open.
+    """The `cases` of the next repetition, empty if nothing is open, and their widest half-width, if known.
 
-    `too_noisy` is whether some workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
+    `too_noisy`: a workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
     """
 
     cases: tuple[str, ...]
@@ -72,14 +72,13 @@ class Undecided:
 
 
 def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
-    """Return for each eliminated case the look at which it left, the last one if it came back."""
+    """Return the last look that eliminated each case, for cases that did not come back."""
     left = {each.case_id: (look, each) for look in looks for each in look.left}
     return {case: found for case, found in left.items() if case not in looks[-1].racing}
 
 
 def race_note(looks: Sequence[Look]) -> list[str]:
-    """Return when configurations were eliminated, and by which bound: 'Left the race: 11 configurations by block 3,
-    24% or more behind.'"""
+    """Return 'Left the race: 11 configurations by block 3, 24% or more behind.'"""
     left = list(exits(looks).values())
     if not left:
         return []
@@ -89,19 +88,18 @@ def race_note(looks: Sequence[Look]) -> list[str]:
 
 
 def confidence_of(look: int) -> float:
-    """Return the confidence at which a case is eliminated at that look, the second or a later one."""
+    """Return the confidence level of eliminations at a look, the second or a later one."""
     return 1 - ERROR / (look * (look - 1))
 
 
 def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
-    """Return the confidence level at which each of these cases is eliminated. It belongs to the look after its last
-    launch."""
+    """Return the confidence level for eliminating each case, which is the level of the look after its last launch."""
     look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])
 
 
 def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
-    """Return the looks at the launches of one workload; `seconds` has the time at which each repetition ended."""
+    """Return the looks at the launches of one workload; `seconds` are the end times of repetitions."""
     own = _in_race(own, raced=True)
     looks: list[Look] = []
     for block in sorted(own["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:

@@ -1,7 +1,8 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
-Configurations with the same workload are ranked. `stats.contrasts` compares their launches, and `Ranking` is the
-result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
+Configurations with the same workload are ranked. `stats.contrasts.fit` compares their launches, and `_ranking` turns
+its result into a `Ranking`. `words` makes the `Answer` from it; the report and the exporters read it, too.
+docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from parabench.strategies.snippet import snippet
 # Rows of a case table by id.
 Cases = Mapping[str, Mapping[str, Any]]
 
-# Marks in the table of cases: a strategy without communication, a configuration without a ratio, one of several best.
+# Marks in the table of cases: a strategy without communication, a configuration without a ratio, a tied one.
 NOT_RANKED = "baseline, not ranked"
 NOT_COMPARED = "not compared"
 TIED = "tied"
-# Objectives for which only launches with comparable step times count, and which links can explain.
+# Objectives that only use launches with comparable step times, and that links can explain.
 TIMED = ("step_time_s", "tokens_per_s")
 # A baseline without communication must agree with the best in these fields.
 SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
@@ -103,8 +104,8 @@ class Place:
 class Ranking:
     """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
 
-    The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
-    no launch or repetition connects with the best have no ratio and are `not_compared`.
+    `tied` configurations may be the best, too, and `slower` ones are not. Configurations that no launch or repetition
+    connects with the best have no ratio and are `not_compared`.
     """
 
     heading: str = ""
@@ -183,14 +184,14 @@ def answers(
     """Return the rankings of the launches of a table like `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
-        why = "No launch was recorded, so there is no fastest configuration."
+        why = "No launch was recorded, so the fastest configuration is unknown."
         return (Ranking(objective=objective.name, work={}, why_not=why),)
     groups = same_work(own, objective.work)
     rows = records(case_table(launches) if cases is None else cases, ("case_id", *_SHOWN))
     table = {row["case_id"]: row for row in rows}
     seconds = seconds_at(own) if raced and objective is STEP else None
     return tuple(
-        _answer(work, heading, group, table, objective, by, seconds)
+        _ranking(work, heading, group, table, objective, by, seconds)
         for (work, group), heading in zip(groups, _headings(groups), strict=True)
     )
 
@@ -214,10 +215,10 @@ def _headings(groups: Sequence[tuple[dict[str, Any], pd.DataFrame]]) -> list[str
     return found
 
 
-def _answer(
+def _ranking(
     work: dict[str, Any],
     heading: str,
-    own: pd.DataFrame,
+    launches: pd.DataFrame,
     table: Cases,
     objective: Objective,
     by: tuple[str, ...],
@@ -225,106 +226,133 @@ def _answer(
 ) -> Ranking:
     """Return the ranking of one workload.
 
-    `own` are its launches, `table` the rows of the case table by id. In a race `seconds` is the time at which each
-    repetition ended. Configurations are compared if common launches or repetitions connect them; those outside the
-    largest group that is connected are listed with their numbers alone.
+    Configurations are compared if common launches or repetitions connect them. Those outside the largest connected
+    group are listed without a ratio.
+
+    Args:
+        launches: The launches of the workload.
+        table: The rows of the case table by id.
+        seconds: In a race, the end times of the repetitions.
     """
-    every = own[own["timed" if objective.name in TIMED else "counted"]]
-    ranked = only_ranked(every)
+    counted = launches[launches["timed" if objective.name in TIMED else "counted"]]
+    ranked = only_ranked(counted)
     good = ranked[ranked[objective.column] > 0]
-    counted = only_ranked(own[own["counted"]])
-    nothing = Ranking(
+    finished = only_ranked(launches[launches["counted"]])
+    found = Ranking(
         heading=heading,
         objective=objective.name,
         work=work,
-        statistic=own["statistic"].iloc[0],
-        basis=basis(objective, good if len(good) else own),
-        unverified=tuple(dict.fromkeys(counted[~counted["verified"]]["label"])),
+        statistic=launches["statistic"].iloc[0],
+        basis=basis(objective, good if len(good) else launches),
+        unverified=tuple(dict.fromkeys(finished[~finished["verified"]]["label"])),
     )
     if not len(good):
-        return replace(nothing, why_not=_no_number(own, every, ranked, objective))
-    configured = {case: case_of(text) for case, text in dict(zip(own["case"], own["case_json"], strict=True)).items()}
+        return replace(found, why_not=_no_number(launches, counted, ranked, objective))
+    effects = fit(good, objective.column)
+    measured, order = effects.cases, effects.connected()
+    configured = dict(zip(launches["case"], map(case_of, launches["case_json"]), strict=True))
     cases = {case: row for case, row in table.items() if case in configured}
-    called = {case: row["label"] for case, row in cases.items()}
-    every_effect = fit(good, objective.column)
-    measured, order = every_effect.cases, every_effect.connected()
-    numbers = _numbers(objective, good, own, cases, every_effect)
+    numbers = _numbers(objective, good, launches, cases, effects)
     if len(order) == 1 < len(measured):
-        why = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
-        alone = _candidates(numbers)
-        return replace(nothing, launches=len(good), blocks=every_effect.n_blocks, not_compared=alone, why_not=why)
-    good = good[good["case"].isin(order)]
-    effects = every_effect if len(order) == len(measured) else fit(good, objective.column)
-    first, *others = order
+        return replace(
+            found,
+            launches=len(good),
+            blocks=effects.n_blocks,
+            not_compared=_candidates(numbers),
+            why_not="No launch or repetition that counts is common to two configurations, so they cannot be compared.",
+        )
+    if len(order) < len(measured):
+        good = good[good["case"].isin(order)]
+        effects = fit(good, objective.column)
     why_not = _why_not(effects)
-    decided = why_not is None
-    near = effects.indistinguishable(first) if decided else list(order)
-    behind, widths = effects.behind(first), effects.best_half_widths(first)
-    known = np.isfinite(widths) & (widths.index != first) & decided
-    compared = numbers.loc[list(order)].assign(
-        place=["best" if case == first else "tied" if case in near else "slower" for case in order],
+    near = order if why_not else effects.indistinguishable(order[0])
+    compared = _compared(numbers.loc[list(order)], effects, order[0], near, decided=why_not is None)
+    compared.loc[order[0], "code"] = snippet(configured[order[0]])
+    rows = {row.case_id: row for row in _candidates(compared)}
+    best, same = rows[order[0]], (row for row in rows.values() if not row.other_training)
+    labels = {case: row["label"] for case, row in cases.items()}
+    found = replace(
+        found,
+        launches=len(good),
+        blocks=effects.n_blocks,
+        best=best,
+        tied=tuple(row for row in rows.values() if row.place == "tied"),
+        slower=tuple(row for row in rows.values() if row.place == "slower"),
+        not_compared=_candidates(numbers.drop(index=list(order))),
+        default=_default(best.case_id, cases, rows),
+        decided=why_not is None,
+        why_not=why_not,
+        curves=bucket_curves(configured, labels, effects, decided=why_not is None),
+        by=_places(by, configured, cases, measured, order, None if why_not else near) if by else (),
+        unknown=tuple(labels[case] for case in dict.fromkeys(ranked["case"]) if case not in measured),
+        differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
+        no_comm_baseline=_no_comm_baseline(counted, cases, best.case_id) if objective is STEP else None,
+        same_training=next(same, None) if best.other_training else None,
+        race=race(good, seconds) if seconds is not None else (),
+    )
+    if why_not:
+        return found
+    return replace(
+        found,
+        **_resolution(effects, good, order, near, labels),
+        members=members(near, configured, labels),
+        front=front(good, cases) if good["global_batch"].nunique() == 1 else (),
+    )
+
+
+def _compared(
+    numbers: pd.DataFrame, effects: Effects, best: str, near: Collection[str], *, decided: bool
+) -> pd.DataFrame:
+    """Return the table of `_numbers` with the places and the ratios to the best; `near` may be the best, too."""
+    behind, widths = effects.behind(best), effects.best_half_widths(best)
+    known = np.isfinite(widths) & (widths.index != best) & decided
+    return numbers.assign(
+        place=["best" if case == best else "tied" if case in near else "slower" for case in numbers.index],
         slower=np.expm1(behind),
         slower_low=np.expm1((behind - widths).where(known)),
         slower_high=np.expm1((behind + widths).where(known)),
-        code=pd.Series({first: snippet(configured[first])}),
         reason=None,
     )
-    by_id = {row.case_id: row for row in _candidates(compared)}
-    same = (row for row in by_id.values() if not row.other_training)
-    found = replace(
-        nothing,
-        launches=len(good),
-        blocks=effects.n_blocks,
-        best=by_id[first],
-        tied=tuple(row for row in by_id.values() if row.place == "tied"),
-        slower=tuple(row for row in by_id.values() if row.place == "slower"),
-        not_compared=_candidates(numbers.drop(index=list(order))),
-        default=_default(first, cases, by_id),
-        decided=decided,
-        why_not=why_not,
-        curves=bucket_curves(configured, called, effects, decided=decided),
-        by=_places(by, configured, cases, measured, order, near if decided else None) if by else (),
-        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in measured),
-        differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
-        no_comm_baseline=_no_comm_baseline(every, cases, first) if objective is STEP else None,
-        same_training=next(same, None) if by_id[first].other_training else None,
-        race=race(good, seconds) if seconds is not None else (),
-    )
-    if not decided:
-        return found
-    # Launches differ. If the best shared launches, the comparison with a case that shared none is imprecise.
-    shared = set(good[good["in_turns"]]["case"])
+
+
+def _resolution(
+    effects: Effects, launches: pd.DataFrame, order: Sequence[str], near: Sequence[str], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the fields of `Ranking` about the precision of the comparison with the best, and of more repetitions.
+
+    Launches differ. If the best shared launches, comparisons with configurations that shared none (`apart`) are
+    imprecise, so they do not count for `half_width`.
+    """
+    first, widths = order[0], effects.best_half_widths(order[0])
+    shared = set(launches[launches["in_turns"]]["case"])
     apart = [case for case in near if first in shared and case not in shared]
     among = near if len(near) > 1 else order
     half_width = _widest(widths, among)
     unclear = len(near) > 1 and (half_width is None or half_width > SHARP_ENOUGH)
     if apart:  # if no other is tied, use the half-width of the next one
-        beside = [case for case in others if case in shared]
-        half_width = _widest(widths, [case for case in beside if case in near] or beside[:1])
-    return replace(
-        found,
-        half_width=half_width,
-        more_blocks=_more_blocks(effects, first, among, good) if unclear else None,
-        members=members(near, configured, called),
-        front=front(good, cases) if good["global_batch"].nunique() == 1 else (),
-        apart=tuple(called[case] for case in apart),
-        apart_half_width=_widest(widths, apart) if apart else None,
-    )
+        others = [case for case in order[1:] if case in shared]
+        half_width = _widest(widths, [case for case in others if case in near] or others[:1])
+    return {
+        "half_width": half_width,
+        "more_blocks": _more_blocks(effects, first, among, launches) if unclear else None,
+        "apart": tuple(labels[case] for case in apart),
+        "apart_half_width": _widest(widths, apart) if apart else None,
+    }
 
 
 def _no_number(own: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
-        return f"No successful launch has a value for {objective.name}, so there is no best configuration."
+        return f"No successful launch has a value for {objective.name}, so the best configuration is unknown."
     if len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
         return f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
     how = ", ".join(f"{n} {status}" for status, n in Counter(own["status"]).items())
-    return f"No launch has a known step time, so there is no fastest configuration ({how})."
+    return f"No launch has a known step time, so the fastest configuration is unknown ({how})."
 
 
 def _why_not(effects: Effects) -> str | None:
     if len(effects.cases) == 1:
-        return "Only one configuration has a result, so there is nothing to rank."
+        return "Only one configuration has a result, so nothing can be ranked."
     if effects.n_blocks < 2:
         return "One block cannot be tested against noise: run at least 2 blocks, better 3 or more."
     if effects.df < 1:
@@ -399,9 +427,9 @@ def _places(
     order: Sequence[str],
     near: Collection[str] | None,
 ) -> tuple[Place, ...]:
-    """Return a place for each value of `axes`, the best first, those without a number last.
+    """Return a place for each value of `axes`, the best first, values without a number last.
 
-    `near` are the cases that are not distinguishable from the best of all; `None` if nothing is decided.
+    `near` are the cases that may be the best of all; `None` if nothing is decided.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for case, configuration in configured.items():

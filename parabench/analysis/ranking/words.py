@@ -50,8 +50,14 @@ TABLES = {
 }
 
 
-def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = ()) -> Answer:
-    """Return the answer of `best`: the joined tables of all workloads, and the stored and `computed` warnings."""
+def answer(
+    seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Finding] = (), *, instrumented: bool = False
+) -> Answer:
+    """Return the answer of `best`: the sentences, the tables of all workloads, and the stored and `computed` warnings.
+
+    For step times, the sentences include scaling, model states, and the command that would settle open comparisons.
+    `instrumented`: also read instrumented steps, for the communication of a single configuration.
+    """
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in rankings:
         of = {"workload": each.heading}
@@ -63,53 +69,83 @@ def answer(seen: SessionData, rankings: Sequence[Ranking], computed: Sequence[Fi
         rows["no_comm_baselines"] += keyed(filter(None, [each.no_comm_baseline]), **of)
         for look in each.race:
             rows["eliminated"] += keyed(look.left, block=look.block, **of)
-    sentences = tuple(text for each in rankings for text in (*headed(each), *notes(each)))
+    sentences = tuple(_of_session(seen, rankings, instrumented))
     return Answer(sentences, tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
-def lines(seen: SessionData, answers: Sequence[Ranking]) -> list[str]:
-    """Return the rankings of a session as lines for the terminal.
-
-    For step times, they include scaling, the memory that ranks hold, and the command that would settle open
-    comparisons.
-    """
-    return [line for part in _parts(seen, answers, brief=False) if part for line in (*part, "")][:-1]
+def _of_session(seen: SessionData, rankings: Sequence[Ranking], instrumented: bool) -> Iterator[str]:
+    """Yield all sentences. If nothing is decided, memory comes first, because it is the same in every launch."""
+    of_steps = all(OBJECTIVES[each.objective] is STEP for each in rankings)
+    decided = any(each.decided for each in rankings)
+    memory = compared(seen.once(case_states)) if of_steps else []
+    if not decided:
+        yield from memory
+    for each in rankings:
+        yield from headed(each)
+        yield from notes(each)
+    yield from of_turns(seen, small=False)
+    if of_steps:
+        yield from summary.lines(seen, instrumented=instrumented)
+        yield from scaling_lines(seen)
+    if decided:
+        yield from memory
+    for basis in dict.fromkeys(each.basis for each in rankings if each.best is not None):
+        yield f"One number per launch: {basis}. All ± and comparisons are at 95%."
+    if of_steps:
+        yield from (f"{purpose}: {command}" for purpose, command in next_command(seen, rankings))
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """Return the last lines of a run: a short form of `lines`."""
-    return [line for part in _parts(seen, seen.once(spots), brief=True) for line in part]
+    """Return the last lines of a run: the sentences of its answer."""
+    return _text(answer(seen, seen.once(spots), instrumented=True))
 
 
-def _parts(seen: SessionData, answers: Sequence[Ranking], brief: bool) -> Iterator[list[str]]:
-    """Yield the paragraphs. If nothing is decided, memory comes first: it is the same in every launch."""
-    of_steps = all(OBJECTIVES[answer.objective] is STEP for answer in answers)
-    held = compared(seen.once(case_states)) if of_steps else []
-    decided = any(answer.decided for answer in answers)
-    on_cpu = seen.results.finding["code"] == MEASURED_ON_CPU
-    yield seen.results.finding["message"][on_cpu].tolist()
-    if not decided:
-        yield held
-    for answer in answers:
-        yield format.in_lines(headed(answer))
-        if not brief and answer.decided and answer.best is not None:
-            yield textwrap.indent(answer.best.code or "", "    ").splitlines()
-        yield notes(answer)
-        if not brief and answer.by:
-            yield _by_table(answer)
-        if not brief and len(answer.front) > 1:
-            yield ["Pareto-optimal in step time and peak memory:", *front_table(answer.front)]
-    if not brief:
-        yield of_turns(seen, small=False)
-        bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-        yield [f"One number per launch: {basis}. All ± and comparisons are at 95%." for basis in bases]
-    if of_steps:
-        yield [*summary.lines(seen, instrumented=brief), *scaling_lines(seen)]
-        if decided:
-            yield held
-        if brief:
-            yield of_turns(seen, small=False)
-        yield [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
+def _text(of: Answer) -> list[str]:
+    """Return the sentences as lines, after the warning that a machine with GPUs was measured on its CPU."""
+    on_cpu = [each.message for each in of.warnings if each.code == MEASURED_ON_CPU]
+    return [*on_cpu, *format.in_lines(of.sentences)]
+
+
+def lines(of: Answer) -> list[str]:
+    """Return an answer for the terminal: the sentences, then the code of the best and the tables of each workload."""
+    parts = [_text(of)]
+    works: list[Any] = list(of.tables["workloads"].itertuples())
+    for work in works:
+        name = f" ({work.workload})" if work.workload else ""
+        candidates, places, front = (_rows(of, table, work.workload) for table in ("candidates", "by", "front"))
+        best = next((each for each in candidates if each.case_id == work.best), None)
+        if work.decided and best is not None:
+            title = [f"{best.label}{name}:"] if name else []
+            parts.append([*title, *textwrap.indent(best.code, "    ").splitlines()])
+        if places:
+            title = [f"By {', '.join(places[0].axes)}{name}:"] if name else []
+            parts.append([*title, *_by_table(work, candidates, places)])
+        if len(front) > 1:
+            parts.append([f"Pareto-optimal in step time and peak memory{name}:", *front_table(front)])
+    return [line for part in parts for line in (*part, "")][:-1]
+
+
+def _rows(of: Answer, table: str, workload: str) -> list[Any]:
+    """Return the rows of one workload, with the cells as attributes."""
+    rows = of.tables[table]
+    return list(rows[rows["workload"] == workload].itertuples())
+
+
+def _by_table(work: Any, candidates: Sequence[Any], places: Sequence[Any]) -> list[str]:
+    """Return the best for each value of the axes as lines of text."""
+    objective, axes = OBJECTIVES[work.objective], places[0].axes
+    of_case = {each.case_id: each for each in candidates}
+    rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
+    for place in places:
+        if place.case_id is None:
+            rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
+            continue
+        own, first = of_case[place.case_id], place.case_id == work.best
+        unknown = "unknown" if not first else "best" if work.winner == work.best else "–"
+        apart = {True: "yes", False: "no", None: unknown}[place.distinguishable]
+        behind = "–" if first else format.percent(own.slower)
+        rows.append([*place.names, own.label, number(own, objective), behind, apart, str(place.configurations)])
+    return format.aligned(rows, texts=len(axes) + 1)
 
 
 def next_command(seen: SessionData, answers: Sequence[Ranking], where: str | None = None) -> list[tuple[str, str]]:
@@ -142,23 +178,6 @@ def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
     return [*seen.once(noise_floor), *shown]
 
 
-def _by_table(answer: Ranking) -> list[str]:
-    objective = OBJECTIVES[answer.objective]
-    rows_of = {each.case_id: each for each in answer.candidates}
-    axes = answer.by[0].axes
-    rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
-    for place in answer.by:
-        own = rows_of.get(place.case_id or "")
-        if own is None:
-            rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
-            continue
-        first = nominal(answer).lower() if answer.winner is None else "best"
-        apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
-        behind = "–" if own is answer.best else format.percent(own.slower)
-        rows.append([*place.names, own.label, number(own, objective), behind, apart, str(place.configurations)])
-    return format.aligned(rows, texts=len(axes) + 1)
-
-
 def sentence(answer: Ranking) -> str:
     """Return the answer after its heading, if it has one."""
     return " ".join(headed(answer))
@@ -184,7 +203,7 @@ def _sentences(answer: Ranking, objective: Objective) -> Iterator[str]:
         if default is not None and default is best:
             yield f"{best.label} is PyTorch's default."
         elif default is not None and default.place == "tied":
-            yield f"PyTorch's default ({default.label}) is one of these."
+            yield f"PyTorch's default ({default.label}) is among these."
         elif default is not None:
             usual = "ddp native, default bucket, same world size"
             yield f"PyTorch's default ({usual}) {objective.worse(default.slower)}."
@@ -231,10 +250,10 @@ def not_compared(answer: Ranking) -> str:
     return f"Not compared, because no launch or repetition that counts connects them with these: {measured}."
 
 
-def number(of: Candidate, objective: Objective) -> str:
-    """Return a configuration's number with its ±: '41.2 ms per step (±0.4 ms)'."""
+def number(of: Any, objective: Objective) -> str:
+    """Return the number of a candidate with its ±: '41.2 ms per step (±0.4 ms)'."""
     text = objective.say(of.value, of.unit)
-    if of.plus_minus is None:
+    if not format.known(of.plus_minus):
         return text
     if of.plus_minus <= format.EXACT * of.value and objective.name == "memory":
         return f"{text} (identical in every launch)"

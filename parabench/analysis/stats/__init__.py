@@ -1,4 +1,4 @@
 """Statistics on plain numbers and tables, independent of sessions."""
 
-# Of every interval, bound and set, unless a sentence says another.
+# The confidence of all intervals, bounds and sets, unless a sentence names another.
 CONFIDENCE = 0.95

@@ -19,8 +19,8 @@ from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD, Number
 # With fewer sessions, the spread between sessions is unknown. In simulated series of 6 sessions, with a noise of 1%, a
 # step of 10% was found in 85%.
 FEWEST_SESSIONS = 6
-# Sessions for each lag at which two are compared, and the longest lag. In simulated series with an autocorrelation of
-# 0.3, one lag gave 16% false alarms at 30 sessions, three gave 5%. In short series, longer lags take a step for noise.
+# Sessions for each lag, and the longest lag. In simulated series of 30 sessions with an autocorrelation of 0.3, one lag
+# gave 16% false alarms, three gave 5%. In short series, longer lags mistake a step for noise.
 SESSIONS_PER_LAG, MOST_LAGS = 10, 3
 # A shift at the end of the series that lasts less than this many sessions is an outlier.
 LASTING = 1.5
@@ -104,8 +104,8 @@ def _ends(summed: Numbers, penalty: float) -> list[int]:
 def whole_noise(means: Numbers) -> float:
     """Return the standard deviation of sessions, robust against a few steps and outliers.
 
-    It is Qn of the differences between neighbors, which a step affects once. In long series, lags of two and three
-    count as well, and the largest is used: a correlation of neighbors would hide how far sessions differ.
+    It is Qn of the differences between neighbors, because a step affects only one. In long series, the largest of
+    several lags is used, because neighbors may correlate.
     """
     lags = range(1, 1 + max(1, min(MOST_LAGS, len(means) // SESSIONS_PER_LAG)))
     return max(qn_scale(means[lag:] - means[:-lag]) for lag in lags) / math.sqrt(2)
@@ -114,11 +114,8 @@ def whole_noise(means: Numbers) -> float:
 def qn_scale(values: Numbers) -> float:
     """Return Qn, a robust standard deviation.
 
-    P. J. Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", JASA 88 (1993), define it as the k-th
-    smallest distance between two values, k = h (h - 1) / 2 with h = n // 2 + 1, times its factor for normal values.
-
-    Without their factors for small samples, few values give too large a spread (5 by 18%, 6 by 64%) and so fewer false
-    alarms. Half of the values may be anything.
+    It is the k-th smallest distance between two values, k = h (h - 1) / 2 with h = n // 2 + 1 (P. J. Rousseeuw and
+    C. Croux, "Alternatives to the median absolute deviation", JASA 88, 1993), without their factors for small samples.
     """
     h = len(values) // 2 + 1
     k = h * (h - 1) // 2

@@ -65,7 +65,7 @@ COMMON_WEIGHT = 4.0
 SHARP_ENOUGH = 0.02
 # If several may be the best and may differ by this much, no winner is named.
 TOO_WIDE = 0.05
-# The probability with which two equal sides pass in a plan, for all configurations together.
+# In a plan, two equal sides pass with this probability, for all configurations together.
 POWER = 0.9
 # A side with fewer launches has no spread.
 FEWEST_LAUNCHES = 2
@@ -76,7 +76,7 @@ SURE_ENOUGH = 0.8
 MOST_LAUNCHES = 500
 # A smaller standard deviation of log times is the resolution of a clock.
 LEAST_SD = 1e-6
-# From so many standard errors on, the noise of a difference itself is negligible.
+# For more standard errors, the noise of the difference is negligible.
 MANY_ERRORS = 30.0
 
 
@@ -92,20 +92,15 @@ def _special() -> Any:
 
 @dataclass(frozen=True)
 class Stratum:
-    """Comparisons of cases inside launches, or across cohorts by the levels of launches.
-
-    The fit of `units` has a `residual` standard deviation with `df` degrees of freedom. `scales` are the standard
-    errors of the differences of all pairs of cases, over the square root of 2; infinite for pairs that are not compared
-    here. `others` is the number of cases that a case is compared with here, and `correlation` the mean correlation of
-    the estimates of its differences.
-    """
+    """Comparisons of cases inside launches, or across cohorts by the levels of launches."""
 
     units: int
-    residual: float
+    residual: float  # the standard deviation of the fit, with `df` degrees of freedom
     df: int
+    # The standard errors of the differences of all pairs of cases, over sqrt(2); infinite without a comparison.
     scales: Numbers
-    others: Places
-    correlation: Numbers
+    others: Places  # the number of cases that a case is compared with here
+    correlation: Numbers  # the mean correlation of the differences of a case
 
     def of_pairs(self, confidence: float) -> float:
         """Return Tukey's quantile for all pairs of cases. Across cohorts, the levels have the larger variance, so their
@@ -116,8 +111,7 @@ class Stratum:
     def of_best(self, confidence: float | Numbers) -> Numbers:
         """Return Dunnett's quantile of each case, times the square root of 2.
 
-        If a case is not compared with all others here, the probability of an error is shared by the number of
-        comparisons. Quantiles are interpolated between eighths of the correlation.
+        A stratum gets a part of the error probability: its share of the comparisons of a case.
         """
         cases, df = len(self.scales), _freedom(self.df, self.units)
         found, asked = np.ones(cases), np.broadcast_to(confidence, cases)
@@ -126,6 +120,7 @@ class Stratum:
                 continue
             own = (self.others == count) & (asked == own_confidence)
             share = own_confidence ** (count / (cases - 1))
+            # Quantiles are interpolated between eighths of the correlation.
             eighths = 8 * np.minimum(self.correlation[own], MOST_ALIKE)
             knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
             found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
@@ -134,20 +129,14 @@ class Stratum:
 
 @dataclass(frozen=True)
 class Effects:
-    """The fitted configurations of a session, by case.
+    """The fitted configurations of a session, by case."""
 
-    - `means`: the mean on the log scale, in the average block of its component.
-    - `variances`: the moderated variance of one launch; `own`: the variance of the mean.
-    - `component`: the number of its component.
-    - `strata`: inside launches (or repetitions, if no launch is shared), then across cohorts.
-    """
-
-    means: pd.Series[float]
-    variances: pd.Series[float]
-    own: Numbers
-    component: Places
+    means: pd.Series[float]  # on the log scale, in the average block of the component
+    variances: pd.Series[float]  # the moderated variance of one launch
+    own: Numbers  # the variance of the mean
+    component: Places  # the number of the component
     n_blocks: int
-    strata: tuple[Stratum, ...]
+    strata: tuple[Stratum, ...]  # inside launches (repetitions, if no launch is shared), then across cohorts
 
     @property
     def cases(self) -> pd.Index[str]:
@@ -183,11 +172,9 @@ class Effects:
         return less
 
     def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
-        """Return the largest differences (log scale) from `case`, which has the lowest mean, at which each case may
-        still be the best.
+        """Return how far (log scale) each case may be from `case`, the lowest mean, and still be the best.
 
-        In a share `confidence` of sessions (one number for all, or one per case), the true best is within its
-        difference. Infinite if unknown.
+        In a share `confidence` of sessions, the true best is within this distance. Infinite if unknown.
         """
         return self._widths(case, [stratum.of_best(confidence) for stratum in self.strata])
 
@@ -212,12 +199,8 @@ class Effects:
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
-        """Return the fewest blocks, with all cases in each, for a half-width of at most `half_width` between the best
-        and `among`; not more than MOST_BLOCKS + 1. Without `among`, the common noise is used. Across cohorts, the noise
-        of the levels counts, too.
-
-        `at_least` uses the lower 95% bound of the noise.
-        """
+        """Return the fewest blocks of all cases for a `half_width` between the best and `among` (default: all cases,
+        with the common noise), at most MOST_BLOCKS + 1. `at_least` uses the lower 95% bound of the noise."""
         places = self.cases.get_indexer(pd.Index(among or self.cases))
         noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
         needed = 2
@@ -249,10 +232,9 @@ def _fewest_blocks(units: int, noise: float, half_width: float) -> int:
 
 
 def _freedom(df: int, units: int) -> float:
-    """Return the degrees of freedom of the variance of a difference between two means, from moderated variances.
+    """Return the degrees of freedom of a difference between two means with moderated variances.
 
-    It follows from the variance of that variance if units are equally noisy (F. E. Satterthwaite, 1946): fewer than the
-    `df` of the common variance, and equal to it for two `units`.
+    This is Satterthwaite's formula (1946) for equally noisy units: `df` for two units, and fewer for more.
     """
     if df < 1:
         return 0.0
@@ -306,9 +288,8 @@ class _Fit(NamedTuple):
 def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Numbers) -> Stratum:
     """Return the comparisons of `pairs` of cases, from the variance of each case's `own` mean.
 
-    All comparisons of a case share its mean. So their correlation is a half if all means are equally certain. It is
-    less if the case has more launches than others, and the quantile is then larger. Comparisons with two cases of one
-    cohort also share the level of that cohort, with the variance `common`.
+    The comparisons of a case correlate, because they share its mean. Comparisons with cases of one cohort also share
+    the level of the cohort, with the variance `common`.
     """
     others = pairs.sum(axis=1)
     # By Jensen's inequality, this is at most the mean of the correlations, which are convex in both variances.
@@ -321,7 +302,7 @@ def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Number
 
 
 def _ratio(part: Numbers, whole: Numbers) -> Numbers:
-    """Return a ratio of variances: a half if there is no noise at all."""
+    """Return a ratio of variances, or a half without any noise."""
     found: Numbers = np.divide(part, whole, out=np.full(len(part), 0.5), where=whole > 0)
     return found
 
@@ -401,17 +382,12 @@ def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
 
 @dataclass(frozen=True)
 class Between:
-    """The variation between sessions of one configuration.
+    """The variation between sessions of one configuration: measured, or an allowance."""
 
-    `variance` is the variance of the log of a session's mean, with `df` degrees of freedom. `launches` is the part of
-    it that the noise of a session's launches explains, if it was measured in `sessions` sessions. If `sessions` is 0 it
-    is an allowance: `df` is infinite and `launches` is 0.
-    """
-
-    variance: float
-    df: float
-    launches: float
-    sessions: int
+    variance: float  # the variance of the logarithm of a session's mean
+    df: float  # infinite for an allowance
+    launches: float  # the part of `variance` that the noise of launches explains; 0 for an allowance
+    sessions: int  # the number of measured sessions; 0 for an allowance
 
     @property
     def sd(self) -> float:
@@ -420,10 +396,10 @@ class Between:
 
     @classmethod
     def allowed(cls, logs: Sequence[Numbers], allowance: float) -> Between:
-        """Return an assumed standard deviation, for a configuration with these launches in each session.
+        """Return an assumed standard deviation; 0 means that sessions do not differ.
 
-        If the launches of one session differ by more, that is used instead: on a machine that drifts, the mean of a
-        session is no more certain than one launch. With an allowance of 0, sessions do not differ.
+        If the launches of a session differ by more, their variance is used: on a machine that drifts, the mean of a
+        session is as uncertain as one launch.
         """
         df, within = _within_sessions(logs)
         if allowance and within > allowance**2:
@@ -448,22 +424,17 @@ def _within_sessions(logs: Sequence[Numbers]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class TTest:
-    """The test of one configuration. `difference` is log(candidate / base), `error` its standard error.
+    """The test of one configuration. The bounds hold for this configuration alone."""
 
-    `p_slower` and `p_faster` are one-sided and adjusted over all `among` configurations by Holm's method. The bounds
-    hold for this configuration alone. `variances` belong to one launch of each side, or to the differences of paired
-    launches; `counts` are the launches of each side, or the pairs.
-    """
-
-    difference: float
-    error: float
+    difference: float  # log(candidate / base)
+    error: float  # its standard error
     df: float
-    p_slower: float
+    p_slower: float  # one-sided, adjusted over all configurations by Holm's method
     p_faster: float
-    variances: tuple[float, ...]
-    counts: tuple[int, ...]
+    variances: tuple[float, ...]  # for a launch of each side, or for the differences of pairs
+    counts: tuple[int, ...]  # the launches of each side, or the pairs
     between: Between | None
-    among: int
+    among: int  # the number of configurations
 
     def bound(self, confidence: float) -> float:
         """Return the one-sided upper bound of the difference; for a lower bound, pass 1 - confidence."""
@@ -475,10 +446,10 @@ class TTest:
     upper = property(lambda self: self.bound(CONFIDENCE))
 
     def launches_for(self, tolerance: float) -> int | None:
-        """Return the launches per side with which `upper` of two equal sides is below `tolerance`, a fraction.
+        """Return the launches per side that let two equal sides pass with `tolerance`, a fraction.
 
-        The plan holds with probability POWER in all configurations together (Bonferroni). Return None if it needs more
-        than MOST_LAUNCHES, or if sessions differ too much for any number.
+        The plan holds with probability POWER in all configurations together (Bonferroni). None if MOST_LAUNCHES do not
+        suffice.
         """
         limit, n = math.log1p(tolerance), np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
         df = np.array(self.counts) - 1.0
@@ -497,10 +468,10 @@ def judge(
     paired: bool,
     between: Mapping[Case, Between] | None = None,
 ) -> dict[Case, TTest]:
-    """Test the logarithms of base and candidate of each configuration; those with too few launches are left out.
+    """Test the logarithms of base and candidate of each configuration that has enough launches.
 
-    Paired sides hold the same blocks in the same order. `between` is the variation between sessions of each
-    configuration; without it, unpaired sides get Welch's t-test.
+    Paired sides have the same blocks in the same order. Unpaired sides get Welch's t-test, with the variation between
+    sessions if `between` has it.
     """
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)
@@ -550,10 +521,9 @@ def holm(p_values: Sequence[float] | Numbers) -> list[float]:
 
 
 def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbers:
-    """Return the probability that a one-sided t-test shows a difference of so many standard errors.
+    """Return the probability that a one-sided t-test detects a difference of this number of standard errors.
 
-    It is also the probability that the one-sided bound of two equal sides rules the difference out: that of a
-    noncentral t beyond the quantile of t.
+    It is also the probability that the one-sided bound of two equal sides excludes the difference.
     """
     quantile = _special().stdtrit(df, confidence)
     # For many errors scipy returns NaN or a wrong number. There, t is only small if the variance is overestimated by so
@@ -598,20 +568,18 @@ def _with_sessions(means: Numbers, df: Numbers, between: Sequence[Between | None
 
 @dataclass(frozen=True)
 class Mean:
-    """The geometric mean of candidate / base over `cases` common configurations, with its 95% interval.
+    """The geometric mean of candidate / base over common configurations, with its 95% interval.
 
-    The interval holds for just these configurations and machines. `reason` is why the mean or its interval is unknown.
-    `session_sd` is the standard deviation of a session's log mean that the interval contains, from `sessions` sessions
-    (0: an allowance); None if the interval is of the launches alone.
+    The interval holds for these configurations and machines only.
     """
 
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
     cases: int = 0
-    reason: str = ""
-    session_sd: float | None = None
-    sessions: int = 0
+    reason: str = ""  # why the mean or its interval is unknown
+    session_sd: float | None = None  # the variation between sessions in the interval; None if it only has the launches
+    sessions: int = 0  # the number of sessions that it was measured in; 0 for an allowance
 
 
 def geometric_mean(

@@ -84,7 +84,7 @@ def _both(a: Intervals, b: Intervals, keep: Callable[[Keys], Flags]) -> Interval
 
 
 def _sweep(key: Keys, start: Floats, end: Floats, weight: Keys, keep: Callable[[Keys], Flags]) -> Intervals:
-    """Return the intervals in which `keep` is true for the sum of the weights of all intervals there."""
+    """Return the intervals whose sum of weights meets `keep`."""
     keys, times = np.concatenate([key, key]), np.concatenate([start, end])
     order = np.lexsort((times, keys))
     keys, times, state = keys[order], times[order], np.cumsum(np.concatenate([weight, -weight])[order])

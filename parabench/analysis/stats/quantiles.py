@@ -19,7 +19,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 # Integrals leave out densities below exp(-36) of their peak.
 _DROPPED = 36.0
-# Standard normal deviates at which the smallest mean is taken, and their probabilities.
+# Standard normal deviates for the smallest mean, and their probabilities.
 _Z = np.linspace(-8.5, 8.5, 171)
 _DENSITY = np.exp(-_Z * _Z / 2) / math.sqrt(2 * math.pi) * (_Z[1] - _Z[0])
 # The range of standard normal deviates is always below the first, and its distribution is a polynomial of this degree.
@@ -43,14 +43,12 @@ def _erfc(x: Numbers) -> Numbers:
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """Return the quantile of Student's t with `df` degrees of freedom for a probability `p` above a half.
-
-    The tail is the mean of the normal one at t*s (see `_studentized`). Its log is concave in log(t), so Newton's method
-    converges from any point.
-    """
+    """Return the quantile of Student's t with `df` degrees of freedom for a probability `p` above a half."""
+    # The tail is the mean of the normal one at t*s (see `_studentized`). Its log is concave in log(t), so Newton's
+    # method converges from any point.
     logs, weights = _deviations(df)
     density = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi * df)
-    log_t = math.log(-2 * math.log(2 * (1 - p))) / 2  # of a normal deviate, of which this is a bound
+    log_t = math.log(-2 * math.log(2 * (1 - p))) / 2  # a bound for a normal deviate
     for _ in range(100):
         t = math.exp(log_t)
         tail = float(weights @ _erfc(t / math.sqrt(2) * np.exp(logs))) / 2
@@ -63,19 +61,18 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def dunnett_cdf(d: float, comparisons: int, df: float, correlation: float = 0.5) -> float:
-    """Return the probability that none of as many differences from one control is above `d`.
+    """Return the probability that no difference from one control is above `d`.
 
-    Each difference is divided by its standard error, estimated with `df` degrees of freedom, and any two have this
-    `correlation`: a half if all means are equally certain (C. W. Dunnett, "A multiple comparison procedure for
-    comparing several treatments with a control", 1955).
+    Differences are in standard errors with `df` degrees of freedom. Any two have this `correlation`, a half for equally
+    certain means (C. W. Dunnett, "A multiple comparison procedure ...", 1955).
     """
     return _studentized(d, df, _largest(comparisons, correlation), _HIGHEST)
 
 
 def _studentized(x: float, df: float, coefficients: Numbers, end: float) -> float:
     """Return the mean of a distribution at x*s over s, the estimated standard deviation over the true one, whose
-    s^2*df is chi-squared (Lund and Lund, "Algorithm AS 190", 1983). Chebyshev's coefficients give it from 0 to `end`,
-    where it is 1."""
+    s^2*df is chi-squared (Lund and Lund, "Algorithm AS 190", 1983). Chebyshev's coefficients give the distribution from
+    0 to `end`; beyond, it is 1."""
     logs, weights = _deviations(df)
     deviates = np.minimum(x * np.exp(logs), end)
     return min(1.0, float(weights @ chebval(2 * deviates / end - 1, coefficients)))
@@ -89,7 +86,7 @@ def _ranges(k: int) -> Numbers:
 
 @cache
 def _within() -> Numbers:
-    """Return the probability that another deviate is no further above each of _Z than each width of `_ranges`."""
+    """Return the probability that another deviate is above each of _Z by at most each width of `_ranges`."""
     wide = (chebpts1(_DEGREE + 1) + 1) * _WIDEST / 2
     found: Numbers = np.clip(_erfc(_Z / math.sqrt(2)) - _erfc((_Z + wide[:, None]) / math.sqrt(2)), 0.0, None) / 2
     return found
@@ -97,7 +94,7 @@ def _within() -> Numbers:
 
 @lru_cache(maxsize=256)
 def _largest(comparisons: int, correlation: float) -> Numbers:
-    """Return Chebyshev's coefficients of the distribution of the largest of as many correlated deviates."""
+    """Return Chebyshev's coefficients of the distribution of the largest correlated deviate."""
     return _trimmed(chebinterpolate(lambda _: _not_above(correlation) ** comparisons @ _DENSITY, _DEGREE_OF_LARGEST))
 
 
@@ -119,7 +116,7 @@ def _deviations(df: float) -> tuple[Numbers, Numbers]:
     """Return equally spaced log(s), and their probabilities."""
 
     def reach(sign: int) -> float:
-        """Return the distance from the peak, at 0, at which the density has died off."""
+        """Return the distance from the peak, at 0, that leaves a negligible density."""
         low, high = 0.0, _DROPPED / df + 1.0 + 9.0 / math.sqrt(df)
         for _ in range(40):
             middle = (low + high) / 2
@@ -145,10 +142,9 @@ def studentized_range(k: int, df: int, confidence: float) -> float:
 
 @lru_cache(maxsize=1024)
 def dunnett(comparisons: int, df: float, confidence: float, correlation: float = 0.5) -> float:
-    """Return the one-sided quantile of Dunnett's t, at which `dunnett_cdf` is `confidence`.
+    """Return the one-sided quantile of Dunnett's t for a `correlation` of at most MOST_ALIKE.
 
-    It is between the quantile of one comparison, which is Student's, and Bonferroni's bound. `correlation` is at most
-    MOST_ALIKE.
+    It is between the quantile of one comparison, which is Student's, and Bonferroni's bound.
     """
     low, high = (t_quantile(1 - (1 - confidence) / tests, df) for tests in (1, comparisons))
     if comparisons == 1:

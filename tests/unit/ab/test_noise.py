@@ -9,9 +9,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
-import fake_results as fake
+from answers_helpers import noise_of
 from command_line import parabench
 from docs.site.schemas import schema
 from fake_sides import Lab
@@ -40,7 +39,8 @@ class Asked:
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        self.answer = lab.said(lambda console: run_noise(run, minutes, console))
+        found = lab.said(lambda console: run_noise(run, minutes, console))
+        self.answer = None if found is None else noise_of(found)
         self.code = STOPPED if self.answer is None else self.answer.exit_code
 
 
@@ -56,6 +56,9 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     assert (
         f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: pairs of a typical one differ by" in lab.output
     )
+    gate = next(each for each in asked.answer.needs if each.change == 0.02)
+    options = f"--tolerance 2% --launches {gate.gate_launches} --rounds {asked.answer.rounds}"
+    assert f"Options of a gate: {options}" in lab.output
     assert f"store: {lab.folder / 'out' / 'results.db'}" in lab.output
     assert {label for label, _, _ in lab.launches()} == {"noise-a", "noise-b"}
     # The store answers again, in text and JSON.
@@ -91,44 +94,10 @@ def test_after_a_stop_it_goes_on(lab: Lab) -> None:
     assert asked.answer.pairs > 20
 
 
-def test_noise_answers_for_a_baseline(lab: Lab) -> None:
+def test_short_pilot_reports_the_pairs_that_it_needs(lab: Lab) -> None:
     asked = Asked(lab, minutes=0.5)
-    assert (asked.code, asked.answer and asked.answer.pairs, asked.answer and asked.answer.seen) == (3, 2, ())
-    assert "The pilot is too short to say: it has 2 pairs of launches, and an answer" in lab.output
-    launches = [fake.launch(fake.case(), block=block, step_s=0.01 + block / 1e5) for block in range(3)]
-    fake.write(lab.folder / "base.db", launches, label="nightly")
-    words = ("noise", "--from", lab.folder / "out", "--baseline")
-    said = parabench(*words, "base.db")
-    assert said.exit_code == 3, said.output
-    assert said.output.splitlines()[-1].startswith("Against the baseline nightly a gate passes with a tolerance of 2")
-    assert "is measured in 0 of 1 case, from 1 session (needed: 4); otherwise 5.0% is assumed." in said.output
-    told = json.loads(parabench(*words, "base.db", "--json", "-").stdout)
-    jsonschema.Draft202012Validator(SCHEMA).validate(told)
-    (row,) = told["tables"]["baseline"]
-    assert (row["session"], row["launches"], told["tables"]["seen"]) == ("nightly", 3, [])
-    before = len(lab.log)
-    assert parabench("noise", "--baseline", "nowhere.db").exit_code == 2
-    assert len(lab.log) == before
-
-
-def test_noise_fills_the_workflow_again(lab: Lab) -> None:
-    asked = Asked(lab)
-    assert asked.answer is not None
-    gate = next(each for each in asked.answer.needs if each.change == 0.02)
-    options = f"--launches {gate.gate_launches} --rounds {asked.answer.rounds}"
-    said = parabench("noise", "--from", lab.folder / "out", "--workflow", "new.yml")
-    assert said.exit_code == 0, said.output
-    assert said.output.splitlines()[-1] == f"new.yml: a tolerance of 2.0%, {options}"
-    found = yaml.load(Path("new.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]["gate"]["steps"][1]["with"]
-    assert (found["suite"], found["tolerance"], found["options"]) == ("quick", "2%", options)
-    before = Path("new.yml").read_text()
-    Path("new.yml").write_text(
-        before.replace("tolerance: 2%", "tolerance: 7%").replace(options, "'--launches=99 --set world_size=2'  # mine")
-    )
-    assert parabench("noise", "--from", lab.folder / "out", "--workflow", "new.yml").exit_code == 0
-    after = Path("new.yml").read_text()
-    launches, rounds = options.split(" --rounds ")
-    assert after == before.replace(options, f"{launches} --set world_size=2 --rounds {rounds}  # mine")
+    assert (asked.code, asked.answer and asked.answer.pairs, asked.answer and asked.answer.seen) == (3, 2, [])
+    assert "The pilot is too short: it has 2 pairs of launches, and an answer" in lab.output
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a case leaves behind for the next one's turn is found, and nothing where nothing is."""
+"""Interference between interleaved cases is detected, without false alarms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def session(rng, cohorts, left_behind=None, **more):
 
 @pytest.mark.slow  # 300 sessions
 def test_few_sessions_have_a_warning_without_interference():
-    """Of 300 sessions with outliers, in half of which cases leave, fewer than 5% do."""
+    """Fewer than 5% of 300 sessions with outliers raise a false alarm. In half of them, cases are eliminated."""
     leaving = [NAMES, NAMES, NAMES[:4], NAMES[:3], NAMES[:3], NAMES[:2]]
     found = 0
     for number in range(300):
@@ -84,7 +84,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert tested.launches == 6
     line = sentence(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
     assert line.startswith(
-        "Interference between interleaved configurations: the turn after one of ddp native 4 MiB, 2 ranks is 2"
+        "Interference between interleaved configurations: turns after ddp native 4 MiB, 2 ranks are 2"
     )
     assert [each.message for each in session_warnings(seen) if each.code == "carry_over"] == [line]
 

@@ -85,7 +85,7 @@ def test_flops_are_unknown_with_the_reason_of_the_counter(tmp_path):
         (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bf16"),
     ],
 )
-def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment, why):
+def test_mfu_has_a_reason_when_the_peak_is_unknown(tmp_path, case, environment, why):
     row = table(tmp_path, [fake.launch(case, 0.01, facts={"model": MODEL})], environment).iloc[0]
     assert np.isnan(row["mfu"])
     assert row["flops_per_s"] > 0
@@ -118,7 +118,7 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
         ("AMD Instinct MI300A", "bf16", None),
     ],
 )
-def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
+def test_peak_is_found_by_the_name_of_the_device(name, arithmetic, peak):
     assert peak_of(name, arithmetic)[0] == peak
 
 
@@ -152,8 +152,8 @@ def test_joules_are_of_measured_steps_of_all_devices(tmp_path):
 
 
 def test_counted_flops_of_a_decoder_match_the_formula():
-    """What the two differ in, to the last operation: the formula has 6 for every bias and norm, which the counter does
-    not know; the counter has 7 products of attention's matrices, the formula 6."""
+    """The formula counts 6 operations for every bias and norm, and the counter none. The counter has 7 products of
+    attention's matrices, and the formula 6."""
     model = small_gpt()
     tokens = torch.zeros(2, TRAINED_TOKENS, dtype=torch.long)
     context = StrategyContext(0, 1, torch.device("cpu"), Case())

@@ -1,4 +1,4 @@
-"""What the answer makes of strategies that are not ranked, or another training, and of cases with options."""
+"""Answers about unranked strategies, stale gradients, and several workloads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
     headroom = answer.no_comm_baseline
     assert headroom.low < headroom.share < headroom.high
     assert headroom.high - headroom.low > 0.01
-    assert not answer.decided  # one configuration is left, and the headroom is said all the same
+    assert not answer.decided  # one configuration is left, and the sentence about the headroom stays
     assert ", 25% less than the fastest's" in sentence(answer)
 
 
@@ -52,7 +52,7 @@ def stale(launches):
     return launches
 
 
-def test_fastest_may_be_another_algorithm_and_says_so(tmp_path):
+def test_fastest_may_train_with_stale_gradients(tmp_path):
     (answer,) = spots(tmp_path, stale(swept(("ddp", "fsdp", "parameter_server_async"))))
     assert answer.best.strategy == "parameter_server_async"
     assert answer.best.other_training

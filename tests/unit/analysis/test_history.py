@@ -85,7 +85,7 @@ def test_short_history_says_what_is_missing(stepped):
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
 
 
-def test_a_known_step_and_an_outlier_are_told_apart():
+def test_history_distinguishes_a_change_from_an_outlier():
     logs = np.log(0.04) + 0.01 * np.sin(2.4 * np.arange(20))
     logs[12:] += 0.06
     logs[5] += 0.5
@@ -140,7 +140,7 @@ def test_change_has_date_size_and_what_changed(stepped):
     assert len(history_text.lines(outcome, every=True)) == 3
 
 
-def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
+def test_history_follows_only_variant_b(tmp_path):
     path = tmp_path / "results.db"
     for day in range(7):
         for side, step_s in (("b", 0.04), ("a", 0.05)):  # as if b had been recorded first

@@ -83,7 +83,7 @@ def test_without_nvml_there_is_a_reason(monkeypatch):
     assert "NVML is not available" in str(here.gpus_reason)
 
 
-def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):
+def test_device_is_refused_when_torch_cannot_use_it(two_devices, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "535.1")
     monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12020)
     monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("13.0", None))
@@ -113,7 +113,7 @@ def test_paths_in_variables_are_not_recorded(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
 def test_nccl_version_is_of_the_loaded_library(tmp_path, monkeypatch, wheel, told):
-    """LD_PRELOAD, or torch's own: what the driver sees installed is what ranks use only where they say so."""
+    """With LD_PRELOAD, or NCCL inside torch, ranks may load another version than the driver finds."""
     case = fake.case(device="cuda", backend="nccl")
     monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 3))
     assert rank.loaded_nccl(case) == {"nccl_version": told}

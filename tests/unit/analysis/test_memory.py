@@ -9,8 +9,8 @@ from parabench.analysis.session import session_data
 from parabench.store.record import MIB
 from parabench.strategies import STRATEGIES
 
-# K = 12 MiB, of which tensor parallel splits 8 and FSDP's root unit has 2 (fake.SIZES); parameters, gradients and
-# optimizer state in MiB on the rank that holds most.
+# K = 12 MiB; tensor parallel splits 8 MiB, and FSDP's root unit has 2 (fake.SIZES). Values are the parameters,
+# gradients and optimizer state of the largest rank, in MiB.
 THEORY = {
     ("single", 1): (12, 12, 24),
     ("ddp", 4): (12, 12, 24),
@@ -60,7 +60,7 @@ def test_every_strategy_of_ours_has_a_formula_that_was_checked():
     )
 
 
-def test_the_rank_that_holds_most_stands_for_the_case(tmp_path):
+def test_case_states_use_the_rank_with_the_most_memory(tmp_path):
     """Its parts, not each part's largest over ranks: rank 0 has more parameters, rank 1 more of all together."""
     one = fake.launch(fake.case())
     held(one, parameter_bytes=[9.0, 8.0], gradient_bytes=[1.0, 8.0], optimizer_bytes=[1.0, 8.0])
@@ -97,8 +97,8 @@ def test_headroom_holds_neither_least_nor_most(tmp_path):
     ("blocks", "begins"),
     [(1, ["Lowest peak training state", "One block cannot be tested"]), (3, ["Fastest", "Lowest peak training state"])],
 )
-def test_what_is_certain_stands_first(tmp_path, blocks, begins):
-    """Bytes need one launch; who is fastest needs blocks, and a session with them asked for times."""
+def test_closing_lines_start_with_certain_facts(tmp_path, blocks, begins):
+    """Memory needs one launch, and a ranking needs several blocks."""
     times = {"ddp": 0.03, "fsdp": 0.06}
     launches = fake.sweep([fake.case(strategy=name) for name in times], lambda one: times[one.strategy], blocks=blocks)
     for one in launches:

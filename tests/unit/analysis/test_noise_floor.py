@@ -1,4 +1,4 @@
-"""How much two copies of a configuration differ is the noise floor of shared launches."""
+"""The noise floor of shared launches is the difference between two copies of a configuration."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from answers_helpers import noise_of
 from benchmarks.noise_trials import recording, share, trial, windows
 from parabench.analysis.compare.cases import ALPHA, Outcome, speed
 from parabench.analysis.noise import (
@@ -39,6 +40,10 @@ def pilot(differences: np.ndarray, first_s: float = 60.0, pair_s: float = 10.0) 
     cases = tuple(f"case {at}" for at in range(len(differences)))
     begun = first_s + pair_s * np.arange(differences.shape[1])
     return Pilot(suite="quick", rounds=4, cases=cases, differences=differences, times_s=begun)
+
+
+def predicted(measured: Pilot):
+    return noise_of(sensitivity(measured))
 
 
 def test_least_change_is_found_with_its_power(lot) -> None:
@@ -84,7 +89,7 @@ def test_the_interval_of_the_spread_holds_the_true_one(lot, cases: int, pairs: i
 
 
 def test_the_answer_by_time_and_by_change_are_one(lot) -> None:
-    answer = sensitivity(pilot(0.01 * lot.standard_normal((6, 20))))
+    answer = predicted(pilot(0.01 * lot.standard_normal((6, 20))))
     assert (answer.pairs, answer.first_s, answer.pair_s) == (20, 60, 10)
     assert [each.launches for each in answer.seen] == [None, 12, 24, 66, 174]
     sizes = [each.change for each in answer.seen[1:]]
@@ -101,26 +106,26 @@ def test_the_answer_by_time_and_by_change_are_one(lot) -> None:
 
 
 def test_short_pilot_says_what_it_needs(lot) -> None:
-    one = sensitivity(pilot(0.01 * lot.standard_normal((1, FEWEST_PAIRS))))
+    one = predicted(pilot(0.01 * lot.standard_normal((1, FEWEST_PAIRS))))
     assert one.pairs_needed > FEWEST_PAIRS
     assert one.minutes_needed == pytest.approx((60 + 10 * one.pairs_needed) / 60)
-    enough = sensitivity(pilot(0.01 * lot.standard_normal((1, one.pairs_needed))))
-    assert (one.seen, one.exit_code) == ((), 3)
+    enough = predicted(pilot(0.01 * lot.standard_normal((1, one.pairs_needed))))
+    assert (one.seen, one.exit_code) == ([], 3)
     assert enough.seen
     for pairs, ended_s in ((0, 90.0), (1, None), (1, 90.0)):
         times_s = [60.0] * pairs + [ended_s] * (ended_s is not None)
-        none = sensitivity(replace(pilot(np.zeros((3, pairs))), times_s=np.array(times_s)))
-        assert (none.sd, none.seen, none.exit_code) == (None, (), 3)
+        none = predicted(replace(pilot(np.zeros((3, pairs))), times_s=np.array(times_s)))
+        assert (none.sd, none.seen, none.exit_code) == (None, [], 3)
         assert none.pairs_needed >= FEWEST_PAIRS
         took = (60 + 30 * none.pairs_needed) / 60 if pairs and ended_s else None
         assert none.minutes_needed == took
-    assert sensitivity(pilot(np.zeros((0, 0)))).cases == 0
+    assert predicted(pilot(np.zeros((0, 0)))).cases == 0
 
 
 def test_answer_is_unsure_when_a_run_varies(lot) -> None:
-    one = sensitivity(pilot(0.01 * lot.standard_normal((1, 60))))
+    one = predicted(pilot(0.01 * lot.standard_normal((1, 60))))
     assert [each.sure for each in one.seen] == [False, False, False, True, True]
-    assert all(each.sure for each in sensitivity(pilot(0.01 * lot.standard_normal((12, 20)))).seen[1:])
+    assert all(each.sure for each in predicted(pilot(0.01 * lot.standard_normal((12, 20)))).seen[1:])
 
 
 def test_sensitivity_is_right_in_nine_of_ten_trials(lot) -> None:

@@ -58,11 +58,11 @@ def session(tmp_path, chosen):
     return session_data(fake.write(tmp_path / "results.db", fake.sweep(cases, lambda one: seconds[one.id])))
 
 
-def test_the_fastest_at_each_world_size_is_said_of_each_kind(tmp_path):
+def test_scaling_lines_name_the_fastest_at_each_world_size(tmp_path):
     seen = session(tmp_path, list(SECONDS))
     assert list(scaling_lines(seen)) == [
-        "Strong scaling (global batch 8), throughput by that of 1 rank: 2.00 (100% of linear) of fsdp native, "
+        "Strong scaling (global batch 8), throughput relative to 1 rank: 2.00 (100% of linear) of fsdp native, "
         "2 ranks; 3.20 (80%) of fsdp native, 4 ranks.",
-        "Weak scaling (8 a rank), throughput by that of 1 rank: 1.60 (80% of linear) of ddp native, 2 ranks.",
+        "Weak scaling (8 a rank), throughput relative to 1 rank: 1.60 (80% of linear) of ddp native, 2 ranks.",
     ]
     assert set(scaling_lines(seen)) <= set(closing_lines(seen))

@@ -24,7 +24,7 @@ from parabench.session.progress import outcome
 from parabench.store.record import Status
 
 FAST, SLOW = fake.case(algorithm="ring"), fake.case()
-# What the machine itself did from block to block; the last block, in which FAST has no launch, was twice as slow.
+# The slowdown of the machine in each block. The last block is twice as slow, and FAST has no launch there.
 BLOCKS = (1.0, 1.1, 2.0)
 
 
@@ -34,7 +34,7 @@ def lengths(mean: float, n: int = 20) -> list[float]:
 
 
 def write(path: Path, label: str = "fake", scale: float = 1.0, **more: object):
-    """A session in which one launch of FAST is missing."""
+    """Return a session without one launch of FAST."""
     launches = [
         fake.launch(case, lengths(scale * mean * machine * (1 + 0.001 * ((block + at) % 2))), block=block)
         for block, machine in enumerate(BLOCKS)

@@ -1,4 +1,4 @@
-"""The GitHub Action: its shape, its script in throw-away repositories, and its comment, by an API of our own."""
+"""The GitHub Action: its inputs, its script in temporary repositories, and its comment, with a fake API."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_each_verdict_is_handled(repository: Path, code: int, inconclusive: str,
         ({"INCONCLUSIVE": "maybe"}, "inconclusive is 'maybe'; use warn, fail or pass"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_runs_nothing(repository: Path, inputs: dict[str, str], said: str) -> None:
+def test_action_refuses_wrong_input_in_one_line(repository: Path, inputs: dict[str, str], said: str) -> None:
     ran = Ran(repository, **inputs)
     assert ran.code == 2
     assert said in ran.error
@@ -317,7 +317,9 @@ def test_one_comment_is_written_and_then_updated_for_each_suite(tmp_path: Path) 
         ),
     ],
 )
-def test_who_may_not_comment_has_the_summary(tmp_path: Path, refuses: int, more: dict[str, str], said: str) -> None:
+def test_action_writes_the_summary_when_it_cannot_comment(
+    tmp_path: Path, refuses: int, more: dict[str, str], said: str
+) -> None:
     written: list[dict[str, Any]] = []
     with github(written, refuses) as api:
         assert comment(tmp_path, api, "verdict", **more).startswith(said)

@@ -17,7 +17,7 @@ from paths import DOCS, ROOT
 
 WORKFLOW = ROOT / "examples" / "github-gate.yml"
 PAGE = DOCS / "how-to/ci.md"
-# What a job may be told, by GitHub's syntax of workflows; BaseLoader keeps `on` a word.
+# The keys of a job in GitHub's workflow syntax. BaseLoader keeps `on` a word.
 JOB = {"if", "runs-on", "timeout-minutes", "permissions", "steps"}
 STEP = {"name", "id", "if", "uses", "with", "run"}
 
@@ -48,7 +48,7 @@ def gitlab():
 
 
 def command_lines():
-    """Every line of shell in the workflow and the page that begins with one of the two commands."""
+    """Return the shell lines of the workflow and the page that start with one of the two commands."""
     shell = [step["run"] for _, step in steps() if "run" in step]
     shell += [*blocks(""), *gitlab()["script"]]
     lines = [line.strip() for text in shell for line in text.splitlines()]
@@ -148,7 +148,7 @@ def test_each_verdict_is_handled(shell, job, step):
     assert shell(judge, 130)[0] == 130
 
 
-def test_what_is_no_measurement_fails_before_it_is_judged(shell, tmp_path):
+def test_job_fails_when_nothing_was_measured(shell, tmp_path):
     measure = script("gate", "Measure")
     # Without a baseline a launch that failed is all there is to say; with one it is judged.
     assert shell(measure, 1) == (1, "", "measured=yes\n")

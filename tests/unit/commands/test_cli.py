@@ -69,7 +69,7 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("init --model gpt-nanno", "gpt-nano"),
     ],
 )
-def test_of_a_name_that_is_mistyped_the_nearest_is_said(tmp_path, monkeypatch, typed, meant):
+def test_error_suggests_the_nearest_name(tmp_path, monkeypatch, typed, meant):
     monkeypatch.chdir(tmp_path)
     fake.write(tmp_path / "base.db", [fake.launch(fake.case())], label="nightly")
     fake.write(tmp_path / "other.db", [fake.launch(fake.case())], environment=fake.ENVIRONMENT | {"cpu": "Other CPU"})

@@ -14,7 +14,7 @@ from parabench.plan.suite import AXES, shipped
 
 
 def completed(*words: str) -> list[str]:
-    """What the last of the words is completed to; files by the kind."""
+    """Return the completions of the last word. Files have their kind instead of a name."""
     *before, incomplete = words
     found = ShellComplete(main, {}, "parabench", "_PARABENCH_COMPLETE").get_completions(before, incomplete)
     return [each.type if each.type == "file" else each.value for each in found]

@@ -84,7 +84,7 @@ def rows(text):
     return [columns for columns in split if len(columns) == 4 and columns[0] != "configuration"]
 
 
-# -- what is said --------------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------------
 
 
 def test_dry_run_of_a_cluster_needs_no_network(suite, tmp_path, monkeypatch):
@@ -121,7 +121,7 @@ def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     assert planned_for(LauncherFlags(), one, True) == (one, [])
 
 
-def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
+def test_dry_run_lists_skipped_cases_with_reasons(suite, tmp_path):
     said = planned("run", suite, "--set", "nodes=1,2", "--out", tmp_path)
     assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in said
 
@@ -151,7 +151,7 @@ def test_launches_are_those_that_a_session_makes(gpus):
         assert [case for case, block, _ in launches if kind(block)] == [each.case for each in kept if kind(each.block)]
 
 
-def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
+def test_dry_run_estimates_from_measured_cases(suite, tmp_path):
     out = tmp_path / "out"
     assert run(suite, out, FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)) == 0
     store = (out / "results.db").read_bytes()

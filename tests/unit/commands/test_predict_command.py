@@ -19,7 +19,7 @@ SCHEMA = schema("predict")
 
 
 def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
-    """The exit code and output, from a base whose links were measured on so many nodes."""
+    """Return the exit code and output, with links measured on this number of nodes."""
     rows = tuple(row for row in ROWS if row.nodes <= nodes)
     trained = {of_ranks(2, bucket_mib=25.0): 0.37}
     with (

@@ -31,13 +31,13 @@ def stores(tmp_path_factory):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What the browser was asked to show."""
+    """Return the addresses that the browser opened."""
     asked = []
     monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or True)
     return asked
 
 
-def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
+def test_report_shows_several_stores_on_one_page(stores, tmp_path):
     result = parabench("report", stores / "old.db", f"{stores / 'new.db'}@label-new", "-o", tmp_path / "both.html")
     assert (result.exit_code, result.output.strip()) == (0, str(tmp_path / "both.html"))
     page = (tmp_path / "both.html").read_text(encoding="utf-8")

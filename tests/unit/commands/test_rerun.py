@@ -53,7 +53,7 @@ def test_every_case_of_every_suite_is_planned_alone(suite):
     assert len(plan.cases) > 1
 
 
-def test_what_the_command_line_set_stays_set(tmp_path):
+def test_rerun_keeps_options_of_the_command_line(tmp_path):
     text = tmp_path / "a, b.txt"
     text.write_text("words " * 1000)
     plan, rerun = check([

@@ -39,7 +39,7 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
-    """What stands in for launches, in a folder that has a suite and a store."""
+    """Return a fake launcher, in a folder with a suite and a store."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(SUITE)
     for name in ("rich", "new"):
@@ -75,7 +75,7 @@ def test_json_is_alone_on_stdout_and_fits_its_schema(
     assert valid(done.stdout, schema)
 
 
-def test_the_json_of_a_run_is_that_of_best(launcher: FakeLauncher) -> None:
+def test_run_writes_the_json_of_best(launcher: FakeLauncher) -> None:
     alone = parabench("run", "mine.py", "--json", "-")
     assert alone.exit_code == 0
     assert alone.stdout == parabench("best", "--json", "-").stdout
@@ -96,7 +96,7 @@ def test_a_quiet_run_tells_its_answer_alone(launcher: FakeLauncher) -> None:
     assert (silent.exit_code, silent.output) == (0, "")
 
 
-def test_what_fails_in_a_quiet_run_is_on_standard_error(launcher: FakeLauncher) -> None:
+def test_quiet_run_writes_failures_to_standard_error(launcher: FakeLauncher) -> None:
     launcher.failing["ddp"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
     done = parabench("run", "mine.py", "-q")
     assert done.exit_code == 1
@@ -120,7 +120,7 @@ def test_a_quiet_gate_says_its_verdict_and_nothing_else(tmp_path: Path, monkeypa
     assert valid((tmp_path / "verdict.json").read_text(), "compare")["tables"]["verdict"][0]["verdict"] == "regression"
 
 
-def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None:
+def test_quiet_commands_print_only_the_answer(launcher: FakeLauncher) -> None:
     assert parabench("report", "rich.db", "-q").output == ""
     assert Path("report.html").is_file()
     assert parabench("export", "rich.db", "--bencher", "-q").output == ""
@@ -132,7 +132,7 @@ def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None
     assert (wrong.exit_code, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
 
 
-# A run of fake launches, of which those of a strategy may fail, as a process of its own.
+# A run of fake launches in a separate process. The launches of a strategy can fail.
 FAKE_RUN = """
 import sys
 from fake_launch import FakeLauncher

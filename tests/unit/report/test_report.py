@@ -71,7 +71,7 @@ def empty(tmp_path, launches, **more):
 
 def test_no_launch_at_all(tmp_path):
     text = empty(tmp_path, [], finished=False)
-    assert "No launch was recorded, so there is no fastest configuration." in text
+    assert "No launch was recorded, so the fastest configuration is unknown." in text
     assert "The session is not finished" in text
     assert "No case was launched." in text
 
@@ -88,7 +88,7 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     for one in launches:
         one.samples = [s for s in one.samples if s.metric in ("step_s", "loss")]
     text = empty(tmp_path, launches)
-    assert "Only one configuration has a result, so there is nothing to rank." in text
+    assert "Only one configuration has a result, so nothing can be ranked." in text
     for sentence in (
         "No strategy has more than one bucket size at one world size.",
         "No algorithm was measured along with native",

@@ -122,4 +122,4 @@ def test_what_is_unknown_has_its_reason(tmp_path):
     said = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
     assert "ddp native, 2 ranks 51,200 274 " in said
     assert 'id="energy"' not in page(tmp_path, fake.ENVIRONMENT, runs)
-    assert "MFU: unknown: it ran on CPU cores, for which no peak is published." in said
+    assert "MFU: unknown: it ran on CPU cores, whose peak is not published." in said

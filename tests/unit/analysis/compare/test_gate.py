@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import fake_results as fake
 from parabench.analysis import format
@@ -10,7 +9,6 @@ from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict, lines, the_verdict
 from parabench.analysis.compare.sides import read_side, side_of
-from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.contrasts import holm, judge
 from parabench.errors import UsageError
 from parabench.store.record import Failure, Status
@@ -19,7 +17,7 @@ CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
 def compare(base, candidate, **more):
-    """A gate of sessions that do not differ by themselves; those that do have tests of their own."""
+    """Return the answer of a gate without variation between sessions."""
     return gate.compare(base, candidate, **({"allowance": 0.0} | more))
 
 
@@ -103,7 +101,7 @@ def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, expecte
     assert f"upper bound is {format.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in sentence(found)
 
 
-def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):
+def test_bound_equals_the_bound_of_a_one_sided_t_test(tmp_path):
     """By hand: log-ratios 0, 0.01 and 0.02; the 95% quantile of t with 2 degrees of freedom is 2.920."""
     (test,) = judge({"a": (np.zeros(3), np.array([0.0, 0.01, 0.02]))}, paired=True).values()
     assert test.upper == pytest.approx(0.01 + 2.91999 * 0.01 / np.sqrt(3), abs=1e-6)
@@ -136,7 +134,7 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
-    """What drifts for both is no noise: unpaired the same numbers show next to nothing."""
+    """Drift that affects both variants cancels. Without pairing, the same numbers show nothing."""
     base = fake.sweep(CASES, truth, noise=0.002, drift=0.1, seed=1)
     slow = fake.sweep(CASES, lambda c: 1.05 * truth(c), noise=0.002, drift=0.1, seed=2)
     paired = compare(*pair(tmp_path, base, slow))
@@ -237,26 +235,11 @@ def test_variance_between_sessions_prevents_false_alarms(tmp_path):
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
 
 
-def test_tolerance_against_a_baseline_follows_its_sessions(tmp_path):
-    few = against_baseline(sessions_of(tmp_path, "few", DAYS[-3:]))
-    assert (few.sessions, few.measured, few.cases, few.launches) == (3, 0, 3, 4)
-    # Nothing but the allowance, of which nothing is uncertain, in three cases at once.
-    sure = stats.norm.ppf(0.95) + stats.norm.ppf(1 - 0.1 / 3)
-    assert few.least == pytest.approx(np.expm1(sure * np.sqrt(2) * 0.05), rel=0.01)
-    assert few.tolerance == pytest.approx(few.least, rel=0.05)
-    base = sessions_of(tmp_path, "six", DAYS)
-    six = against_baseline(base)
-    assert (six.sessions, six.measured) == (6, 3)
-    assert six.least <= six.tolerance < few.least / 2
-    with pytest.raises(UsageError, match="has no case of 2 launches, so no gate judges against it"):
-        against_baseline(side_of(fake.write(tmp_path / "one.db", [fake.launch(CASES[0])])))
-
-
 def test_between_sessions_counts_comparable_sessions(tmp_path):
     new = sessions_of(tmp_path, "new", [1.0], first=50)
     base = sessions_of(tmp_path, "base", DAYS)
     assert the_verdict(gate.compare(base, new))["sessions"] == 6
-    # Another torch, one that is not finished, the sides of an ab, the candidate itself: none of them.
+    # These do not count: another torch, an unfinished session, variants of an ab, the candidate.
     other = fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}
     sessions_of(tmp_path, "base", [3.0], environment=other)
     sessions_of(tmp_path, "base", [3.0], finished=False)

@@ -1,4 +1,4 @@
-"""The rule by which a proposal is kept: what it may spend, how often it errs, what it finds."""
+"""The rule that accepts a proposal: alpha spending, error rates and power."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_gain_of_two_percent_is_accepted():
     assert np.median([each.pairs for each in nothing]) <= 8
 
 
-def test_what_few_pairs_tell_is_unknown():
+def test_judgement_is_unknown_with_few_pairs():
     assert judged(None, 1, 0.005, 0.01).accept is None
     assert judged(None, 1, 0.005, 0.01, over=True).accept is False
     said = judged(judge({0: (np.zeros(2), np.array([-0.5, -0.1]))}, paired=True)[0], 2, 0.005, 0.01)

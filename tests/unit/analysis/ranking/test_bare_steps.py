@@ -19,7 +19,7 @@ NOTHING = {"wchar": 0, "syscw": 0, "rchar": 0, "syscr": 0, "tcp": 0, "opened": [
 
 
 def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native") -> list[list[dict[str, Any]]]:
-    """Of every rank: what each measured step moved, from its forward to the next one's; five of the six steps."""
+    """Return the bytes that each measured step but the last moved, for every rank."""
     case = Case(
         model="own_helpers:model",
         strategy=f"traffic_helpers:{strategy}",
@@ -40,7 +40,7 @@ def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native
 
 
 def test_steps_of_one_device_move_no_byte() -> None:
-    """Marks go to memory that is mapped, which is no reading or writing. In a group of one, as the facts need one."""
+    """Timestamps go to mapped memory, without system calls. The group of one process makes the facts available."""
     assert moved("single", 1, instrumented=4) == [[NOTHING] * (STEPS - 1)]
     ((step, *others),) = moved("chatty", 1, instrumented=4)
     assert step["wchar"] == len("so far so good\n")
@@ -49,8 +49,8 @@ def test_steps_of_one_device_move_no_byte() -> None:
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_instruments_move_no_byte_in_measured_steps(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What gloo sends for a step does not depend on time, and is written to its sockets: to the byte and the call it
-    is the same with instruments as without, and nothing is written beside it. It reads by recv, which is no read."""
+    """The bytes and calls that gloo writes to its sockets are equal with and without instruments, and nothing else is
+    written. gloo receives with recv, which does not count as a read."""
     full = moved("ddp", 2, 4, algorithm)
     monkeypatch.setattr("parabench.launch.node.Sampler", NoSampler)
     assert moved("ddp", 2, 0, algorithm) == full

@@ -62,7 +62,7 @@ def test_throughput_compares_workloads_of_several_batches(tmp_path):
     assert "global_batch" not in answer.work
     assert sentence(answer).startswith("Highest throughput: ddp native, 4 ranks: 34,")
     assert "takes " in sentence(answer)
-    assert answer.front == ()  # steps of several sizes are no trade
+    assert answer.front == ()  # a front needs steps of equal size
 
 
 # -- memory ------------------------------------------------------------------------------------------------------

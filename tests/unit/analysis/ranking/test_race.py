@@ -1,4 +1,4 @@
-"""The race: who leaves when, by what bound, and how often wrongly."""
+"""Racing: eliminations, their bounds, and the error rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parabench.analysis.stats.contrasts import fit
 
 
 def simulated(truth, noise, looks, rounds=None, seed=0):
-    """The launches of a race as it would go: after the first two only who is still in it is launched."""
+    """Yield the looks of a simulated race. After the first two launches, eliminated cases are not launched."""
     lot = np.random.default_rng(seed)
     rows = {name: [] for name in ("case", "repetition", "shared_launch", "in_turns", "turns", "step_s")}
     racing = list(truth)
@@ -36,7 +36,7 @@ def last(*args, **more):
     return looks
 
 
-def test_who_is_slower_beyond_doubt_leaves_and_the_bound_is_said():
+def test_race_eliminates_slow_cases_with_a_bound():
     looks = last({"a": 1.0, "b": 1.01, "c": 1.5, "d": 3.0}, noise=0.01, looks=6)
     assert [look.block for look in looks] == [2, 3, 4, 5, 6, 7]
     assert [look.seconds for look in looks] == [10.0 * block for block in range(2, 8)]
@@ -81,7 +81,7 @@ def test_racing_of_equal_cases_ends_when_it_is_sharp():
 
 
 def test_the_fastest_leaves_in_one_race_of_twenty_at_most():
-    """Twelve cases, of which five are as fast as the fastest."""
+    """Twelve cases; five are as fast as the fastest."""
     truth = {"best": 1.0} | {f"near{n}": 1.0 for n in range(5)} | {f"far{n}": 1.2 + n / 10 for n in range(6)}
     lost = 0
     for seed in range(60):

@@ -20,7 +20,7 @@ from parabench.analysis.stats.quantiles import dunnett
         (10, 0.99, (2.76, 3.11, 3.31, 3.45, 3.56)),
     ],
 )
-def test_dunnetts_quantile_is_that_of_his_tables(df, confidence, published):
+def test_dunnett_quantile_matches_published_tables(df, confidence, published):
     """C. W. Dunnett, 1955, table 1, for one to five comparisons."""
     assert tuple(round(dunnett(count, df, confidence), 2) for count in range(1, 6)) == published
 
@@ -44,7 +44,7 @@ def held(launches, truth, sessions):
 
 
 def fewest(sessions):
-    """A chance of 95% gives fewer in one of a thousand tries."""
+    """Return the 0.1% quantile of successes at a rate of 95%."""
     return int(stats.binom.ppf(0.001, sessions, 0.95))
 
 
@@ -60,7 +60,7 @@ LAUNCHES = {
 @pytest.mark.parametrize("cases", [4, 12, 27])
 @pytest.mark.parametrize("launches", LAUNCHES)
 def test_the_set_holds_the_best_in_95_of_100_sessions(cases, launches):
-    """Where all are equal, which is the hardest, each is as good as the best."""
+    """All cases are equal, which is the hardest situation, so each is the best."""
     assert held(LAUNCHES[launches](cases), np.zeros(cases), 500) >= fewest(500)
 
 

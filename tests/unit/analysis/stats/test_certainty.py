@@ -17,7 +17,7 @@ from parabench.analysis.compare.gate import Verdict, compare
 from parabench.analysis.compare.sides import side_of
 
 
-# A share of 1% or 5% is exceeded by chance in so many of as many gates with a probability below 0.1%.
+# The rate of false alarms that a true rate `p` exceeds by chance with a probability below 0.1%.
 def few(p: float, gates: int) -> float:
     return float(stats.binom.isf(0.001, gates, p)) / gates
 
@@ -46,7 +46,7 @@ def test_the_noisiest_of_two_cases_raises_no_more():
 @pytest.mark.parametrize("stored", [1, 4, 6])
 @pytest.mark.parametrize("cases", [1, CASES])
 def test_sessions_that_differ_raise_no_more(stored, cases):
-    """By 2%, in all cases at once: with the allowance, and where the base's store tells how sessions differ."""
+    """Sessions differ by 2% in all cases at once, with the allowance or with a measured variation."""
     days = replace(QUIET, session=0.02)
     count = 1000 if cases == 1 else 150
     assert false_alarms(days, 5, paired=False, sessions=stored, cases=cases, gates=count) <= few(0.01, count)
@@ -54,7 +54,7 @@ def test_sessions_that_differ_raise_no_more(stored, cases):
 
 @pytest.mark.parametrize("blocks", [5, 10])
 def test_sessions_that_drift_raise_no_more(blocks):
-    """By 3% from block to block: the mean of such a session is no surer than its launches."""
+    """Blocks drift by 3%, so the mean of a session is as uncertain as one launch."""
     assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
@@ -95,8 +95,8 @@ def test_launching_until_decided_ends_with_the_true_best():
 
 @pytest.mark.parametrize("repeated", [1, 10])
 def test_the_unit_is_the_launch_through_the_whole_tool(tmp_path, repeated):
-    """Launches of one machine that differ by 10% among themselves, each with steps that agree: counted as steps the
-    difference between two sides would be beyond doubt, and ten times the steps make the gate no surer."""
+    """Launches differ by 10%, and the steps of a launch agree. If steps were the unit, any difference would be
+    significant. Ten times as many steps do not make the gate more certain."""
     cases = [fake.case(bucket_mib=size) for size in (1.0, 4.0)]
     sides = []
     for name, shift in (("base", 0.0), ("new", 0.05)):

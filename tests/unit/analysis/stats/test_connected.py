@@ -1,4 +1,4 @@
-"""Ratios exist only between connected cases, and levels are those of a case's own launches."""
+"""Ratios exist only between connected cases. Levels come from the launches of the case alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parabench.analysis.ranking.words import sentence
 from parabench.analysis.stats.contrasts import ROUNDING, fit
 from parabench.plan.case import Case
 
-# What a case does in a repetition: it is not launched, has its own launch, or one of two that cases share.
+# A case in a repetition: not launched, in a separate launch, or in the first or second shared launch.
 ABSENT, OWN, FIRST, SECOND = range(4)
 CASES = [Case(device="cpu", world_size=2, bucket_mib=float(size)) for size in range(1, 7)]
 logs = st.floats(-2, 2, allow_nan=False)

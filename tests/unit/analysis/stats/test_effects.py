@@ -34,7 +34,7 @@ def dense(frame):
     changed = (pseudo @ design - np.eye(design.shape[1]))[:k]  # a contrast that projecting changes is not estimable
     comparable = (np.abs(changed[:, None] - changed) <= 1e-8).all(axis=-1)
     scales = np.where(comparable, np.sqrt(np.maximum(0, spread) / 2), np.inf)
-    # The average repetition of a case: of those that are connected with it.
+    # The average over the repetitions that are connected with a case.
     connected = np.linalg.matrix_power(design.T @ design > 0, len(beta))[:k, k:] > 0
     return beta[:k] + (connected @ beta[k:]) / connected.sum(axis=1), variances, residual, df, scales
 

@@ -1,4 +1,4 @@
-"""The model of sessions in which some cases shared launches: two strata, each pair of cases with its own variance."""
+"""The model of sessions with partly shared launches: two strata, and a variance for each pair of cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from parabench.analysis.stats.contrasts import fit
 
-# Three cases take turns, two others too, and one has launches of its own.
+# Two groups of interleaved cases, and a case with separate launches.
 COHORTS = (("a", "b", "c"), ("d", "e"), ("f",))
 CASES = [case for cohort in COHORTS for case in cohort]
 TRUTH = dict(zip(CASES, np.log([1.0, 1.02, 1.03, 1.2, 1.25, 1.1]), strict=True))
@@ -76,13 +76,13 @@ def test_intervals_of_all_pairs_hold_the_truth_together():
             <= effects.half_widths(one)[other]
             for one, other in combinations(CASES, 2)
         )
-    # Of 300 with a chance of 0.95 fewer than 273 are one in a thousand.
+    # With a rate of 0.95, fewer than 273 of 300 have a probability of 0.1%.
     assert held >= 273
 
 
 @pytest.mark.parametrize("best", ["a", "d", "f"])
 def test_set_holds_the_best_of_all_cohorts(best):
-    """Where none is better than another, which is the hardest; each may be the best."""
+    """All cases are equal, which is the hardest situation; each may be the best."""
     rng = np.random.default_rng(ord(best))
     held = 0
     for _ in range(300):
