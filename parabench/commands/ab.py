@@ -89,7 +89,7 @@ def ab(
     """
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.analysis.compare import gate
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     working_directory()
     if series is not None:
@@ -99,7 +99,7 @@ def ab(
     if a is None or b is None:
         raise UsageError(f"{'--a' if a is None else '--b'} SIDE is missing; give both --a and --b")
     files, axes = files_in(options), axes_in(options)
-    run = TrainingRequest.of(axes=axes, argv=command(), **options)
+    run = Request.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=_typed(files))
     outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
     if outcome is None:
@@ -115,7 +115,7 @@ def _series(
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     # The folder decides them, or they belong to the gate.
     check_no_effect("--series", ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file"))
@@ -132,7 +132,7 @@ def _series(
         raise UsageError("--b SIDE is missing; give the proposal")
     defaults = {"launches": MOST_PAIRS, "rounds": ROUNDS}
     given = {name: value for name, value in options.items() if value is not None}
-    run = TrainingRequest.of(axes=axes, argv=command(), out=folder, **defaults | given)
+    run = Request.of(axes=axes, argv=command(), out=folder, **defaults | given)
     request = AbRequest(a=a or "", b=b, run=run, files=_typed(files))
     alpha = click.get_current_context().params["alpha"] if typed("alpha") else None
     budget_s = None if budget is None else 60 * budget
@@ -200,7 +200,7 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     from parabench.analysis.compare.sides import read_side
     from parabench.analysis.noise import against_baseline, answer, lines, read_pilot, sensitivity
     from parabench.commands.templates.workflow import check_workflow, fill_workflow
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     files, axes = files_in(options), axes_in(options)
     to_console = console(stderr=STANDARD_OUTPUT in files.values())
@@ -217,7 +217,7 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     if workflow is not None and suite is not None:
         check_workflow(workflow, suite)
     if store is None:
-        run = TrainingRequest.of(axes=axes, argv=command(), **options)
+        run = Request.of(axes=axes, argv=command(), **options)
         given = _typed({**files, "--workflow": workflow, "--baseline": baseline})
         measured = run_noise(run, minutes, to_console, against, given)
         if measured is None:

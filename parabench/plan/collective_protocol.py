@@ -8,18 +8,18 @@ training run that waits for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta
 
 from parabench.errors import UsageError
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
+from parabench.plan.turns import orders
 from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
-
-if TYPE_CHECKING:
-    from parabench.plan.collective_case import CollectiveCase
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 MODES = (THROUGHPUT, LATENCY)
@@ -93,11 +93,13 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
       take `measure_s` seconds, and have at least FEWEST_CALLS together. `graph` replays them from CUDA graphs.
     - Latency: `iterations` calls, each after a barrier. None: a number that moves MOST_MOVED_BYTES, from FEWEST to
       MOST.
-    - With `rounds`, cases share launches (`workloads.collective_turns`), and the batches or calls of a case are divided
+    - With `rounds`, cases share launches (`stages`), and the batches or calls of a case are divided
       among this number of turns. With 0, each case has separate launches.
     - `deadline_s` as in `protocol.Protocol`.
     """
 
+    # The first repetition whose cases may share launches.
+    first_shared: ClassVar[int] = 0
     FEWEST: ClassVar[int] = 20
     MOST: ClassVar[int] = 200
     MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
@@ -162,10 +164,6 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         """Return whether cases share launches."""
         return self.rounds > 0
 
-    def alone(self) -> CollectiveProtocol:
-        """Return the protocol of a separate launch."""
-        return self.replace(rounds=0)
-
     @property
     def timing(self) -> str:
         """THROUGHPUT, LATENCY or GRAPH. Numbers of different timings are not compared."""
@@ -212,3 +210,81 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
             # If calls are quicker than that, there are more of them, for `measure_s`.
             seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
         return seconds
+
+
+# -- the order of measurements in a launch -----------------------------------------------------------------------------
+
+# Cases that differ only in their algorithm are interleaved at one size and form after the other, so that rounds are
+# short and one set of buffers serves all of them. Other cases (another operation, another number of ranks) come before
+# or after. Comparisons are most precise between cases that share processes and minutes (`plan.turns`).
+
+
+class Turn(NamedTuple):
+    """A number of consecutive readings of the case at `place` of its launch."""
+
+    place: int
+    readings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One size and form, and the places of the cases that are interleaved at it. Each case is checked and warmed up
+    with `warmup` readings, all take their `turns`, and each is checked again."""
+
+    bytes: int
+    in_place: bool
+    places: tuple[int, ...]
+    warmup: int
+    turns: tuple[Turn, ...]
+
+
+class Row(NamedTuple):
+    """A row of a rank's marks: a reading around `slot` for the case at `place`. Without a slot, the rank prepares or
+    checks results."""
+
+    place: int
+    slot: Slot | None
+
+
+def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
+    """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
+    alike: dict[tuple[object, int, bool], list[int]] = {}
+    for place, case in enumerate(cases):
+        kind = case.op, case.world_size, case.dtype, case.redop
+        for size, in_place in case.turns():
+            alike.setdefault((kind, size, in_place), []).append(place)
+    # If calls are back to back, the second reading of warm-up runs on into the first turn.
+    warmup, run_in = (protocol.warmup, 0) if protocol.mode == LATENCY else (1, 1)
+    found = []
+    for number, ((_, size, in_place), places) in enumerate(alike.items()):
+        dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
+        # The number of the stage seeds the orders. Each repetition has its cases in another order, so these differ too.
+        rounds = zip(orders(len(places), len(dealt), number), dealt, strict=True)
+        turns = [
+            Turn(places[at], readings + (run_in if first == 0 else 0))
+            for first, (order, readings) in enumerate(rounds)
+            for at in order
+        ]
+        found.append(Stage(size, in_place, tuple(places), warmup, tuple(turns)))
+    return found
+
+
+def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:
+    """Return the largest number of rounds of interleaved cases at any size and form; 0 if no two cases differ only in
+    their algorithm."""
+    shared = [stage for stage in stages(protocol, cases) if len(stage.places) > 1]
+    return max((len(stage.turns) // len(stage.places) for stage in shared), default=0)
+
+
+def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
+    """Yield the rows of a rank's marks, in the order in which they are filled. The readings of a case are its schedule.
+    In a shared launch the other rows show whose turn it was when it failed."""
+    if protocol.takes_turns:
+        yield Row(0, None)
+    for stage in stages(protocol, cases):
+        slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}
+        for place, readings in (*(Turn(place, stage.warmup) for place in stage.places), *stage.turns):
+            for _ in range(readings):
+                yield Row(place, next(slots[place]))
+        if protocol.takes_turns:
+            yield from (Row(place, None) for place in stage.places)

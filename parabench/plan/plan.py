@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import structs
+
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
@@ -59,7 +61,8 @@ class PlannedLaunch(NamedTuple, Generic[C]):
 class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     """The launches of a session, decided before the first one.
 
-    `extra` holds the case ids of each repetition that was added to those of the protocol.
+    `extra` holds the case ids of each repetition that was added to those of the protocol. `kind` is what the session
+    measures, a key of WORKLOADS. By default, the protocol decides it.
     """
 
     cases: tuple[C, ...]
@@ -67,11 +70,12 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     protocol: P
     seed: int
     extra: tuple[tuple[str, ...], ...] = ()
+    kind: str = ""
 
-    @property
-    def kind(self) -> str:
-        """What the session measures: a key of WORKLOADS."""
-        return kind_of(self.protocol)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.kind:
+            structs.force_setattr(self, "kind", kind_of(self.protocol))
 
     @property
     def blocks(self) -> int:
@@ -121,7 +125,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **super().to_dict(), "blocks": self.protocol.blocks}
+        return {**super().to_dict(), "blocks": self.protocol.blocks}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
@@ -130,7 +134,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
-        fields = {name: value for name, value in values.items() if name not in ("kind", "blocks")}
+        fields = {name: value for name, value in values.items() if name != "blocks"}
         own: type[Plan[Any, Any]] = Plan[entry.case_type, entry.protocol_type]  # type: ignore[name-defined]
         return read(own, fields, "plan")
 

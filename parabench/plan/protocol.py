@@ -10,7 +10,6 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.fields import option_fields
 from parabench.records import Field, Record
-from parabench.store.record import MIB
 
 # A launch may take a week at most: a timer cannot wait forever.
 LONGEST_DEADLINE_S = 7 * 86400.0
@@ -86,8 +85,8 @@ class Protocol(Record, frozen=True, kw_only=True):
     - A launch counts as hung after `deadline_s` seconds; None derives the deadline from the expected duration.
     """
 
-    # Whether each rank computes without the others and exchanges nothing.
-    alone: ClassVar[bool] = False
+    # The first repetition whose cases may share launches.
+    first_shared: ClassVar[int] = 1
 
     launches: Annotated[
         Count | None,
@@ -234,12 +233,6 @@ class Protocol(Record, frozen=True, kw_only=True):
         return self.profile + self.memory_snapshot
 
 
-class ComputeProtocol(Protocol, frozen=True, kw_only=True):
-    """The steps of a compute-only launch, in which ranks exchange nothing."""
-
-    alone: ClassVar[bool] = True
-
-
 # {field that counts steps: field with the same in seconds}
 BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 
@@ -249,33 +242,3 @@ ON_DEVICE: dict[str, dict[str, Any]] = {
     "cpu": {"warmup": 5, "steps": 40},
     accelerator.TYPE: {"warmup_s": 2.0, "measure_s": 2.0},
 }
-
-# The quantile of a link's round trips that is its latency, by device. On the CPU, ranks share cores with other
-# processes, and the scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
-LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
-
-# The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
-TOO_QUICK = "the largest transfer took less than two round trips"
-
-# The shortest and the longest duration of a round: two directions of `LinkProtocol`, each with doublings and six
-# transfers.
-ROUND_S = (2.0, 3.0)
-
-
-class LinkProtocol(Record, frozen=True, kw_only=True):
-    """How a launch measures the links between its ranks.
-
-    - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
-    - Bandwidth: the size doubles from `least_bytes` to at most `most_bytes`, until one transfer takes `transfer_s`. Up
-      to `transfers` of that size follow, for at most `most_s` in total.
-
-    A tenth of a second is a thousand times a delay of the scheduler or of TCP. One direction takes about a second.
-    """
-
-    warmup: int = 10
-    round_trips: int = 100
-    least_bytes: int = MIB
-    most_bytes: int = 256 * MIB
-    transfer_s: float = 0.1
-    transfers: int = 6
-    most_s: float = 3.0

@@ -67,7 +67,8 @@ class SeenCall(NamedTuple):
 class ProbedRank:
     """A rank whose training run is built, and has not begun.
 
-    `take_step` takes its next step, marked on `clock`. The names of its traces begin with the path `traces`.
+    `take_step` takes its next step, marked on `clock`. The names of its traces begin with the path `traces`. If the
+    rank is `alone`, it exchanges nothing.
     """
 
     case: Case
@@ -78,6 +79,7 @@ class ProbedRank:
     clock: StepClock
     take_step: Callable[[], None]
     traces: Path | None = None
+    alone: bool = False
 
     @property
     def module(self) -> nn.Module:

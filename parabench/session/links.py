@@ -12,12 +12,11 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
-from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
+from parabench.plan.links import ROUND_S, TOO_QUICK, LinkProtocol, most_s, schedule
 from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.workloads.link_pairs import most_s, schedule
 
 NONE = "none to measure, every case has one rank"
 

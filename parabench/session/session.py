@@ -33,7 +33,7 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
+from parabench.session.runner import Executor, Runner, launches_left, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
@@ -144,7 +144,7 @@ def lead_session(
                 # The sessions that follow are planned from what was given.
                 go_on = shlex.join([*request.argv, "--resume"])
 
-            def prepared() -> Runner[Any, Any]:
+            def prepared() -> Runner:
                 runner = runner_of(store, state, launch, nodes)
                 runner.room = machine.room
                 if request.links:
@@ -166,7 +166,7 @@ def lead_session(
 def run_launches(
     store: Store,
     state: SessionState[Any, Any],
-    prepared: Callable[[], Runner[Any, Any]],
+    prepared: Callable[[], Runner],
     stopping: AdaptiveStopping | None,
     console: Console,
     prefix: str,
@@ -184,7 +184,7 @@ def run_launches(
     if state.done:
         total = len(state.plan.launches())
         log(f"resuming: {total - len(launches_left(state.plan, state.done))} of {total} launches are done")
-    runner: Runner[Any, Any] | None = None
+    runner: Runner | None = None
     ran = False
     plan: Plan[Any, Any] | None = state.plan
     try:
@@ -193,7 +193,7 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 left = launches_left(plan, done)
                 if left:
-                    total = sum(1 for _ in RUNNERS[plan.kind](plan=plan).launches_of(left))
+                    total = sum(1 for _ in Runner(plan=plan).launches_of(left))
                     with make_progress(console, total, None if plan.races else plan.blocks, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
@@ -215,7 +215,7 @@ def run_launches(
 
 def runner_of(
     store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: Participants | None = None
-) -> Runner[Any, Any]:
+) -> Runner:
     """Return the runner of a session in the results database, on the `nodes`. `launch` replaces the function that
     launches on them."""
     nodes = nodes or Participants()
@@ -223,7 +223,7 @@ def runner_of(
     def keep(launch: Launch) -> None:
         store.append(state.session_id, launch)
 
-    return RUNNERS[state.plan.kind](
+    return Runner(
         plan=state.plan,
         launch=launch or nodes.executor(),
         keep=nodes.keeping(keep, outcome),

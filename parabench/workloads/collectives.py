@@ -1,7 +1,7 @@
 """The microbenchmark of collectives: each rank checks results against exact values, times every call, and checks again.
 
-Cases that share a launch are interleaved (`collective_turns`). There are as many ranks as the largest case has; a
-smaller one is in the first of them, and the others wait.
+Cases that share a launch are interleaved (`plan.collective_protocol.stages`). A smaller case uses the first ranks, and
+the others wait.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload, arms_of
 from parabench.machine import accelerator
 from parabench.plan.collective_case import CollectiveCase, size_text
-from parabench.plan.collective_protocol import LATENCY
+from parabench.plan.collective_protocol import LATENCY, Row, Stage, rows, stages
 from parabench.probes import CaseReport
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.collective_buffers import Buffers, buffers
-from parabench.workloads.collective_turns import Row, Stage, rows, stages
 from parabench.workloads.timing import MARKS, Bench
 
 

@@ -31,10 +31,9 @@ from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.case import Case
-from parabench.plan.protocol import LATENCY_QUANTILE, TOO_QUICK, LinkProtocol
+from parabench.plan.links import LATENCY_QUANTILE, TOO_QUICK, LinkProtocol, schedule
 from parabench.probes import CaseReport
 from parabench.store.record import Launch, LinkMessage, LinkSample, Phase, Status
-from parabench.workloads.link_pairs import schedule
 
 # For each round a rank marks when it started, and the latency and the bytes per second of what it sent. A mark outlives
 # a rank that hangs later; its report does not.
@@ -42,7 +41,7 @@ MARKS = 3
 
 
 class LinksWorkload(Workload):
-    """Both directions of every pair of `link_pairs.schedule`, in its order."""
+    """Both directions of every pair of `plan.links.schedule`, in its order."""
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         rounds = schedule(spec.nodes, spec.ranks_per_node)

@@ -12,19 +12,19 @@ from parabench.analysis.prediction.program import Group
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.protocol import ComputeProtocol
+from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
 from parabench.store.results import load
 
-SHORT = ComputeProtocol(warmup=2, steps=2, instrumented=2)
+SHORT = Protocol(warmup=2, steps=2, instrumented=2)
 SUITE = '''"""What would more ranks give?"""
-from parabench import ComputeProtocol, Protocol, sweep
+from parabench import Protocol, sweep
 CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=0)
 COMPUTE = [
     sweep(strategy=("ddp", "fsdp"), model="toy", batch_per_rank=2, world_size=(2, 8)),
 ]
-COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
+COMPUTE_PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=2)
 COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", "max_bytes": "64KiB"}
 '''
 
@@ -32,7 +32,7 @@ COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", 
 def alone(**fields: Any) -> Launch:
     """A launch of the ranks of one node of the case."""
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
-    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
+    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S, kind="compute"))
     assert seen.status is Status.OK, seen.failure
     return seen
 

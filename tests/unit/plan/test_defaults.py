@@ -12,8 +12,8 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
 from parabench.plan.suite import Suite, load_suite, shipped, sweep
-from parabench.session.request import TrainingRequest, plan_training
-from parabench.session.runner import TrainingRunner
+from parabench.session.request import Request, plan_training
+from parabench.session.runner import Runner
 
 BY_TIME = {"warmup": None, "steps": None, "warmup_s": 2.0, "measure_s": 2.0}
 
@@ -24,7 +24,7 @@ def with_gpus(number, memory=80e9):
 
 
 def planned(machine, suite="quick", **options):
-    asked = TrainingRequest.of(suite=suite, argv=[], out=None, **options)
+    asked = Request.of(suite=suite, argv=[], out=None, **options)
     return plan_training(asked, load_suite(suite), machine, turns=True).plan
 
 
@@ -102,7 +102,7 @@ def test_quick_on_one_gpu_plans_few_launches():
     """Its title promises minutes, so the plan has little of what takes long on a GPU: processes and compilation."""
     machine = with_gpus(1)
     made = planned(machine)
-    launches = list(TrainingRunner(plan=made, room=machine.room).expected())
+    launches = list(Runner(plan=made, room=machine.room).expected())
     assert sum(isinstance(protocol, Protocol) for _, _, protocol in launches) == 7  # 5 alone, 2 references
     assert sum(case.compile for case, _, protocol in launches if isinstance(protocol, Protocol)) == 1
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20

@@ -22,7 +22,7 @@ from parabench.plan.nccl_pins import launch_order, unpinned
 from parabench.plan.validate import exceeds_machine, missing_requirement
 from parabench.session import session as run_module
 from parabench.session.links import case_of
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.results import load
@@ -126,7 +126,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
-        asked = TrainingRequest.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        asked = Request.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
         return run_session(asked, Console(quiet=True), launch=launcher)
 
     return run

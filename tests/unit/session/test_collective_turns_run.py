@@ -14,7 +14,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.collective_protocol import ROUNDS
 from parabench.session import dry_run as dry_runs
 from parabench.session import session as sessions
-from parabench.session.request import CollectivesRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
@@ -30,7 +30,7 @@ def two_cores(monkeypatch):
 
 def request(folder, **more):
     given = {"op": "all_reduce", "algorithm": "native,ring,tree", "max_bytes": "1MiB", "launches": 4, "iterations": 4}
-    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder} | given | more))
+    return Request.of("collectives", **({"argv": ["parabench", "collectives"], "out": folder} | given | more))
 
 
 def run(asked, launch):

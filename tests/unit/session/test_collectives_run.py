@@ -20,7 +20,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.collective_case import OPS
 from parabench.session import session as sessions
-from parabench.session.request import CollectivesRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
@@ -35,7 +35,7 @@ def two_cores(monkeypatch):
 
 def request(folder, **more):
     given = {"op": "all_reduce", "algorithm": "native,ring", "max_bytes": "1MiB", "launches": 2, "iterations": 4}
-    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
+    return Request.of("collectives", **({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
 
 
 def planned(asked, machine):
@@ -80,12 +80,12 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     with pytest.raises(UsageError, match="was planned otherwise"):
         run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
     # A bare --resume follows the plan.
-    assert run(CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
+    assert run(Request.of("collectives", argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
 
 
 def test_captured_calls_are_nccls_own(tmp_path):
     def asked(**more):
-        return planned(CollectivesRequest.of(argv=[], out=tmp_path, graph=True, **more), GPUS)
+        return planned(Request.of("collectives", argv=[], out=tmp_path, graph=True, **more), GPUS)
 
     plan = asked()
     assert {case.algorithm for case in plan.cases} == {"native"}
@@ -127,23 +127,23 @@ def test_deadlines_follow_bytes_and_then_the_measured_time(tmp_path):
 
 
 def test_plan_has_all_operations_and_algorithms_by_default(tmp_path, machine):
-    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path), machine)
+    plan = planned(Request.of("collectives", argv=[], out=tmp_path), machine)
     assert len(plan.cases) == 4 * 5
     assert {case.op for case in plan.cases} == set(OPS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
     assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
-    four = planned(CollectivesRequest.of(argv=[], out=tmp_path, world_size="2,4"), machine)
+    four = planned(Request.of("collectives", argv=[], out=tmp_path, world_size="2,4"), machine)
     assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
     assert len(four.cases) == 4 * (5 + 6)
 
 
 def test_plan_on_gpus_skips_what_nccl_lacks(tmp_path):
-    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    plan = planned(Request.of("collectives", argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
     assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
     assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
     with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
-        planned(CollectivesRequest.of(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+        planned(Request.of("collectives", argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 
 # -- nccl-tests' conventions -------------------------------------------------------------------------------------

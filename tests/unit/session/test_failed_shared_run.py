@@ -17,7 +17,7 @@ from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
 from parabench.report.build import render
 from parabench.report.page_data import page_data
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import Failure, Launch, Status
 from parabench.store.results import load
@@ -54,7 +54,7 @@ def run(tmp_path):
         )
         given = {"steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "mine"], **more}
         console = Console(file=io.StringIO(), width=200)
-        run_session(TrainingRequest.of(suite=str(suite), **given), console, FailsShared(status))
+        run_session(Request.of(suite=str(suite), **given), console, FailsShared(status))
         return console.file.getvalue(), session_data(load(tmp_path / "out" / "results.db"))
 
     return run_it

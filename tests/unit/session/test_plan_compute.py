@@ -9,12 +9,12 @@ import pytest
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.plan.suite import Suite, load_suite
-from parabench.session.request import ComputeRequest, plan_compute
+from parabench.session.request import Request, plan_compute
 
 
 def planned(suite: Suite, *axes: str, cores: int = 4) -> list[tuple[str, int, int]]:
     """(strategy, ranks, nodes) of the cases."""
-    request = ComputeRequest(argv=[], out=Path("out"), suite=suite.name, axes=axes)
+    request = Request(kind="compute", argv=[], out=Path("out"), suite=suite.name, axes=axes)
     plan = plan_compute(request, suite, Machine(cores=cores, gpus_reason="none")).plan
     return [(case.strategy, case.world_size, case.nodes) for case in plan.cases]
 

@@ -12,7 +12,7 @@ from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import TWIN_BLOCK, Failure, Status
@@ -31,7 +31,7 @@ def run(tmp_path):
 
     def run_it(launch, **more):
         given = {"launches": 3, "steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "x"]}
-        asked = TrainingRequest.of(suite=str(path), **{**given, **more})
+        asked = Request.of(suite=str(path), **{**given, **more})
         console = Console(file=io.StringIO(), width=200)
         code = run_session(asked, console, launch)
         return code, console.file.getvalue()

@@ -25,7 +25,7 @@ from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.results import Results, load
@@ -83,7 +83,7 @@ def run(suite: str | None, tmp_path: Path, launch: FakeLauncher, **more: object)
     new = {} if suite is None else {"launches": 2, "steps": 5}
     given = {"out": tmp_path / "out", "argv": ["parabench"], "until_decided": True, "resume": suite is None, **new}
     console = Console(file=io.StringIO(), width=200)
-    code = run_session(TrainingRequest.of(suite=suite, **{**given, **more}), console, launch)
+    code = run_session(Request.of(suite=suite, **{**given, **more}), console, launch)
     return code, console.file.getvalue()
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from guard import GUARD_S
-from parabench.plan.protocol import LinkProtocol
+from parabench.plan.links import LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclWire
 

@@ -16,7 +16,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
-from parabench.session.request import TrainingRequest, protocol_of
+from parabench.session.request import Request, protocol_of
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
@@ -105,7 +105,7 @@ def test_what_nobody_chose_is_the_devices():
 
 
 def asked(**options):
-    return TrainingRequest.of(suite="s", argv=[], out=None, **options)
+    return Request.of(suite="s", argv=[], out=None, **options)
 
 
 def test_who_asks_for_seconds_does_not_want_the_suites_steps():
@@ -117,7 +117,7 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     assert protocol_of(asked(warmup=3), BY_TIME) == Protocol(warmup=3, measure_s=2.0)
 
     words = asked(warmup_s=0.5, measure_s=1.0).words()
-    assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
+    assert words == ["--measure-seconds", "1.0", "--warmup-seconds", "0.5"]
 
 
 # -- the session

@@ -11,7 +11,7 @@ from parabench.launch.outcome import culprit
 from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.store.record import Failure, Launch, Phase, Status
-from parabench.workloads.turns import owners_of, steps_of
+from parabench.workloads.steps import owners_of, steps_of
 
 TURNS = list(turns(TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2), 2))
 OWNERS = owners_of(TURNS)

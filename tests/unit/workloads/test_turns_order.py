@@ -15,7 +15,7 @@ from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.probes import CaseReport
 from parabench.strategies.base import RankInfo
-from parabench.workloads import turns as workload
+from parabench.workloads import training as workload
 
 DEVICE = torch.device("cuda", 0)
 PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)

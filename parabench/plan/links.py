@@ -1,9 +1,42 @@
-"""Which pairs of ranks are measured at the same time: each rank is in one pair at a time."""
+"""The measurement of links: its protocol, and the pairs of ranks that are measured at the same time."""
 
 from __future__ import annotations
 
+from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.protocol import LinkProtocol
+from parabench.records import Record
+from parabench.store.record import MIB
+
+# The quantile of a link's round trips that is its latency, by device. On the CPU, ranks share cores with other
+# processes, and the scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
+LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
+
+# The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
+TOO_QUICK = "the largest transfer took less than two round trips"
+
+# The shortest and the longest duration of a round: two directions of `LinkProtocol`, each with doublings and six
+# transfers.
+ROUND_S = (2.0, 3.0)
+
+
+class LinkProtocol(Record, frozen=True, kw_only=True):
+    """How a launch measures the links between its ranks.
+
+    - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
+    - Bandwidth: the size doubles from `least_bytes` to at most `most_bytes`, until one transfer takes `transfer_s`. Up
+      to `transfers` of that size follow, for at most `most_s` in total.
+
+    A tenth of a second is a thousand times a delay of the scheduler or of TCP. One direction takes about a second.
+    """
+
+    warmup: int = 10
+    round_trips: int = 100
+    least_bytes: int = MIB
+    most_bytes: int = 256 * MIB
+    transfer_s: float = 0.1
+    transfers: int = 6
+    most_s: float = 3.0
+
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
