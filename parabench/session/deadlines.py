@@ -21,9 +21,9 @@ MOST_EXPLAINING_S = 180.0
 class Slowest:
     """The slowest devices and links that a first deadline allows for.
 
-    `compile_s` is the longest compilation of a model by torch.compile; on the CPU a C++ compiler runs for each kernel.
-    `start_s` is the longest setup of contexts, communicators and kernels. `most_s` bounds what the rates predict:
-    accelerators differ so much that a rate that fits all of them would hide a hang for days.
+    `compile_s` is the longest compilation of a model by torch.compile. On the CPU, a C++ compiler runs for each kernel.
+    `start_s` is the longest setup of contexts, communicators and kernels. `most_s` bounds the time that the rates
+    predict. Accelerators differ so much that a rate for all of them would hide a hang for days.
     """
 
     flops_per_s: float
@@ -76,7 +76,7 @@ def training_deadline_s(
     """Return the first deadline of a launch of these training cases, in seconds.
 
     Args:
-        longer: the factor by which a case takes more steps than `protocol` has.
+        longer: the ratio of a case's steps to the steps of `protocol`.
         reference_s: the measured time of the single-device reference, if it is known.
     """
     slowest, explains = SLOWEST[cases[0].device], protocol.explain
@@ -93,8 +93,8 @@ def training_deadline_s(
 def collectives_deadline_s(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> float:
     """Return the first deadline of a launch of these collective cases, in seconds.
 
-    One of the cases may take ten times its estimate, and each of the others its estimate. The estimate assumes that the
-    slowest link of one rank carries the bytes of all.
+    One of the cases may take ten times its estimate, the others may take their estimates. The estimate assumes that
+    the slowest link of one rank carries the bytes of all.
     """
     without_transfers = [protocol.expected_s(case, math.inf) for case in cases]
     rates = [SLOWEST[case.device].bytes_per_s / case.world_size for case in cases]

@@ -92,7 +92,7 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
 
 
 def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
-    """Return the measured seconds, or those of the slowest device; `None` if the size of the model is unknown."""
+    """Return the measured seconds, or an estimate from the slowest device; `None` for a model of unknown size."""
     case, block, protocol = launch
     if block != EXPLAIN_BLOCK and case.id in known:
         return known[case.id]
@@ -136,7 +136,10 @@ def _total(seconds: Sequence[float | None]) -> str:
 
 
 def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
-    """Return the median seconds by case id of stored launches with as many steps or calls. Raises UsageError."""
+    """Return the median seconds of stored launches with equal numbers of steps or calls, by case id.
+
+    Raises UsageError.
+    """
     if not store.is_file():
         return {}
     results = load(store)

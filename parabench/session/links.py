@@ -69,7 +69,8 @@ def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path)
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     """Return the case that measures: all ranks of all nodes, with device and backend of the largest case.
 
-    Without a number of ranks per node, a node has a rank for each device, or as many as the largest case.
+    If the number of ranks per node is not given, a node has a rank for each device, and at least the ranks of the
+    largest case.
     """
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(

@@ -55,9 +55,9 @@ class Planned(Generic[C, P]):
 class Request:
     """The request for a session. Raises UsageError for an invalid label.
 
-    `kind` is the kind of measurement, a key of `workloads.WORKLOADS`. `options` holds the given fields of its case and
-    protocol. Together with `axes` and `seed` they decide what is measured, so they must be equal on all nodes, and a
-    resumed session cannot change them. `part_of` is the suite, if the session is one of several.
+    `kind` is the kind of measurement, a key of `workloads.WORKLOADS`. `options` has the given fields of its case and
+    protocol. With `axes` and `seed` they decide what is measured. They must be equal on all nodes, and a resumed
+    session cannot change them. `part_of` is the suite, if the session is one of several.
     """
 
     kind: str = "training"
@@ -108,7 +108,7 @@ class Request:
         return {name: value for name, value in self.options.items() if name in option_fields(kind)}
 
     def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
-        """Return the rule that adds repetitions to those of the plan, if there is one. Raises UsageError."""
+        """Return the rule that adds repetitions to the plan, if there is one. Raises UsageError."""
         return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
 
     def parts(self) -> tuple[Request, ...]:

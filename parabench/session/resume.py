@@ -135,7 +135,7 @@ def begin_session(
 
     Args:
         interleaved: as for `Store.begin_session`.
-        nodes: the environment of each node, if there are several. This machine's is added to that of node 0.
+        nodes: the environment of each node, if there are several. This machine's is added to node 0's.
         about: the environment of this machine, if several processes have already collected it.
     """
     here = environment(machine) if about is None else dict(about)

@@ -40,7 +40,7 @@ from parabench.workloads.verify import Reference, reference_of, verify
 Executor = Callable[[LaunchSpec], Launch]
 
 REFERENCE_TRIES = 2
-# The launches whose times predict others: of one case, of several, and of a single-device reference.
+# The launches whose times predict others: launches of one case, of several cases, and of a single-device reference.
 ALONE, SHARED, SINGLE = "alone", "shared", "single"
 # The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
 EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
@@ -67,12 +67,12 @@ class Runner:
     """Run a plan.
 
     Training runs are verified against one device, collectives against exact values in their ranks. Compute-only
-    launches are not verified, because a single rank is no training run.
+    launches are not verified, because their ranks exchange nothing.
 
     Args:
         keep: stores a launch.
         done: the (case id, block) that a resumed session has.
-        replan: stores a plan from which a case was removed; without it, none is removed.
+        replan: stores a plan after a case was removed. Without it, no case is removed.
         traces: the folder for traces.
         room: the memory for cases that share a launch.
     """
@@ -201,7 +201,7 @@ class Runner:
     # -- launches of several cases -------------------------------------------------------------------------------------
 
     def turns_of(self, cases: Sequence[Any], block: int) -> Any:
-        """Return the protocol of a launch in which these cases are interleaved."""
+        """Return the protocol of a shared launch of these cases."""
         plan = self.plan
         if plan.kind == "collectives":
             return plan.protocol

@@ -52,7 +52,7 @@ def test_instruments_move_no_byte_in_measured_steps(algorithm: str, monkeypatch:
     """What gloo sends for a step does not depend on time, and is written to its sockets: to the byte and the call it
     is the same with instruments as without, and nothing is written beside it. It reads by recv, which is no read."""
     full = moved("ddp", 2, 4, algorithm)
-    monkeypatch.setattr("parabench.launch.node.Sampler", NoSampler)
+    monkeypatch.setattr("parabench.launch.launcher.Sampler", NoSampler)
     assert moved("ddp", 2, 0, algorithm) == full
     for steps in full:
         assert steps == [steps[0]] * (STEPS - 1)
