@@ -55,8 +55,6 @@ def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
 def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run_here) -> Launch:
     """Run `spec` once, with one process for each rank, as `run` starts them. Faults inside the ranks raise nothing.
 
-    The fact `clock` has the start of the launch on the shared clock. The `t_s` of readings count from it.
-
     Raises:
         Interrupted: If the driver is asked to stop.
         NodeGone: If a node does not come.
@@ -77,6 +75,7 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
         failure=failure,
         device_samples=[each._replace(node=result.node) for result in results for each in result.device_samples],
         host_samples=[each._replace(node=result.node) for result in results for each in result.host_samples],
+        # The `t_s` of readings count from `began_s` on the shared clock.
         facts={"clock": {"began_s": begin}} | facts_of(results),
     )
     workload.record(launched, spec, results)

@@ -14,10 +14,9 @@ from parabench.workloads import WORKLOADS, kind_of
 
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
-    """One launch: the cases that share its ranks, the protocol, and the seconds after which the launch counts as hung.
+    """The cases and the protocol of one launch. It counts as hung after `deadline_s` seconds.
 
-    Traces that the protocol requests go into the folder `traces` of each node; without one, none are written. With a
-    `pair`, this launch is interleaved with another launch of this node.
+    Traces go into the folder `traces` of each node. With a `pair`, the launch is interleaved with another variant's.
 
     Raises ValueError for cases that cannot share ranks.
     """

@@ -1,8 +1,7 @@
-"""How each launch of `parabench collectives` times the calls.
+"""How each launch of `parabench collectives` times the calls, and in which order.
 
-`throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number). The
-latencies of calls overlap as far as the backend allows it. `latency` times isolated calls, each after a barrier, like a
-training run that waits for each.
+`throughput` starts all calls and divides the time by their number, as nccl-tests does (src/common.cu, BenchTime).
+`latency` times isolated calls, each after a barrier.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _IN_WORDS = {
 # The uncounted batches of a throughput launch's size and form: one shows how long a call takes, and one runs on into
 # the timed ones.
 WARMUP_BATCHES = 2
-# nccl-tests' default number of calls, and the fewest that are timed here; a captured graph has as many.
+# nccl-tests' default number of calls. Here it is the smallest number, and the number in a captured graph.
 FEWEST_CALLS = 20
 # The most calls between two readings: more of a very quick call are not worth the events in flight.
 MOST_IN_A_BATCH = 10_000
@@ -87,16 +86,12 @@ class Slot(NamedTuple):
 
 
 class CollectiveProtocol(Record, frozen=True, kw_only=True):
-    """How each launch measures, per size and form, after `warmup` uncounted calls.
+    """How each launch measures, per size and form, after `warmup` uncounted calls."""
 
-    - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. None: all batches
-      take `measure_s` seconds, and have at least FEWEST_CALLS together. `graph` replays them from CUDA graphs.
-    - Latency: `iterations` calls, each after a barrier. None: a number that moves MOST_MOVED_BYTES, from FEWEST to
-      MOST.
-    - With `rounds`, cases share launches (`stages`), and the batches or calls of a case are divided
-      among this number of turns. With 0, each case has separate launches.
-    - `deadline_s` as in `protocol.Protocol`.
-    """
+    # - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. By default, all
+    #   batches take `measure_s` seconds, and have at least FEWEST_CALLS. `graph` replays them from CUDA graphs.
+    # - Latency: `iterations` calls, each after a barrier. By default, they move MOST_MOVED_BYTES.
+    # - With `rounds`, cases share launches (`stages`), and each case's batches or calls are divided among its turns.
 
     # The first repetition whose cases may share launches.
     first_shared: ClassVar[int] = 0
@@ -214,28 +209,23 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 
 # -- the order of measurements in a launch -----------------------------------------------------------------------------
 
-# Cases that differ only in their algorithm are interleaved at one size and form after the other, so that rounds are
-# short and one set of buffers serves all of them. Other cases (another operation, another number of ranks) come before
-# or after. Comparisons are most precise between cases that share processes and minutes (`plan.turns`).
-
-
-class Turn(NamedTuple):
-    """A number of consecutive readings of the case at `place` of its launch."""
-
-    place: int
-    readings: int
+# Cases that differ only in their algorithm are interleaved at each size and form. Rounds are then short, and the cases
+# use the same buffers. Cases with another operation or number of ranks come before or after.
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One size and form, and the places of the cases that are interleaved at it. Each case is checked and warmed up
-    with `warmup` readings, all take their `turns`, and each is checked again."""
+    """One size and form, and the places of the cases that are interleaved at it.
+
+    Each case is checked and warmed up with `warmup` readings. Then all take their `turns`, the (place, number of
+    readings) of each. In the end, each is checked again.
+    """
 
     bytes: int
     in_place: bool
     places: tuple[int, ...]
     warmup: int
-    turns: tuple[Turn, ...]
+    turns: tuple[tuple[int, int], ...]
 
 
 class Row(NamedTuple):
@@ -261,7 +251,7 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
         # The number of the stage seeds the orders. Each repetition has its cases in another order, so these differ too.
         rounds = zip(orders(len(places), len(dealt), number), dealt, strict=True)
         turns = [
-            Turn(places[at], readings + (run_in if first == 0 else 0))
+            (places[at], readings + (run_in if first == 0 else 0))
             for first, (order, readings) in enumerate(rounds)
             for at in order
         ]
@@ -277,14 +267,11 @@ def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
-    """Yield the rows of a rank's marks, in the order in which they are filled. The readings of a case are its schedule.
-    In a shared launch the other rows show whose turn it was when it failed."""
-    if protocol.takes_turns:
-        yield Row(0, None)
+    """Yield the rows of a rank's marks, in the order of the measurement. A case's slots are its schedule."""
+    yield Row(0, None)
     for stage in stages(protocol, cases):
         slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}
-        for place, readings in (*(Turn(place, stage.warmup) for place in stage.places), *stage.turns):
+        for place, readings in (*((place, stage.warmup) for place in stage.places), *stage.turns):
             for _ in range(readings):
                 yield Row(place, next(slots[place]))
-        if protocol.takes_turns:
-            yield from (Row(place, None) for place in stage.places)
+        yield from (Row(place, None) for place in stage.places)

@@ -23,16 +23,14 @@ class LinkProtocol(Record, frozen=True, kw_only=True):
     """How a launch measures the links between its ranks.
 
     - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
-    - Bandwidth: the size doubles from `least_bytes` to at most `most_bytes`, until one transfer takes `transfer_s`. Up
-      to `transfers` of that size follow, for at most `most_s` in total.
-
-    A tenth of a second is a thousand times a delay of the scheduler or of TCP. One direction takes about a second.
+    - Bandwidth: the size doubles until one transfer takes `transfer_s`. Up to `transfers` of that size follow.
     """
 
     warmup: int = 10
     round_trips: int = 100
     least_bytes: int = MIB
     most_bytes: int = 256 * MIB
+    # A thousand times longer than a delay of the scheduler or of TCP. One direction takes about a second.
     transfer_s: float = 0.1
     transfers: int = 6
     most_s: float = 3.0
@@ -47,8 +45,10 @@ SLACK_S = 5.0
 
 
 def schedule(nodes: int, ranks_per_node: int) -> tuple[Round, ...]:
-    """Return the rounds of pairs that are measured at the same time: first the pairs across nodes, where the first rank
-    of a node stands for it, then all pairs of ranks inside every node at once."""
+    """Return the rounds of pairs that are measured at the same time.
+
+    First come pairs of nodes, represented by their first ranks. Then all pairs inside every node at once.
+    """
     across = [tuple((a * ranks_per_node, b * ranks_per_node) for a, b in each) for each in all_pairs(nodes)]
     inside = [
         tuple((at + a, at + b) for at in range(0, nodes * ranks_per_node, ranks_per_node) for a, b in each)

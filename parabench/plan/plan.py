@@ -61,8 +61,8 @@ class PlannedLaunch(NamedTuple, Generic[C]):
 class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     """The launches of a session, decided before the first one.
 
-    `extra` holds the case ids of each repetition that was added to those of the protocol. `kind` is what the session
-    measures, a key of WORKLOADS. By default, the protocol decides it.
+    `extra` has the case ids of each added repetition. `kind` is a key of WORKLOADS. By default, the protocol decides
+    it.
     """
 
     cases: tuple[C, ...]
@@ -114,7 +114,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return self.replace(cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
 
     def asks_as(self, other: Plan[Any, Any]) -> bool:
-        """Return whether both come from the same request. What the session added or found out is ignored."""
+        """Return whether both come from the same request. Changes during the session are ignored."""
         return (
             (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
             and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
@@ -153,9 +153,17 @@ class NothingToRun(UsageError):
 # The fields of a case that must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
-# A case of a sweep; whether its world size comes from `auto` or from the nodes, not from the user; and why the case is
-# skipped, if an automatic size is not a multiple of a field of DIVISORS. The case then lacks this field.
-Found = tuple[Case, bool, str | None]
+
+class Candidate(NamedTuple):
+    """A case of a sweep.
+
+    `automatic`: its world size comes from `auto` or from the nodes, not from the user. `odd` is the reason to skip the
+    case if this size is not a multiple of a field of DIVISORS, which the case then lacks.
+    """
+
+    case: Case
+    automatic: bool
+    odd: str | None = None
 
 
 def make_plan(
@@ -166,17 +174,17 @@ def make_plan(
     seed: int,
     listed: bool | None = None,
 ) -> TrainingPlan:
-    """Expand a suite into cases, check them, and set aside those that this machine cannot run.
+    """Expand a suite into cases, check them, and skip cases that this machine cannot run.
 
-    Raises UsageError if a case is wrong on any machine, or if the user asked by `overrides` for what this machine
-    lacks; NothingToRun if every case is set aside. `listed`: the sizes come from the suite and need not fit the model;
-    None if `overrides` decide that.
+    Raises UsageError for a case that is wrong on any machine, or that the user requested in `overrides`, and
+    NothingToRun if every case is skipped.
     """
+    # `listed`: the sizes come from the suite and need not fit the model. None: `overrides` decide it.
     check_axes(suite, overrides)
-    found: dict[Case, Found] = {}
-    for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
-        if each[2] is None or each[0] not in found:
-            found[each[0]] = each
+    found: dict[Case, Candidate] = {}
+    for each in _candidates(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
+        if each.odd is None or each.case not in found:
+            found[each.case] = each
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
     for case, automatic, odd in found.values():
@@ -265,7 +273,9 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
             )
 
 
-def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> Iterator[Found]:
+def _candidates(
+    sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]
+) -> Iterator[Candidate]:
     """Yield every case of the sweeps."""
     # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     replaced = machine.ranks_per_node is not None and "world_size" not in overrides
@@ -278,12 +288,12 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, 
             every = machine.world_sizes(accelerator.TYPE if on_cuda else "cpu")
             for world_size in every if size == "auto" else [size]:
                 try:
-                    yield _case(chosen, world_size, machine), automatic, None
+                    yield Candidate(_case(chosen, world_size, machine), automatic)
                 except UsageError as error:
                     if not automatic:
                         raise
                     rest = {name: value for name, value in chosen.items() if name not in DIVISORS}
-                    yield _case(rest, world_size, machine), automatic, str(error)
+                    yield Candidate(_case(rest, world_size, machine), automatic, str(error))
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:

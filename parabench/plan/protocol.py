@@ -29,8 +29,8 @@ LONGEST_S = 86400.0
 
 # The most interleaved rounds in a launch.
 MOST_ROUNDS = 10_000
-# The rounds of a shared launch take about this long together. The launch is the unit of replication, so many short
-# launches are better than a few long ones, but each builds every model again.
+# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
+# than a few long ones, but each builds every model again.
 SHARED_S = 10.0
 # The number of launches of each case before racing can eliminate it, and without racing.
 RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
@@ -74,14 +74,12 @@ class Counts(Record, frozen=True, kw_only=True):
 class Protocol(Record, frozen=True, kw_only=True):
     """The steps of each launch: warm-up, then measured steps without instruments, then instrumented steps.
 
-    - Warm-up takes `warmup` steps or `warmup_s` seconds, measurement `steps` steps or `measure_s` seconds. If both are
-      None, the device decides (`resolved`). DDP rebuilds its buckets after the first step, so warm-up has at least two.
-    - `profile` adds a step with torch.profiler, `memory_snapshot` a step that records allocations. With `explain` NCCL
-      logs its choices; such a launch measures nothing.
-    - With `rounds`, cases are interleaved: each case has one separate launch, and `launches` shared ones
-      (`plan.turns`). `self_check` measures one case twice in each shared launch.
-    - Without `launches`, cases race: they share launches, and those that may still be the fastest stay for the next
-      launch, until the winner is clear or `budget_s` seconds are over.
+    - Warm-up and measurement take a number of steps, or a time (`warmup_s`, `measure_s`). The default depends on the
+      device.
+    - With `rounds`, cases are interleaved: each case has one separate launch and `launches` shared ones.
+    - Without `launches`, cases race: they share launches, and slower cases are eliminated until the winner is clear, or
+      for `budget_s` seconds.
+    - With `explain`, NCCL logs its choices, and nothing is measured.
     - A launch counts as hung after `deadline_s` seconds; None derives the deadline from the expected duration.
     """
 
@@ -109,7 +107,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             option="--measure-seconds",
             metavar="SECONDS",
-            help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
+            help="Instead of --steps: measure for this time, the same steps on all ranks. [default: 2 on CUDA]",
         ),
     ] = None
     warmup_s: Annotated[
@@ -184,7 +182,7 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> int:
-        """The number of planned repetitions. Shared launches come after one of separate launches."""
+        """The number of planned repetitions. With shared launches, it includes a repetition of separate ones."""
         return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
 
     def briefly_alone(self) -> Protocol:

@@ -18,7 +18,7 @@ from parabench.plan.fields import parse_field
 from parabench.plan.protocol import Protocol
 from parabench.records import declared, is_text
 
-# Weak scaling, where the global batch grows with the world size: an axis that is no field of a case.
+# Weak scaling: the global batch grows with the world size. Cases have no field for this axis.
 BATCH_PER_RANK = "batch_per_rank"
 
 AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global_batch"], name=BATCH_PER_RANK)}
@@ -72,7 +72,7 @@ class Suite:
     collectives: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, machine: str) -> Suite:
-        """Return the suite for one of MACHINES."""
+        """Return the suite for a machine of MACHINES."""
         sweeps, protocol = self.others.get(machine, (self.sweeps, self.protocol))
         return replace(self, sweeps=sweeps, protocol=protocol, others={})
 

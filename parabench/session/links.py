@@ -40,8 +40,8 @@ def measure_links(
         return
     log(f"links: measuring them between {case.world_size} ranks")
     protocol = LinkProtocol()
-    seen = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
-    store.add_links(state.session_id, seen.links, seen.messages)
+    launched = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
+    store.add_links(state.session_id, launched.links, launched.messages)
     results = load(store.path).of([state.session_id])
     links = link_table(results, select_session(results, state.session_id))
     log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")

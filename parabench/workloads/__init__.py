@@ -20,7 +20,7 @@ class WorkloadEntry(Entry):
     """A kind of measurement, with the types of its cases and of its protocol.
 
     If it is not `planned`, it is measured within sessions of another kind. If ranks are `alone`, they exchange nothing,
-    and only the ranks of one node of a case run.
+    and only one node's ranks run.
     """
 
     case_type: type[Any]
@@ -32,7 +32,7 @@ class WorkloadEntry(Entry):
 WORKLOADS: dict[str, WorkloadEntry] = {
     "training": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
-        summary="steps of a training, verified against one device's",
+        summary="steps of a training run, verified against one device",
         case_type=Case,
         protocol_type=Protocol,
     ),
@@ -45,7 +45,7 @@ WORKLOADS: dict[str, WorkloadEntry] = {
     ),
     "turns": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
-        summary="trainings that take turns in one launch, each verified",
+        summary="interleaved training runs in one launch, each verified",
         case_type=Case,
         protocol_type=TurnsProtocol,
         planned=False,

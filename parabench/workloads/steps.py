@@ -94,8 +94,10 @@ def record_turns(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) 
 
 
 def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: Sequence[bool]) -> dict[str, Any]:
-    """Return the facts of a launch that is interleaved with another variant's: its run, its side, and the rounds in
-    which the case at `place` came first. `first` has this for each turn."""
+    """Return the facts of a launch that is interleaved with another variant's.
+
+    They are its run, its side, and the rounds that the case at `place` started. `first` has this for each turn.
+    """
     if spec.pair is None:
         return {}
     rounds = [was for turn, was in zip(all_turns, first, strict=False) if turn.arm == place and turn.round >= 0]
@@ -103,7 +105,7 @@ def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: S
 
 
 def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch the facts and samples of the case at `place`. `phases` are those of all its steps."""
+    """Add to a launch the facts and samples of the case at `place`. `phases` has the phase of each step."""
     cases = [report.of(place) for report, _ in ranks]
     launch.facts |= next((case.facts for case in cases if case.facts), {})
     launch.facts |= replicas_apart([case.checksums for case in cases])
@@ -215,7 +217,7 @@ def ranks_word(ranks: Sequence[int]) -> str:
 def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:
     """Yield (part, begin, end) from the marks of a step.
 
-    If forward and backward alternated, there is no mark between them. A watched loop has a sixth mark, when it went on.
+    If forward and backward alternated, the mark between them is missing. A watched loop has a sixth mark, at its end.
     """
     begin, loaded, forward, backward, end, *later = row
     yield "data_s", begin, loaded

@@ -1,11 +1,7 @@
 """A launch that trains: the part of each rank.
 
-A launch of one configuration has instruments. Several configurations share a launch: all are built in the same ranks,
-and their steps are interleaved (`plan.turns`). A smaller configuration uses the first ranks, and the others wait.
-
-In a compute-only launch, each rank is alone. A rank of 64 computes its shard and its part of the batch, and holds what
-it would hold among all 64. It exchanges nothing (`collectives.alone`) and is not verified. As many ranks run as a node
-has, because ranks that share cores or memory slow each other down.
+A launch of one configuration has instruments. If several share a launch, all are built in the same ranks, and their
+steps are interleaved (`plan.turns`). A smaller configuration uses the first ranks.
 """
 
 from __future__ import annotations
@@ -84,11 +80,13 @@ class TrainingWorkload(Workload):
 
 
 def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
-    """Join the group of the launch. In a shared launch, each case later makes its own group of these ranks."""
+    """Join the group of the launch. In a shared launch, each case later makes a group of these ranks."""
     largest: Case = spec.largest
     if isinstance(spec.protocol, TurnsProtocol):
         return join_group(largest.replace(algorithm="native"), env, rank)
     if spec.alone:
+        # A rank of 64 computes its shard and its part of the batch, and holds the same memory as among all 64. As many
+        # ranks run as a node has, because ranks that share cores or memory slow each other down.
         alone.join(rank, largest.world_size, env.timeout_s)
         return None
     entry = entry_of(largest.strategy)
@@ -198,7 +196,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     number = BUILD
     for turn in all_turns:
         if turn.round != number:
-            # Collect the garbage of the round outside of the turns, in which the collector is off.
+            # The collector is off during turns, so it runs between rounds.
             if number == BUILD:
                 forget_building(info.device)
             else:

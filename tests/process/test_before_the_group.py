@@ -1,4 +1,4 @@
-"""What a rank does before it joins its group, and what it reads of itself when it has trained."""
+"""The part of a rank before it joins its group, and its facts after training."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
 
 
 @pytest.mark.parametrize(("op", "algorithm"), [("all_reduce", "tree"), ("all_gather", "native")])
-def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algorithm):
+def test_throughput_batches_are_equal_on_all_ranks(op, algorithm):
     seen = run(op, algorithm, world_size=3, min_bytes=3072, max_bytes=12288, protocol=THROUGHPUT)
     assert (seen.status, seen.failure) == (Status.OK, None)
     forms = len(seen.case.forms)
@@ -140,7 +140,7 @@ BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
         ("all_reduce", "BORROWING", "ring"),
     ],
 )
-def test_what_ran_is_the_users_own_by_its_spelling_or_what_ran_instead(op, name, ran):
+def test_recorded_algorithm_is_the_one_that_ran(op, name, ran):
     """Whatever it calls itself: OWN calls itself ring."""
     seen = run(op, f"test_collective_launcher:{name}")
     assert {call.algorithm for call in seen.collectives} == {ran}
@@ -177,7 +177,7 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(lost):
-    """Of a lost node nothing came: the ranks behind it are not taken for its own."""
+    """A lost node sends nothing. Ranks of later nodes keep their numbers."""
     of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
     calls = len(PROTOCOL.schedule(of))
     there = [node for node in range(3) if node != lost]
@@ -187,7 +187,8 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     def one_lost(spec: LaunchSpec, workload: Any) -> list[NodeResult]:
         results = [silent(spec, node) for node in range(3)]
         for node in there:
-            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
+            marked = len(results[node].marks[0])
+            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * marked) for rank in (2 * node, 2 * node + 1)]
         results[lost].lost = why
         return results
 
@@ -199,7 +200,7 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
 
 
 def silent(spec: LaunchSpec, node: int) -> NodeResult:
-    """Of ranks that were ended because another node was lost."""
+    """Ranks that end with a lost node keep their readings."""
     layout = CollectivesWorkload().marks(spec)
     result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout)
     result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)

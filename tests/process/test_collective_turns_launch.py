@@ -24,7 +24,7 @@ def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> Laun
 
 
 def among(algorithm: str, protocol: CollectiveProtocol = THROUGHPUT, ranks: int = 2) -> Launch:
-    """An all-reduce of so many ranks beside those of gloo of three and of ring."""
+    """Interleave an all-reduce of this size with gloo on three ranks, and with ring."""
     faulty = case(algorithm=f"test_collective_launcher:{algorithm}", world_size=ranks, **SMALL)
     return share((case(world_size=3, **SMALL), faulty, case(algorithm="ring", world_size=ranks, **SMALL)), protocol)
 
@@ -60,5 +60,5 @@ def test_failure_of_shared_calls_is_the_case_whose_turn_it_was(algorithm, status
     assert (arm.case.algorithm, arm.status) == (f"test_collective_launcher:{algorithm}", status)
     assert arm.failure is not None
     assert message in arm.failure.message
-    # What it measured before is kept.
+    # Earlier measurements are kept.
     assert {call.bytes for call in arm.collectives} == ({1024} if algorithm == "KILLED" else set())

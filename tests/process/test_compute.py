@@ -1,4 +1,4 @@
-"""What a rank of many computes alone: real processes, and a process group of which only one rank is there."""
+"""Compute-only launches: real processes in a process group with a single rank."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_ranks_of_one_node_run_and_call_for_all() -> None:
     parameters = seen.facts["model"]["parameters"]
     assert {(op, ranks) for op, _, ranks in found} == {("all_reduce", 16)}
     assert sum(size for _, size, _ in found) == 4 * parameters
-    # Each gradient is told of, in the order in which it is there.
+    # Gradients are listed in the order of their completion.
     gradients = seen.facts["gradients"]
     assert sum(size for _, size, _ in gradients) == 4 * parameters
     assert [ready for *_, ready in gradients] == sorted(ready for *_, ready in gradients)
@@ -65,13 +65,13 @@ def test_a_shard_holds_its_part_and_gathers_the_whole() -> None:
     assert [event[0] for event in seen.facts["program"][0]["events"]].count("wait") >= len(found)
 
 
-def test_the_groups_of_a_grid_are_told_apart() -> None:
+def test_compute_launch_separates_the_groups_of_a_grid() -> None:
     seen = alone(strategy="tp_fsdp", model="gpt-nano", seq_len=16, world_size=8, nodes=4, tp_size=2, global_batch=8)
     assert {ranks for _, _, ranks in calls(seen)} == {2, 4}
 
 
 def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path: Path) -> None:
-    """What ranks compute, then collectives, then trainings: one store, one report, and `predict` reads it."""
+    """Compute-only runs, collectives and training runs share a store and a report, and `predict` reads them."""
     suite = tmp_path / "more.py"
     suite.write_text(SUITE)
     done = parabench("run", str(suite), "--out", str(tmp_path))

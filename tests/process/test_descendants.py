@@ -1,4 +1,4 @@
-"""Processes that do not end when they are asked to, and are nobody's child any more: they end with who started them."""
+"""Orphans that ignore SIGTERM end with the process that started them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 from guard import GUARD_S
 from parabench.launch.processes import PRELOAD
 
-# A deaf process in a session of its own, whose parent has ended; its number is said when it is deaf.
+# An orphan in a separate session. It prints its process id once it ignores signals.
 DEAF = """
 def leave():
     if os.fork():
@@ -25,7 +25,7 @@ def leave():
 """
 
 
-def test_what_a_fork_server_has_forked_ends_with_it() -> None:
+def test_forked_processes_end_with_the_fork_server() -> None:
     """So does what a rank has left behind, when the driver is killed: the server sees that one's end."""
     code = f"import os, signal, sys, {PRELOAD}\n{DEAF}\nleave()\nleave()\nsys.stdin.read()"
     server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -31,7 +31,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 
 
 class Driver:
-    """`parabench run` in a folder of its own, whose second launch is held up until the file `go` is there."""
+    """Run `parabench run` in a new folder. Its second launch waits for the file `go`."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Driver:
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # Whoever runs the tests may have these ignored (a job in the background, nohup), and it would be inherited.
+            # Tests may run with these signals ignored, as under nohup, and the driver would inherit that.
             preexec_fn=signals_as_usual,
             text=True,
             start_new_session=True,
@@ -74,7 +74,7 @@ class Driver:
         return process, family
 
     def left_by(self, process: subprocess.Popen[str]) -> list[Path]:
-        """What there is of a driver's in memory and in the temporary folder, where torch keeps compiled code too."""
+        """Return a driver's files in memory and in the temporary folder."""
         memory = Path(shared_memory_folder() or self.temporary)
         compiled = self.temporary.glob("torchinductor_*")
         return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(compiled)]
@@ -115,7 +115,7 @@ def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
 
 @pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
 def test_no_process_outlives_a_killed_driver_and_its_files_are_removed_by_the_next_run(driver: Driver) -> None:
-    """Though one of its ranks is stopped; and nothing is removed that is in use."""
+    """This also holds for a stopped rank. Files in use are kept."""
     (driver.folder / "stop").touch()
     process, family = driver.held_up()
     listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))

@@ -74,13 +74,13 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
     assert seen.failure.message == "RuntimeError: the dog ate it"
     assert seen.failure.traceback is not None
     assert "in _raise" in seen.failure.traceback
-    # What was measured before is kept: the whole steps, in their phases.
+    # Finished steps are kept, with their phases.
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
 
 
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
-    """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
+    """It breaks on the group's thread, and the waiting strategy gets the error in Python and in C++."""
     seen = launch(LaunchSpec.of(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
@@ -112,13 +112,13 @@ def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
     assert str(seen.failure) == "rank 1: ended without a trace"
 
 
-def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
+def test_launch_ends_processes_that_ranks_leave_behind() -> None:
     # The fixture looks for what is left.
     assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
 
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "allocating_too_much"])
-def test_out_of_memory_is_said_so(strategy: str) -> None:
+def test_launch_reports_out_of_memory(strategy: str) -> None:
     seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OOM, seen.failure
     assert seen.failure is not None

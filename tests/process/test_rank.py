@@ -58,7 +58,7 @@ def caused(message: str, cause: BaseException) -> RuntimeError:
         ),
     ],
 )
-def test_an_error_is_said_in_a_line(error: BaseException, said: str) -> None:
+def test_error_of_returns_one_line(error: BaseException, said: str) -> None:
     assert in_a_line(error) == said
 
 
@@ -94,7 +94,7 @@ def test_memory_that_ran_out_is_known_in_every_spelling_and_behind_other_errors(
     assert is_out_of_memory(later)
 
 
-def test_other_errors_are_no_lack_of_memory() -> None:
+def test_is_out_of_memory_rejects_other_errors() -> None:
     for error in (
         RuntimeError("CUDA error: an illegal memory access was encountered"),
         RuntimeError('handle INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1300'),
@@ -124,7 +124,7 @@ def leave_an_orphan() -> None:
         os._exit(0)
     os.close(writes)
     os.waitpid(child, 0)
-    with os.fdopen(reads, "rb") as end:  # closed on the other side when nobody is left
+    with os.fdopen(reads, "rb") as end:  # the other side closes it after the last rank
         assert end.read() == b""
 
 

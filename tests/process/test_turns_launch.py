@@ -1,4 +1,4 @@
-"""Real launches that several trainings share."""
+"""Real launches that several training runs share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MIXED = (
 
 @cache
 def reference(single: Case) -> Reference:
-    """What one device computes in as many steps."""
+    """Return one device's results for equally many steps."""
     return reference_of(launch(LaunchSpec.of(single, REFERENCE, deadline_s=GUARD_S)))
 
 
@@ -58,7 +58,7 @@ def check(seen: Launch, cases: Sequence[Case]) -> None:
     for arm in seen.arms:
         verify(arm, reference(arm.case.reference()))
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
-        # Of ranks that train apart only the first loss is one device's.
+        # Ranks that train apart have only the first loss in common with one device.
         assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
         measured = arm.step_times(Phase.MEASURE)
         assert len(measured) == TURNS.rounds * TURNS.timed
@@ -111,7 +111,7 @@ def test_a_hang_names_the_case_the_round_and_the_rank(monkeypatch):
 
 
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
-    """Ranks 2 and 3 wait while the first two take turns that are much longer than those of all four."""
+    """Ranks 2 and 3 wait during the much longer turns of the first two."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
     seen = share(cases, TURNS.replace(rounds=3))
     assert seen.status is Status.OK, seen.failure
@@ -147,5 +147,5 @@ dist.destroy_process_group()
 
 
 def test_over_nccl_ranks_wait_asleep_in_a_group_of_gloo():
-    # A process of its own: c10d remembers each group that it had.
+    # A separate process, because c10d remembers each group.
     subprocess.run([sys.executable, "-c", WAITING], check=True, timeout=GUARD_S)

@@ -24,7 +24,7 @@ def machine(nodes, gpus):
 
 
 def specs_if_all_hang(request, here):
-    """Return the spec of every launch of a session in which each launch hangs."""
+    """Return the spec of every launch of a session that always hangs."""
     specs = []
 
     def hang(spec):

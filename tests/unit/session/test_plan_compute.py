@@ -22,7 +22,7 @@ def planned(suite: Suite, *axes: str, cores: int = 4) -> list[tuple[str, int, in
 FORESIGHT = load_suite("foresight")
 
 
-def test_a_rank_of_many_is_one_of_a_node() -> None:
+def test_plan_compute_divides_ranks_among_nodes() -> None:
     assert set(planned(FORESIGHT)) == {
         *((strategy, ranks, nodes) for strategy in ("ddp", "zero1", "fsdp") for ranks, nodes in ((2, 1), (16, 4))),
         ("tp", 2, 1), ("tp", 4, 1),

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from fake_launch import FakeLauncher
+from fake_launch import run_fake as run
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -14,7 +13,6 @@ from parabench.plan.protocol import Protocol
 from parabench.session.request import Request
 from parabench.session.resume import left_of
 from parabench.session.runner import Runner
-from parabench.session.session import run_session
 from parabench.store.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.verify import TOLERANCES, reference_of, verify
@@ -35,12 +33,6 @@ def suite(tmp_path):
 def request(suite, tmp_path, **more):
     given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
     return Request.of(suite=suite, **{**given, **more})
-
-
-def run(asked, launch):
-    console = Console(file=io.StringIO(), width=200)
-    code = run_session(asked, console, launch)
-    return code, console.file.getvalue()
 
 
 @pytest.mark.usefixtures("real_report")
