@@ -51,7 +51,7 @@ class NoSampler:
 
 
 def bare(case: Case) -> Launch:
-    with mock.patch("parabench.launch.node.Sampler", NoSampler):
+    with mock.patch("parabench.launch.launcher.Sampler", NoSampler):
         return launched(case, BARE)
 
 

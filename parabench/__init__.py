@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from parabench.models.base import Model
     from parabench.notebook import LoadedSession, compare, load
     from parabench.plan.case import Case
-    from parabench.plan.protocol import ComputeProtocol, Protocol
+    from parabench.plan.protocol import Protocol
     from parabench.plan.suite import Sweep, sweep
     from parabench.strategies.base import ParallelModel, StrategyContext
     from parabench.watching.watch import watch
 
 __all__ = [
-    "Answer", "Case", "ComputeProtocol", "LoadedSession", "Model", "ParallelModel", "Protocol", "StrategyContext",
+    "Answer", "Case", "LoadedSession", "Model", "ParallelModel", "Protocol", "StrategyContext",
     "Sweep", "__version__", "compare", "load", "sweep", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
@@ -28,7 +28,6 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Answer": "parabench.analysis.answer",
     "Case": "parabench.plan.case",
-    "ComputeProtocol": "parabench.plan.protocol",
     "LoadedSession": "parabench.notebook",
     "Model": "parabench.models.base",
     "ParallelModel": "parabench.strategies.base",

@@ -4,7 +4,7 @@ It records compute-only runs of 2 and 16 ranks, then collectives, then training 
 predictions. `parabench predict` answers the question.
 """
 
-from parabench import ComputeProtocol, Protocol, sweep
+from parabench import Protocol, sweep
 
 STRATEGIES = ("ddp", "zero1", "fsdp")
 
@@ -20,6 +20,6 @@ COMPUTE = [
     sweep(strategy=STRATEGIES, world_size=(2, 16), batch_per_rank=4),
     sweep(strategy="tp", world_size=(2, 4), global_batch=8),
 ]
-COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
+COMPUTE_PROTOCOL = Protocol(launches=2, warmup=3, steps=12, instrumented=4)
 
 COLLECTIVES = {"world_size": "2", "min_bytes": "16KiB", "max_bytes": "32MiB", "launches": 2}

@@ -89,7 +89,7 @@ def trainings(
     cases = [{"world_size": machine.ranks} | dict(axes) for axes in sweeps]
     lines = [
         f'"""How long does a step take on {machine}?"""',
-        "from parabench import ComputeProtocol, Protocol, sweep",
+        "from parabench import Protocol, sweep",
         f"COMMON = dict(model={model!r}, data='synthetic')",
         f"CASES = [sweep(**COMMON, **axes) for axes in {cases!r}]",
         f"PROTOCOL = Protocol(rounds={rounds}, **{protocol!r})",
@@ -97,7 +97,7 @@ def trainings(
     if compute:
         lines += [
             f"COMPUTE = [sweep(**COMMON, **axes) for axes in {list(compute)!r}]",
-            f"COMPUTE_PROTOCOL = ComputeProtocol(**{protocol!r})",
+            f"COMPUTE_PROTOCOL = Protocol(**{protocol!r})",
         ]
     return Session(name, machine, ("run",), "\n".join(lines) + "\n")
 

@@ -15,7 +15,7 @@ from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.format import number_or_none
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
@@ -41,7 +41,7 @@ def equal_sides(target: Target) -> Outcome:
         folder = Path(name)
         (folder / "equal.py").write_text(SUITE.format(device=target.type, caps=caps))
         out = folder / "out"
-        run = TrainingRequest.of(
+        run = Request.of(
             suite=str(folder / "equal.py"), argv=["parabench", "ab"], out=out, launches=launches, rounds=rounds
         )
         request = AbRequest(a=str(TREE), b=str(TREE), run=run, tolerance=TOLERANCE, alpha=ALPHA)

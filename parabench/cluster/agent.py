@@ -18,7 +18,7 @@ from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
-from parabench.launch.node import run_on_node
+from parabench.launch.launcher import run_on_node
 from parabench.launch.rendezvous import LOST, REASONS, LaunchContext, RendezvousPoint
 from parabench.launch.results import NodeResult, as_json
 from parabench.launch.spec import LaunchSpec

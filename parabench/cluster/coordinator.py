@@ -31,8 +31,7 @@ from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
-from parabench.launch.launcher import launch
-from parabench.launch.node import run_on_node
+from parabench.launch.launcher import launch, run_on_node
 from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec

@@ -89,7 +89,7 @@ def ab(
     """
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.analysis.compare import gate
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     working_directory()
     if series is not None:
@@ -99,7 +99,7 @@ def ab(
     if a is None or b is None:
         raise UsageError(f"{'--a' if a is None else '--b'} SIDE is missing; give both --a and --b")
     files, axes = files_in(options), axes_in(options)
-    run = TrainingRequest.of(axes=axes, argv=command(), **options)
+    run = Request.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=_typed(files))
     outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
     if outcome is None:
@@ -115,7 +115,7 @@ def _series(
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     # The folder decides them, or they belong to the gate.
     check_no_effect("--series", ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file"))
@@ -132,7 +132,7 @@ def _series(
         raise UsageError("--b SIDE is missing; give the proposal")
     defaults = {"launches": MOST_PAIRS, "rounds": ROUNDS}
     given = {name: value for name, value in options.items() if value is not None}
-    run = TrainingRequest.of(axes=axes, argv=command(), out=folder, **defaults | given)
+    run = Request.of(axes=axes, argv=command(), out=folder, **defaults | given)
     request = AbRequest(a=a or "", b=b, run=run, files=_typed(files))
     alpha = click.get_current_context().params["alpha"] if typed("alpha") else None
     budget_s = None if budget is None else 60 * budget
@@ -184,7 +184,7 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
     """
     from parabench.ab.noise import run_noise
     from parabench.analysis.noise import exit_code, lines, read_pilot, sensitivity
-    from parabench.session.request import TrainingRequest
+    from parabench.session.request import Request
 
     files, axes = files_in(options), axes_in(options)
     if store is not None:
@@ -195,7 +195,7 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
     working_directory()
     if options["suite"] is None and not options["resume"]:
         options["suite"] = "quick"
-    run = TrainingRequest.of(axes=axes, argv=command(), **options)
+    run = Request.of(axes=axes, argv=command(), **options)
     measured = run_noise(run, minutes, console(stderr=STANDARD_OUTPUT in files.values()), _typed(files))
     if measured is None:
         raise SystemExit(STOPPED)

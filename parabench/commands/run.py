@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -32,9 +32,6 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.registry import import_from_here
 
-if TYPE_CHECKING:
-    from parabench.session.request import Request
-
 json_option = file_option("json", "Write the answer as JSON (docs/reference/json.md).")
 
 
@@ -59,9 +56,7 @@ json_option = file_option("json", "Write the answer as JSON (docs/reference/json
 @dry_run_option
 def run(**options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
-    from parabench.session.request import TrainingRequest
-
-    measure(TrainingRequest, axes=axes_in(options), **options)
+    measure("training", axes=axes_in(options), **options)
 
 
 @click.command(
@@ -86,16 +81,16 @@ def run(**options: Any) -> None:
 @dry_run_option
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
-    from parabench.session.request import CollectivesRequest
-
-    measure(CollectivesRequest, **options)
+    measure("collectives", **options)
 
 
-def measure(kind: type[Request], **options: Any) -> None:
-    """Run the session of a command's options, or print its plan; then exit."""
+def measure(kind: str, **options: Any) -> None:
+    """Run a session of this kind with a command's options, or print its plan; then exit."""
+    from parabench.session.request import Request
+
     import_from_here()
     flags, dry = flags_of(options), options.pop("dry_run")
-    request = kind.of(argv=command(), cluster=flags, **options)
+    request = Request.of(kind, argv=command(), cluster=flags, **options)
     if dry:
         from parabench.session.dry_run import dry_run
 

@@ -1,12 +1,4 @@
-"""The answer of a rank to the driver's request for its position, which explains a launch that hangs.
-
-The request is a signal. The thread that trains may be inside a call that never returns, where no Python handler runs.
-The interpreter's own handler writes a byte to a file descriptor at once (`signal.set_wakeup_fd`), and a thread waits at
-the other end, which costs nothing until then.
-
-c10d keeps the last 2,000 collectives of a process in its flight recorder (FlightRecorder.hpp; TORCH_FR_BUFFER_SIZE).
-NCCL's are over when their events are, which c10d checks when the recorder is read; gloo's when they are retired.
-"""
+"""The answer of a rank to the driver's request for its position, which explains a launch that hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +18,10 @@ from parabench.machine import accelerator
 from parabench.probes.step_clock import StepClock
 from parabench.signals import HANG_REQUEST
 
-# For each group; a pipeline may have any number of messages under way.
+# The request is a signal. The training thread may be inside a call that never returns, so Python handlers do not run.
+# The interpreter writes a byte to a file descriptor at once (`signal.set_wakeup_fd`), and a thread waits for it.
+
+# The largest number of pending calls per group: a pipeline may have any number of messages under way.
 MOST_PENDING = 8
 
 
@@ -66,28 +61,31 @@ def listen(folder: Path, rank: int) -> None:
 def answer(folder: Path, rank: int) -> None:
     """Settle, and write this rank's position to `folder`: {"enqueued": timestamps, "groups": `flight`'s result}."""
     settle()
-    told: dict[str, Any] = {}
+    position: dict[str, Any] = {}
     for clock, _ in _clocks:
         if clock.enqueued is not None:
-            told["enqueued"] = clock.enqueued
+            position["enqueued"] = clock.enqueued
     # Another version of torch may have another dump format (KeyError, ...) or another signature (TypeError).
     with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError, TypeError):
-        told["groups"] = flight()
-    hand_over_file(folder / f"standing{rank}.json", json.dumps(told))
+        position["groups"] = flight()
+    hand_over_file(folder / f"standing{rank}.json", json.dumps(position))
 
 
 def read_answer(folder: Path, rank: int) -> dict[str, Any]:
     """Return the answer of a rank; empty if there is none."""
     try:
-        told: dict[str, Any] = json.loads((folder / f"standing{rank}.json").read_text())
+        position: dict[str, Any] = json.loads((folder / f"standing{rank}.json").read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return told
+    return position
 
 
 def flight() -> dict[str, Any]:
-    """Return c10d's flight recorder as {group: {"ranks", "last": number of its last collective, "pending": [[number,
-    operation], ...], "messages": operations of sends and receives that are not over}}."""
+    """Return c10d's flight recorder, which has the last collectives of this process (FlightRecorder.hpp).
+
+    The result is {group: {"ranks", "last": number of its last collective, "pending": [[number, operation], ...],
+    "messages": operations of unfinished sends and receives}}.
+    """
     world = dist.distributed_c10d._world
     ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}
     groups: dict[str, dict[str, Any]] = {}

@@ -1,21 +1,49 @@
-"""Run one launch in a new group of processes, and record its measurements and the cause of a failure."""
+"""Run one launch in a new group of processes, and record its measurements and the cause of a failure.
+
+Each node runs its part of a launch (`run_on_node`). On one node, this part is the whole launch.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from parabench.launch.node import run_on_node
+import msgspec
+
+from parabench.collectives.nccl import nccl_environment
+from parabench.files import launch_folder
+from parabench.launch.hang import read_answer
 from parabench.launch.outcome import diagnose
-from parabench.launch.results import MarkLayout, NodeResult
+from parabench.launch.processes import log_tail, run_processes
+from parabench.launch.rank import main, report_path
+from parabench.launch.rendezvous import LaunchContext
+from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import Workload, workload_of
-from parabench.store.record import Launch, utc_now
+from parabench.launch.workload import RankEnv, Workload, workload_of
+from parabench.machine import accelerator
+from parabench.machine.nvml import keep_nvml, used_devices
+from parabench.plan.nccl_pins import launch_order
+from parabench.probes.devices import sources_of
+from parabench.probes.sampler import RankPids, Sampler
+from parabench.probes.step_clock import read_counts
+from parabench.store.record import DeviceSample, HostSample, Launch, utc_now
 
 # Runs the ranks of a launch, and returns the result of each node, node 0 first.
 Run = Callable[[LaunchSpec, Workload], list[NodeResult]]
+
+# The line of faulthandler above the stack of each thread.
+STACK_HEAD = "(most recent call first)"
+
+# The timeout of the group comes after the deadline, whose message is better.
+GROUP_GRACE_S = 60.0
 
 
 def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
@@ -27,8 +55,6 @@ def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
 def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run_here) -> Launch:
     """Run `spec` once, with one process for each rank, as `run` starts them. Faults inside the ranks raise nothing.
 
-    The fact `clock` has the reading of the shared clock from which the `t_s` of readings count.
-
     Raises:
         Interrupted: If the driver is asked to stop.
         NodeGone: If a node does not come.
@@ -36,12 +62,12 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
     workload = workload or workload_of(spec.kind)
     started = utc_now()
     results = run(spec, workload)
-    # The wait for a node that was gone is not part of the launch; readings count from here.
+    # The wait for a node that was gone is not part of the launch, so readings count from here.
     begin = results[0].began_s
     layout = workload.marks(spec)
     status, failure = diagnose(results, layout.position, spec.deadline_s)
     results = align(results, layout)
-    seen = Launch(
+    launched = Launch(
         case=spec.cases[0],
         status=status,
         started_utc=started,
@@ -49,16 +75,107 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
         failure=failure,
         device_samples=[each._replace(node=result.node) for result in results for each in result.device_samples],
         host_samples=[each._replace(node=result.node) for result in results for each in result.host_samples],
+        # The `t_s` of readings count from `began_s` on the shared clock.
         facts={"clock": {"began_s": begin}} | facts_of(results),
     )
-    workload.record(seen, spec, results)
-    return seen
+    workload.record(launched, spec, results)
+    return launched
+
+
+# -- the part of one node ----------------------------------------------------------------------------------------------
+
+
+def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | None = None) -> NodeResult:
+    """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
+    began = time.perf_counter()
+    context = context or LaunchContext(local_world_size=workload.ranks(spec))
+    ranks = range(context.first_rank, context.first_rank + context.local_world_size)
+    on_device = spec.device == accelerator.TYPE
+    with ExitStack() as stack:
+        folder = stack.enter_context(launch_folder())
+        if on_device:
+            keep_nvml()
+        pids = RankPids(folder, ranks)
+        # One process may drive several devices.
+        devices = partial(used_devices, max(len(ranks), spec.ranks_per_node)) if on_device else None
+        # The ranks of the other variant, which are interleaved with these, are children of the same `ab`.
+        ours = os.getppid() if spec.pair else os.getpid()
+        sampler = stack.enter_context(Sampler(began, sources_of(began, pids, devices, ours)))
+        env = RankEnv(
+            folder=folder,
+            timeout_s=spec.deadline_s + GROUP_GRACE_S,
+            environment={
+                **context.environment,
+                **nccl_environment(spec.cases[0].algorithm),
+                **launch_order(spec.cases),
+                **workload.prepare(spec, folder),
+            },
+            rendezvous=context.rendezvous,
+        )
+        logs = folder / "logs"
+        outcome = run_processes(
+            main, (workload, spec, env), size=len(ranks), deadline_s=spec.deadline_s, logs=logs, context=context
+        )
+        reports = [_report(folder, rank) for rank in ranks]
+        layout = workload.marks(spec)
+        result = NodeResult(
+            node=context.node_rank,
+            host=socket.gethostname(),
+            first_rank=ranks.start,
+            began_s=began,
+            outcome=outcome,
+            reports=reports,
+            marks=[layout.read(folder, rank) for rank in ranks],
+            counts=read_counts(folder, ranks),
+        )
+        if not outcome.ok:
+            result.answers = [read_answer(folder, rank) for rank in ranks]
+            # Logs are named by the number of the rank on this node.
+            result.tails = [log_tail(logs, at) for at in range(len(ranks))]
+            result.stacked = [rank for at, rank in enumerate(ranks) if STACK_HEAD in log_tail(logs, at, lines=1000)]
+    if outcome.aborted_by or outcome.hung:
+        left = {rank for rank, pid in pids.look().items() if pid not in outcome.killed}
+        result.vanished = [each.rank for each in reports if not each.reported and each.rank in left]
+    result.device_samples, result.host_samples = sampler.samples(DeviceSample), sampler.samples(HostSample)
+    result.sampler = sampler.facts()
+    return result
+
+
+def _report(folder: Path, rank: int) -> RankReport:
+    try:
+        return msgspec.convert(json.loads(report_path(folder, rank).read_text()), RankReport, str_keys=True)
+    except FileNotFoundError:
+        return RankReport(rank=rank, reported=False)
+
+
+# -- the results of all nodes ------------------------------------------------------------------------------------------
 
 
 def align(results: Sequence[NodeResult], layout: MarkLayout) -> list[NodeResult]:
-    """Return the results with all times on node 0's clock. A node is not shifted if its first rank failed before it
-    compared the clocks."""
+    """Return the results with all times on node 0's clock.
+
+    If the first rank of a node failed before it compared the clocks, its times are not shifted.
+    """
     return [_shifted(each, layout, results[0].began_s) for each in results]
+
+
+def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResult:
+    clock = _clock_of(result)
+    if clock is None or result.node == 0:
+        return result
+    by = clock["offset_s"]
+    marks = [each.copy() for each in result.marks]
+    for each in marks:
+        each[:, : layout.moments] += by
+    # Readings count from the start of their node. Now they count from the start of node 0.
+    later = result.began_s + by - began_s
+    return replace(
+        result,
+        marks=marks,
+        reports=[report.later(by) for report in result.reports],
+        device_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.device_samples],
+        host_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.host_samples],
+    )
 
 
 def _clock_of(result: NodeResult) -> dict[str, float] | None:
@@ -81,22 +198,3 @@ def facts_of(results: Sequence[NodeResult]) -> dict[str, Any]:
         if each.lost is None
     ]
     return {"sampler": results[0].sampler} | ({"nodes": nodes} if len(nodes) > 1 else {})
-
-
-def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResult:
-    clock = _clock_of(result)
-    if clock is None or result.node == 0:
-        return result
-    by = clock["offset_s"]
-    marks = [each.copy() for each in result.marks]
-    for each in marks:
-        each[:, : layout.moments] += by
-    # Readings count from the start of their node; now they count from the start of node 0.
-    later = result.began_s + by - began_s
-    return replace(
-        result,
-        marks=marks,
-        reports=[report.later(by) for report in result.reports],
-        device_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.device_samples],
-        host_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.host_samples],
-    )

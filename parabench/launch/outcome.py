@@ -1,5 +1,7 @@
-"""The status of a launch and its first cause, over all nodes; other errors are only the echo of that cause. For a hang
-also the collective that is stuck, and the ranks that did not call it, from every rank's flight recorder."""
+"""The status of a launch and its first cause. Other errors are only the echo of that cause.
+
+For a hang, the flight recorders of the ranks show the collective that is stuck.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +65,12 @@ def diagnose(
     causes = [each for each in errors if each[0].outcome.aborted_by is None]
     if not errors:
         why = next((node.outcome.aborted_by for node in nodes if node.outcome.aborted_by), None)
-        return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {why}")
+        return Status.CRASHED, Failure(f"every node ended its ranks ({why})")
     # First causes before echoes, then by time.
     node, rank, error = min(causes or errors, key=lambda found: (is_echo(found[2]), found[2].at - found[0].began_s))
     alive = [each for each in nodes if each.outcome.aborted_by is None]
     silent = [(each, report.rank) for each in alive for report in each.reports if not report.reported]
-    # To torch elastic, exit code 0 is no failure. Of several such ranks, some may have been ended because of another.
+    # torch elastic accepts exit code 0. If several ranks left like this, some may have been ended because of another.
     if is_echo(error) and len(silent) > 1:
         message = f"one of {_ranks([each for _, each in silent])} ended without a trace"
         return Status.CRASHED, Failure(message)
@@ -118,16 +120,14 @@ def reached(marks: Marks) -> int:
 def culprit(
     launch: Launch, marks: Sequence[Marks], columns: int, owners: Sequence[int], sizes: Sequence[int]
 ) -> int | None:
-    """Return the place of the case whose turn it was when a shared launch failed, as the marks of the rank that failed
-    first show it, or else of the rank that came least far.
+    """Return the place of the case whose turn it was when a shared launch failed; None if it is unknown.
+
+    The marks of the failed rank show it, or of the rank that came least far.
 
     Args:
-        columns: How many marks are in a row.
-        owners: The place of the case that each row belongs to.
-        sizes: The number of ranks of each case.
-
-    Returns:
-        None before the first and after the last row, and if the rank takes no part in that case.
+        columns: the number of marks in a row.
+        owners: the place of the case that each row belongs to.
+        sizes: the number of ranks of each case.
     """
     rank = launch.failure.rank if launch.failure else None
     if rank is None:
@@ -138,10 +138,10 @@ def culprit(
 
 
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
-    """Blame the rank that came least far: the others waited for it. A rank that left its report came to the end.
+    """Blame the rank that came least far, because the others waited for it.
 
-    On CUDA the position is the device's, as far as it is known: the host may have enqueued all the rest. If exactly one
-    rank has not called a collective that others are in, it is that rank.
+    On CUDA, this is the position of the device if it is known. If exactly one rank has not called a collective that
+    others are in, that rank is blamed.
     """
     answers = {
         rank: answer
@@ -201,15 +201,17 @@ def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]
     by rank. A rank that did not answer is absent nowhere, because its calls are unknown."""
     found = []
     groups = {
-        (name, tuple(told["ranks"])): None for each in answers.values() for name, told in each.get("groups", {}).items()
+        (name, tuple(group["ranks"])): None
+        for each in answers.values()
+        for name, group in each.get("groups", {}).items()
     }
     for name, ranks in groups:
-        told = {rank: _of(answers[rank], name, ranks) for rank in ranks if "groups" in answers.get(rank, {})}
-        first = min((each["pending"][0][0] for each in told.values() if each["pending"]), default=None)
+        calls = {rank: _calls_of(answers[rank], name, ranks) for rank in ranks if "groups" in answers.get(rank, {})}
+        first = min((each["pending"][0][0] for each in calls.values() if each["pending"]), default=None)
         if first is None:
             continue
-        waiting = {rank: op for rank, each in told.items() for number, op in each["pending"] if number == first}
-        absent = tuple(rank for rank, each in told.items() if each["last"] < first)
+        waiting = {rank: op for rank, each in calls.items() for number, op in each["pending"] if number == first}
+        absent = tuple(rank for rank, each in calls.items() if each["last"] < first)
         if absent:
             operation = next(iter(waiting.values()))
             found.append(MissingCall(operation, first, ranks, tuple(sorted(waiting)), absent))
@@ -218,18 +220,18 @@ def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]
 
 def pending_calls(answer: Mapping[str, Any]) -> str:
     """Return the calls in one rank's flight recorder that are not over, in a line; empty if there are none."""
-    said = []
-    for told in answer.get("groups", {}).values():
-        pending = [f"{operation} {number}" for number, operation in told["pending"]] + list(told["messages"])
+    texts = []
+    for group in answer.get("groups", {}).values():
+        pending = [f"{operation} {number}" for number, operation in group["pending"]] + list(group["messages"])
         if pending:
-            said.append(f"{', '.join(pending)} of the group of {_ranks(told['ranks'])}")
-    return "not over: " + "; ".join(said) if said else ""
+            texts.append(f"{', '.join(pending)} of the group of {_ranks(group['ranks'])}")
+    return "not over: " + "; ".join(texts) if texts else ""
 
 
-def _of(answer: Mapping[str, Any], name: str, ranks: Sequence[int]) -> Mapping[str, Any]:
+def _calls_of(answer: Mapping[str, Any], name: str, ranks: Sequence[int]) -> Mapping[str, Any]:
     """Return a rank's calls of a group; none if it called none, or has another group by that name."""
-    told: Mapping[str, Any] = answer["groups"].get(name, {})
-    return told if told.get("ranks") == list(ranks) else {"last": 0, "pending": []}
+    calls: Mapping[str, Any] = answer["groups"].get(name, {})
+    return calls if calls.get("ranks") == list(ranks) else {"last": 0, "pending": []}
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,10 +1,10 @@
-"""What the fork server imports once, so that a launch's ranks import nothing. It must not initialise CUDA.
+"""Import once, in the fork server, all modules that ranks need. It must not initialize CUDA.
 
-Whatever a case can name is here, from the tables that name it. Some of torch is imported on first use (the optimizer
-pulls in dynamo, DDP and DTensor their own parts); it is named here because each rank would otherwise pay for it again.
+The tables name the modules of all cases. Some parts of torch are imported on first use, such as dynamo by the
+optimizer. They are named here, because each rank would import them again.
 """
 
-# ruff: noqa: E402 - what takes long to import is imported once the driver's end ends this process
+# ruff: noqa: E402 - slow imports come after the call that ends this process with the driver
 import gc
 import importlib
 import os
@@ -35,8 +35,7 @@ __all__ = ["parabench", "torch"]
 
 for table in (WORKLOADS, STRATEGIES, ALGORITHMS, MODELS, PROBES):
     for entry in table.values():
-        # What needs a package that may not be installed is imported by the ranks that need it; what the backend does by
-        # itself has no code here.
+        # Ranks import modules that need another package. Algorithms of the backend have no module.
         if entry.target and not entry.package:
             importlib.import_module(entry.target.partition(":")[0])
 
@@ -44,7 +43,7 @@ for table in (WORKLOADS, STRATEGIES, ALGORITHMS, MODELS, PROBES):
 with torch.autograd.profiler.record_function("preload"):
     pass
 
-# Where the driver is killed, the server sees it and ends.
+# If the driver is killed, the server ends too.
 descendants.end_with_this_process()
 outlive_parent()
 

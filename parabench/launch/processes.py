@@ -39,38 +39,40 @@ PRELOAD = "parabench.launch.preload"
 SERVER_LOG = "fork-server.log"
 TRACEBACK = "Traceback (most recent call last)"
 
-# Where the environment may have what nodes sign with (`cluster.secret` reads it).
+# The variable with the secret of the nodes (`cluster.secret` reads it).
 SECRET = "PARABENCH_SECRET"
 
-# How often torch elastic looks at its ranks; on average half of it is added to a launch.
+# The interval at which torch elastic polls its ranks. On average, a launch takes half of it longer.
 MONITOR_INTERVAL_S = 0.01
 
-# Ranks that are told to stop do so at once; torch elastic would give a stopped one 30 s before it is killed.
+# Ranks end at once when they are asked to. torch elastic would give a stopped rank 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
 
-# What a fork server that answers no more gets to be gone; it closes what it answers at a moment before.
+# The time to wait for the end of a fork server that has closed its connection.
 SERVER_END_S = 2.0
 
-# What a hanging rank gets to write down its stack, and where it stands, before it is ended.
+# The time in which a hanging rank writes its stack and its position before it is ended.
 STACK_GRACE_S = 1.0
 
-# Each sets its own level, so silencing a parent would not do.
+# Each logger sets its level, so silencing a parent would not help.
 TALKATIVE = (
     "torch.distributed.elastic.agent.server.api",
     "torch.distributed.elastic.multiprocessing.api",
     "torch.multiprocessing.spawn",
 )
 
-# The line with which faulthandler introduces the stacks of a process that dies, and how many lines before it are kept.
+# The line of faulthandler above the stacks of a process that dies, and the number of lines to keep before it.
 FATAL = "Fatal Python error: "
 REASON_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a node's ranks ended. `rank`, counted over all nodes, and `signal` describe the first failure that torch
-    elastic detected. `aborted_by` is the reason why another node or a stop request ended them; `killed` are the
-    processes that still ran then, whose own ends mean nothing."""
+    """The end of a node's ranks.
+
+    `rank`, counted over all nodes, and `signal` describe the first failure that torch elastic detected. If another node
+    or a stop request ended the ranks, `aborted_by` is the reason, and `killed` are the processes that still ran.
+    """
 
     ok: bool
     hung: bool = False
@@ -215,11 +217,10 @@ def run_processes(
     logs: Path,
     context: LaunchContext | None = None,
 ) -> ProcessOutcome:
-    """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
+    """Run `entry(*args)` in `size` fresh processes on this node, and wait for all of them.
 
-    With a `context` they are this node's part of a launch on several nodes, and an abort of another node ends them.
-    Their output goes below `logs`. Raises Interrupted if the driver is asked to stop, and OSError if the machine has no
-    process left; then no rank is left.
+    With a `context`, they are this node's part of a launch. Raises Interrupted if the driver is asked to stop, and
+    OSError if the machine has no process left.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -269,7 +270,7 @@ def run_processes(
         finally:
             # A fork server that replaced a killed one stays for the next launch.
             descendants.end(others | {pid for pid in [_server_pid()] if pid is not None})
-    # These ranks may be done while those of another node are not: then the launch has failed.
+    # If these ranks are done and another node's ranks are not, the launch has failed.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
 
@@ -327,7 +328,7 @@ class _Deadline:
             psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
         for process in ranks:
             _kill(process, signal.SIGKILL)
-        # To torch elastic, exit code 0 without a result is no failure: it would wait forever.
+        # torch elastic would wait forever for a rank that exits with code 0 without a result.
         if self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
             return
         with self._forcing:

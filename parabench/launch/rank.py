@@ -60,7 +60,7 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
         text = json.dumps(as_json(RankReport(rank=rank, error=why)))
     hand_over_file(report_path(env.folder, rank), text)
     if why is not None:
-        # When a rank dies, its peers fail a moment later: let the driver see the first cause first, however busy it is.
+        # Peers fail a moment after this rank. The driver must detect the first cause first, even if it is busy.
         time.sleep(ECHO_S if is_echo(why) else CAUSE_S)
         sys.exit(1)
 
@@ -99,8 +99,7 @@ def in_a_line(error: BaseException) -> str:
 # the remedy. The first that matches counts.
 REMEDIES = {
     # DDP proposes this argument only if it is not set. With it, DDP still expects a gradient for each parameter that
-    # the output depends on, even if the loss does not (pytorch#47562); it finds out only for outputs that torch's
-    # pytrees flatten, which does not hold for dataclasses.
+    # the output depends on (pytorch#47562). It only searches outputs that torch's pytrees flatten, so no dataclasses.
     "You can enable unused parameter detection": (
         "the loss does not depend on every parameter; use --set find_unused_parameters=on"
     ),
@@ -118,10 +117,10 @@ REMEDIES = {
 
 
 def die_with_driver() -> None:
-    """Make this rank die with the driver, however that ends; a stopped rank too.
+    """End this rank when the driver ends, even if the rank is stopped.
 
-    Every rank inherits the descriptor that keeps the fork server alive; closing it lets the server see that the
-    driver is gone. The server's end then is this process' death signal.
+    Every rank inherits the descriptor that keeps the fork server alive. Closing it lets the server detect the end of
+    the driver. The server's end then kills this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A hanging rank is asked for its stack before it is ended.
@@ -151,9 +150,9 @@ def device_of(case: AnyCase) -> torch.device:
 
 @contextmanager
 def in_group(join_ranks: Callable[[], T]) -> Iterator[T]:
-    """Yield the result of `join_ranks`, and leave the group at the end of the block if the rank has joined one.
+    """Yield the result of `join_ranks`. Leave the group at the end of the block.
 
-    An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
+    An error leaves the group as it is, because its traceback keeps objects alive that use the group.
     """
     yield join_ranks()
     end_workers()
@@ -217,11 +216,11 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the rank ran out of memory, on the device or the host, by its error or one of the causes."""
-    seen: set[int] = set()
+    """Return whether the error, or a cause of it, is a lack of memory on the device or the host."""
+    visited: set[int] = set()
     at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
+    while at is not None and id(at) not in visited:
+        visited.add(id(at))
         if isinstance(at, (torch.OutOfMemoryError, MemoryError)):
             return True
         if isinstance(at, RuntimeError) and OUT_OF_MEMORY.search(str(at)):

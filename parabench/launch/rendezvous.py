@@ -1,7 +1,7 @@
-"""The participants of one launch, where its ranks and agents meet, and what ends it from outside.
+"""The participants of one launch, the place where its ranks and agents meet, and its end from outside.
 
-torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait in a store ignores
-signals and aborts. The nodes of a session have agreed on their numbers already, so its agents receive them.
+torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait ignores signals. Here,
+agents receive the numbers on which the nodes have agreed.
 """
 
 from __future__ import annotations
@@ -112,10 +112,9 @@ class RendezvousPoint:
         )
 
     def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
-        """Return {"offset_s", "error_s"} of this rank's host: what to add to its clock for node 0's, and the largest
-        error. The first rank of each node takes part, node after node; None for the others.
+        """Return {"offset_s", "error_s"}: the time to add to this host's clock for node 0's, and its largest error.
 
-        Node 0 answers with its time, which is right within half the time that the question took.
+        Only the first rank of each node takes part; None for the others. The error is half of the shortest round trip.
         """
         node, local_rank = divmod(rank, self.ranks_per_node)
         if local_rank:
@@ -130,17 +129,17 @@ class RendezvousPoint:
         for round_ in range(ROUNDS):
             asked = perf_counter()
             store.set(f"clock/{node}/{round_}/asked", "")
-            told = json.loads(store.get(f"clock/{node}/{round_}/told"))
+            theirs = json.loads(store.get(f"clock/{node}/{round_}/told"))
             came = perf_counter()
-            best = min(best, ((came - asked) / 2, told - (asked + came) / 2))
+            best = min(best, ((came - asked) / 2, theirs - (asked + came) / 2))
         return {"offset_s": best[1], "error_s": best[0]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
-    """One node's view of a launch. The ranks of one node alone need no `rendezvous`.
+    """A node's view of a launch. Without other nodes, `rendezvous` is None.
 
-    `tell(reason)` lets the other nodes know that this one's ranks failed.
+    `tell(reason)` reports a failure of this node's ranks to the other nodes.
     """
 
     node_rank: int = 0

@@ -31,13 +31,13 @@ class RankError:
 
 @dataclass(slots=True, kw_only=True)
 class RankReport:
-    """Everything that a rank hands over, whatever it measured. Times are seconds on the clock of its host.
+    """The report of a rank. Times are seconds on the clock of its host.
 
     Attributes:
         reported: False if the rank left without a report.
-        clock: {"offset_s", "error_s"} of the clock of the rank's node, if the rank compared it with node 0's.
-        first: For each turn of a paired launch whether it came before the other variant's (`launch.token`).
-        cases: What the rank saw of each case of the launch; None for a case that it has no part in.
+        clock: {"offset_s", "error_s"} of its node's clock, if this rank compared it with node 0's.
+        first: if each turn of a paired launch came before the other variant's.
+        cases: its observations of each case; None without a part.
     """
 
     rank: int
@@ -75,10 +75,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLayout:
-    """The table of numbers that each rank writes into memory that outlives it; numbers that it never wrote are NaN.
+    """The table of numbers that each rank writes into memory that outlives it. Unwritten numbers are NaN.
 
-    `rows` is None if the rank itself finds out how many there are. The first `moments` columns are readings of the
-    clock, the others are durations or counts. `position(n)` describes how far a rank came that wrote n numbers.
+    `rows` is None if the rank decides it. The first `moments` columns are readings of the clock. `position(n)`
+    describes the place of a rank that wrote n numbers.
     """
 
     columns: int
@@ -109,32 +109,26 @@ def marks_path(folder: Path, rank: int) -> Path:
 
 @dataclass(slots=True, kw_only=True)
 class NodeResult:
-    """What one node observed of a launch. All times are on its own clock.
-
-    Attributes:
-        lost: How the node was lost; then nothing else is known of it.
-        began_s: When the launch started on this node.
-        reports, marks: One for each rank of the node, from `first_rank` on.
-        counts: (warm-up steps, measured steps), if the ranks themselves agreed on them.
-        tails: If the launch failed, the last lines that each rank wrote.
-        stacked: If it failed, the ranks that could write their stacks.
-        vanished: Ranks that had left without a report before another node ended the others.
-        answers: The position of each rank that hangs (`launch.hang`); empty for a rank that did not answer.
-    """
+    """The observations of one node of a launch. All times are on the node's clock."""
 
     node: int
     host: str
     first_rank: int
+    # One for each rank of the node, from `first_rank` on.
     reports: list[RankReport]
     marks: list[Marks]
     outcome: ProcessOutcome
+    # The reason for the loss of the node. Then nothing else is known.
     lost: str | None = None
     began_s: float = 0.0
+    # The (warm-up steps, measured steps) that the ranks agreed on.
+    counts: tuple[int, int] | None = None
+    # If the launch failed: the last lines of each rank, the ranks that could write their stacks, the position of each
+    # rank (`launch.hang`), and the ranks that had left without a report before another node ended the others.
     tails: list[str] = field(default_factory=list)
     stacked: list[int] = field(default_factory=list)
-    vanished: list[int] = field(default_factory=list)
-    counts: tuple[int, int] | None = None
     answers: list[dict[str, Any]] = field(default_factory=list)
+    vanished: list[int] = field(default_factory=list)
     device_samples: list[DeviceSample] = field(default_factory=list)
     host_samples: list[HostSample] = field(default_factory=list)
     sampler: dict[str, Any] = field(default_factory=dict)

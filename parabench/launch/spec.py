@@ -14,10 +14,9 @@ from parabench.workloads import WORKLOADS, kind_of
 
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
-    """One launch: the cases that share its ranks, the protocol, and the seconds after which the launch counts as hung.
+    """The cases and the protocol of one launch. It counts as hung after `deadline_s` seconds.
 
-    Traces that the protocol requests go into the folder `traces` of each node; without one, none are written. With a
-    `pair`, this launch is interleaved with another launch of this node.
+    Traces go into the folder `traces` of each node. With a `pair`, the launch is interleaved with another variant's.
 
     Raises ValueError for cases that cannot share ranks.
     """
@@ -37,10 +36,13 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
             raise ValueError("the cases of a launch on several nodes must have one world size in common")
 
     @classmethod
-    def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
-        """Make the launch of one case; its protocol decides its kind."""
+    def of(
+        cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None, kind: str | None = None
+    ) -> LaunchSpec:
+        """Make the launch of one case. By default, its protocol decides its kind."""
         folder = None if traces is None else str(traces)
-        return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=folder)
+        kind = kind or kind_of(protocol)
+        return cls(kind=kind, cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=folder)
 
     @property
     def case(self) -> Any:
@@ -57,16 +59,17 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """How many devices take part; a rank each, unless one process drives several."""
         ranks: int = self.largest.world_size
-        return ranks // (self.cases[0].nodes if self._one_node else 1)
+        return ranks // (self.cases[0].nodes if self.alone else 1)
 
     @property
     def nodes(self) -> int:
         """How many nodes take part: the first ones."""
-        return 1 if self._one_node else self.cases[0].nodes
+        return 1 if self.alone else self.cases[0].nodes
 
     @property
-    def _one_node(self) -> bool:
-        return WORKLOADS[self.kind].one_node
+    def alone(self) -> bool:
+        """Whether each rank computes without the others and exchanges nothing."""
+        return WORKLOADS[self.kind].alone
 
     @property
     def ranks_per_node(self) -> int:

@@ -1,10 +1,7 @@
 """The token that the two interleaved launches of `parabench ab` pass to each other.
 
-The ranks of the launch with the token run. The ranks of the other launch wait without using a core or their devices,
-because a launch waits for its devices before it passes the token.
-
-Rank 0 of each launch waits for the token at its own pipe (FIFO), and the other ranks wait for rank 0. The driver holds
-both pipes, passes the token, and can end the wait of a launch whose partner has ended.
+Only the ranks of the launch with the token run; the others wait, asleep. Rank 0 waits at a pipe (FIFO), and the
+driver holds both pipes.
 """
 
 from __future__ import annotations
@@ -37,12 +34,12 @@ class Pair:
 
     @property
     def to_launch(self) -> str:
-        """The pipe at which the launch waits."""
+        """The pipe that the launch reads."""
         return os.path.join(self.folder, f"to-{self.side}")
 
     @property
     def from_launch(self) -> str:
-        """The pipe from which the driver reads its messages."""
+        """The pipe that the launch writes."""
         return os.path.join(self.folder, f"from-{self.side}")
 
 
@@ -71,15 +68,15 @@ class Partner:
 class Token:
     """The driver's end, for sides 0 and 1; a context manager.
 
-    Both sides have each turn, one after the other. The first side is drawn at random for every second round of
-    `per_round` turns, and is the other one in the next round. So both gain or lose equally often by their place.
+    Both sides have each turn, one after the other. The first side of every second round is drawn at random, and the
+    other side is first in the next round.
     """
 
     def __init__(self, pairs: Sequence[Pair], per_round: int, seed: str) -> None:
         self._turns = _order(per_round, random.Random(seed))
         self._done: set[int] = set()
         self._stack = ExitStack()
-        # The sides that are waited for: the one with the token; before the first turn, those that have not come to it.
+        # The sides to wait for: the side with the token, or before the first turn, sides that have not reached it.
         self.awaited = {0, 1}
         self.heard_at: list[int] = []
         self._to: list[int] = []

@@ -21,8 +21,10 @@ from parabench.workloads import WORKLOADS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """Where the ranks of a launch run. The ranks of a node leave their results in `folder`. They meet at `rendezvous`;
-    without one all of them are on this node. `environment` is set before the process group starts."""
+    """The environment of a launch's ranks on a node.
+
+    They leave their results in `folder`, and meet at `rendezvous` if there are several nodes.
+    """
 
     folder: Path
     timeout_s: float
@@ -55,8 +57,11 @@ class Workload(Interface):
 def arms_of(
     launch: Launch, spec: LaunchSpec, marks: Sequence[Marks], columns: int, owners: Sequence[int]
 ) -> Iterator[tuple[int, Launch]]:
-    """Yield a launch for each case of a shared launch, with its place. If the launch failed, only the case whose turn
-    it was gets one; none if that is unknown. `owners` has the place of the case that each row of marks belongs to."""
+    """Yield a launch for each case of a shared launch, with its place.
+
+    If the launch failed, only the case whose turn it was gets a launch. `owners` has the place of the case that each
+    row of marks belongs to.
+    """
     places: Sequence[int] = range(len(spec.cases))
     if launch.status is not Status.OK:
         failed = culprit(launch, marks, columns, owners, [case.world_size for case in spec.cases])

@@ -28,8 +28,8 @@ MOST_WORKERS = 256
 # Ids and labels have every cap of a list with at most this many.
 MOST_CAPS = 8
 
-# What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
-# field of the reference. MEANS: every strategy has it, and it changes how a step is taken but not what it computes.
+# Roles of fields. TRAINING: cases with equal values train the same, so the reference has the field. MEANS: every
+# strategy has the field, which changes the execution of a step but not its result.
 TRAINING, MEANS = "training", "means"
 
 # A strategy, algorithm or model is the name of a built-in one, or a user's own "package.module:name".
@@ -45,7 +45,7 @@ class BaseCase(Record, frozen=True):
     """The part of every kind of case: its fields as cells of a table, and their digest."""
 
     def cells(self) -> dict[str, Any]:
-        """Return the fields for a table, in which a list is its text."""
+        """Return the fields for a table, with lists as texts."""
         fields = structs.asdict(self)
         return {name: list_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
@@ -59,11 +59,6 @@ class BaseCase(Record, frozen=True):
 
 class Case(BaseCase, frozen=True, kw_only=True):
     """One configuration to measure. docs/reference/axes.md describes the fields.
-
-    `global_batch` is the number of samples of a step over all ranks, so that the work of a step is the same for every
-    strategy and world size. `threads` is the number of CPU threads per rank: 1, as torchrun sets it, so that "one
-    device" is the same at every world size. If the user does not choose `verification`, plans set it to `auto`, and
-    `resolve` replaces it with the level of the model.
 
     Raises UsageError for a value that no machine could run.
     """
@@ -80,11 +75,13 @@ class Case(BaseCase, frozen=True, kw_only=True):
     ranks_per_node: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
     model: Annotated[Name, structs.replace(NAMED, role=TRAINING)] = "gpt-nano"
     data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
+    # The samples of a step over all ranks, so that every strategy and world size does the same work.
     global_batch: Annotated[Count, Field(role=TRAINING)] = 8
     seq_len: Annotated[Count, Field(role=TRAINING)] = 64
     precision: Annotated[str, Field(choices=tuple(PRECISIONS), role=TRAINING)] = IEEE
     device: Annotated[str, Field(choices=DEVICES, role=TRAINING)] = "auto"
     backend: Annotated[str, Field(choices=BACKENDS, role=TRAINING)] = "auto"
+    # Per rank, so that "one device" is the same at every world size. torchrun also sets 1.
     threads: Annotated[Threads, Field(role=TRAINING)] = 1
     seed: Annotated[int, Meta(ge=0, le=(1 << 32) - 1), Field(role=TRAINING)] = 0
     grad_accumulation: Count = 1
@@ -104,6 +101,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
+    # Plans set `auto` unless the user chooses a level, and `resolve` replaces it with the model's level.
     verification: Annotated[str, Field(choices=(OF_THE_MODEL, *VERIFICATIONS), role=TRAINING)] = EXACT
 
     @property
@@ -142,7 +140,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     @property
     def arithmetic(self) -> Precision:
-        """What `precision` stands for."""
+        """The arithmetic that `precision` names."""
         return PRECISIONS[self.precision]
 
     @property
@@ -156,11 +154,9 @@ class Case(BaseCase, frozen=True, kw_only=True):
         return self.data_ranks * self.grad_accumulation * (self.microbatches or 1)
 
     def reference(self) -> Case:
-        """Return the same training on one device: what this case's losses are verified against.
-
-        At level `same_split`, it takes the parts of each batch in turn. Several ranks' parts start from equal buffers:
-        then `grad_accumulation` is the number of these ranks, and `microbatches` the number of parts of each.
-        """
+        """Return the same training run on one device, for the verification of this case's losses."""
+        # At level `same_split`, the device takes the parts of each batch in turn. The parts of several ranks start from
+        # equal buffers: `grad_accumulation` is the number of these ranks, `microbatches` the number of parts of each.
         training: dict[str, Any] = {name: getattr(self, name) for name in fields_of(TRAINING)}
         training["split"] = "sample" if self.split == "sample" else "batch"
         if self.verification == SAME_SPLIT:
@@ -204,12 +200,12 @@ def _caps(bucket_mib: float | tuple[float, ...]) -> str:
 
 
 def slug(name: str) -> str:
-    """A name as file names and shells take it; of a user's own only what follows the module."""
+    """Return a name for file names and shells. A custom name loses its module."""
     own = name if name.startswith("nccl:") else name.rpartition(":")[2]
     return re.sub(r"[^A-Za-z0-9._]+", "-", own).strip("-")
 
 
-# -- a training that parabench did not configure ----------------------------------------------------------------------
+# -- training runs that parabench did not configure -------------------------------------------------------------------
 
 UNKNOWN = "unknown"
 # More characters no table has room for.
@@ -229,7 +225,7 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
     """
 
     kind: ClassVar[str] = "recorded"
-    # What a launch's row says where a training of parabench's own has more.
+    # The values of columns that only parabench's own training runs fill.
     strategy: ClassVar[str] = "recorded"
     algorithm: ClassVar[str] = "native"
     model: ClassVar[str] = ""
@@ -251,8 +247,7 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
         return f"{self.name}, {ranks_in_words(self.world_size, self.nodes)}"
 
     def cells(self) -> dict[str, Any]:
-        """A row with the columns of `Case`, as tables of trainings have them: unknown is None, of numbers that are
-        computed with NaN."""
+        """Return a row with the columns of `Case`. Unknown values are None, or NaN for numbers to compute with."""
         known = {name: getattr(self, name) for name in DEFAULTS if hasattr(self, name)}
         return dict.fromkeys(DEFAULTS) | dict.fromkeys(_COMPUTED_WITH, math.nan) | known
 
@@ -260,5 +255,5 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
 def line(text: object) -> str:
     """A text of somebody else's as a field or a table holds it: one line of LONGEST_NAME characters at most, with marks
     for what no file can hold; `unknown` where nothing is left."""
-    told = "".join(each if each.isprintable() else " " for each in str(text).encode(errors="replace").decode())
-    return " ".join(told.split())[:LONGEST_NAME] or UNKNOWN
+    printable = "".join(each if each.isprintable() else " " for each in str(text).encode(errors="replace").decode())
+    return " ".join(printable.split())[:LONGEST_NAME] or UNKNOWN

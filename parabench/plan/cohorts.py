@@ -45,18 +45,16 @@ def cohorts(
 ) -> list[tuple[C, ...]]:
     """Return `cases` in groups that share a launch, in their order.
 
-    A launch has as many ranks as its largest case; smaller cases use the first of them. On several nodes, cases of one
-    launch have equal numbers of ranks. Settings of the whole process, such as the number of threads and the use of
-    TF32, must be equal.
-
-    If model states exceed the `room`, the cases are split evenly among several launches. The split depends on the order
-    of the cases. Each repetition has another order, so each two cases soon share a launch.
+    If model states exceed the `room`, the cases are split evenly among several launches.
 
     Args:
         room: the memory for a launch by device.
         held: the memory that a separate launch of each case used, by case id.
     """
     found: dict[object, list[C]] = {}
+    # Smaller cases use the first ranks of a launch. On several nodes, all cases need equal numbers of ranks. Settings
+    # of the whole process, such as the number of threads and the use of TF32, must be equal. A split depends on the
+    # order, which differs in each repetition, so each two cases soon share a launch.
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
         tf32 = isinstance(case, Case) and case.arithmetic.allows_tf32
@@ -89,14 +87,14 @@ def _split(cases: Sequence[C], room: Room, held: Mapping[str, float]) -> list[tu
 
 
 def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
-    """Return the memory of one launch of all `cases`, in bytes, from what separate launches `held` by case id.
+    """Return the bytes of one launch of all `cases`, from the bytes that separate launches `held` by case id.
 
-    This is the sum of the model states and the largest rest of a case. While models are built, every parameter is whole
-    on each rank.
+    This is the sum of the model states and the largest rest of a case.
     """
     # If the size of a model is unknown, all of its memory counts as model states.
     states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}
     beside = max(held[case.id] - state for case, state in states.items())
+    # While models are built, every parameter is whole on each rank.
     built = sum((entry_of_model(case).parameters or 0) * DTYPE_BYTES["float32"] for case in cases)
     return max(sum(states.values()) + beside, float(built))
 

@@ -32,7 +32,7 @@ ROOT = 0
 
 
 class ElementType(NamedTuple):
-    """The name in nccl-tests, the size in bytes, and the largest number up to which all whole numbers are exact."""
+    """The name in nccl-tests, the size in bytes, and the largest exact whole number below which all are exact."""
 
     name: str
     size: int
@@ -46,7 +46,7 @@ TYPES: dict[str, ElementType] = {
     "float16": ElementType("half", 2, 2**11),
 }
 
-# The bytes of each type, those of logs included.
+# The bytes of each type, also of types that only logs have.
 WIDTHS = {name: each.size for name, each in TYPES.items()} | {
     f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 32, 64)
 }  # fmt: skip
@@ -88,9 +88,8 @@ Size = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
-    A size is that of the whole buffer, as in nccl-tests. `redop` is "none" for operations that reduce nothing. `source`
-    is the name of the nccl-tests log that the case is read from; its sizes have no `factor`, and it may have operations
-    that are not measured here. Raises UsageError for a value that no machine could run.
+    A size is in bytes of the whole buffer, as in nccl-tests. `source` is the nccl-tests log that the case is read from.
+    Raises UsageError for a value that no machine could run.
     """
 
     kind: ClassVar[str] = "collectives"
@@ -156,6 +155,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
         str, Field(choices=BACKENDS, option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
     ] = "auto"
     threads: Annotated[Threads, Field(option="--threads", help="CPU threads per rank. [default: 1]")] = 1
+    # Cases of a log have no `factor`, and may have operations that parabench does not measure.
     source: str = ""
 
     def __post_init__(self) -> None:

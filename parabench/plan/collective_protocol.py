@@ -1,25 +1,24 @@
-"""How each launch of `parabench collectives` times the calls.
+"""How each launch of `parabench collectives` times the calls, and in which order.
 
-`throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number). The
-latencies of calls overlap as far as the backend allows it. `latency` times isolated calls, each after a barrier, like a
-training run that waits for each.
+`throughput` starts all calls and divides the time by their number, as nccl-tests does (src/common.cu, BenchTime).
+`latency` times isolated calls, each after a barrier.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta
 
 from parabench.errors import UsageError
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
+from parabench.plan.turns import orders
 from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
-
-if TYPE_CHECKING:
-    from parabench.plan.collective_case import CollectiveCase
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 MODES = (THROUGHPUT, LATENCY)
@@ -36,7 +35,7 @@ _IN_WORDS = {
 # The uncounted batches of a throughput launch's size and form: one shows how long a call takes, and one runs on into
 # the timed ones.
 WARMUP_BATCHES = 2
-# nccl-tests' default number of calls, and the fewest that are timed here; a captured graph has as many.
+# nccl-tests' default number of calls. Here it is the smallest number, and the number in a captured graph.
 FEWEST_CALLS = 20
 # The most calls between two readings: more of a very quick call are not worth the events in flight.
 MOST_IN_A_BATCH = 10_000
@@ -87,17 +86,15 @@ class Slot(NamedTuple):
 
 
 class CollectiveProtocol(Record, frozen=True, kw_only=True):
-    """How each launch measures, per size and form, after `warmup` uncounted calls.
+    """How each launch measures, per size and form, after `warmup` uncounted calls."""
 
-    - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. None: all batches
-      take `measure_s` seconds, and have at least FEWEST_CALLS together. `graph` replays them from CUDA graphs.
-    - Latency: `iterations` calls, each after a barrier. None: a number that moves MOST_MOVED_BYTES, from FEWEST to
-      MOST.
-    - With `rounds`, cases share launches (`workloads.collective_turns`), and the batches or calls of a case are divided
-      among this number of turns. With 0, each case has separate launches.
-    - `deadline_s` as in `protocol.Protocol`.
-    """
+    # - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. By default, all
+    #   batches take `measure_s` seconds, and have at least FEWEST_CALLS. `graph` replays them from CUDA graphs.
+    # - Latency: `iterations` calls, each after a barrier. By default, they move MOST_MOVED_BYTES.
+    # - With `rounds`, cases share launches (`stages`), and each case's batches or calls are divided among its turns.
 
+    # The first repetition whose cases may share launches.
+    first_shared: ClassVar[int] = 0
     FEWEST: ClassVar[int] = 20
     MOST: ClassVar[int] = 200
     MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
@@ -162,10 +159,6 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         """Return whether cases share launches."""
         return self.rounds > 0
 
-    def alone(self) -> CollectiveProtocol:
-        """Return the protocol of a separate launch."""
-        return self.replace(rounds=0)
-
     @property
     def timing(self) -> str:
         """THROUGHPUT, LATENCY or GRAPH. Numbers of different timings are not compared."""
@@ -212,3 +205,73 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
             # If calls are quicker than that, there are more of them, for `measure_s`.
             seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
         return seconds
+
+
+# -- the order of measurements in a launch -----------------------------------------------------------------------------
+
+# Cases that differ only in their algorithm are interleaved at each size and form. Rounds are then short, and the cases
+# use the same buffers. Cases with another operation or number of ranks come before or after.
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One size and form, and the places of the cases that are interleaved at it.
+
+    Each case is checked and warmed up with `warmup` readings. Then all take their `turns`, the (place, number of
+    readings) of each. In the end, each is checked again.
+    """
+
+    bytes: int
+    in_place: bool
+    places: tuple[int, ...]
+    warmup: int
+    turns: tuple[tuple[int, int], ...]
+
+
+class Row(NamedTuple):
+    """A row of a rank's marks: a reading around `slot` for the case at `place`. Without a slot, the rank prepares or
+    checks results."""
+
+    place: int
+    slot: Slot | None
+
+
+def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
+    """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
+    alike: dict[tuple[object, int, bool], list[int]] = {}
+    for place, case in enumerate(cases):
+        kind = case.op, case.world_size, case.dtype, case.redop
+        for size, in_place in case.turns():
+            alike.setdefault((kind, size, in_place), []).append(place)
+    # If calls are back to back, the second reading of warm-up runs on into the first turn.
+    warmup, run_in = (protocol.warmup, 0) if protocol.mode == LATENCY else (1, 1)
+    found = []
+    for number, ((_, size, in_place), places) in enumerate(alike.items()):
+        dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
+        # The number of the stage seeds the orders. Each repetition has its cases in another order, so these differ too.
+        rounds = zip(orders(len(places), len(dealt), number), dealt, strict=True)
+        turns = [
+            (places[at], readings + (run_in if first == 0 else 0))
+            for first, (order, readings) in enumerate(rounds)
+            for at in order
+        ]
+        found.append(Stage(size, in_place, tuple(places), warmup, tuple(turns)))
+    return found
+
+
+def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:
+    """Return the largest number of rounds of interleaved cases at any size and form; 0 if no two cases differ only in
+    their algorithm."""
+    shared = [stage for stage in stages(protocol, cases) if len(stage.places) > 1]
+    return max((len(stage.turns) // len(stage.places) for stage in shared), default=0)
+
+
+def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
+    """Yield the rows of a rank's marks, in the order of the measurement. A case's slots are its schedule."""
+    yield Row(0, None)
+    for stage in stages(protocol, cases):
+        slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}
+        for place, readings in (*((place, stage.warmup) for place in stage.places), *stage.turns):
+            for _ in range(readings):
+                yield Row(place, next(slots[place]))
+        yield from (Row(place, None) for place in stage.places)

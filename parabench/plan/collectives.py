@@ -1,4 +1,4 @@
-"""Expand the options of `parabench collectives` into checked cases; those that this machine cannot run are skipped."""
+"""Expand the options of `parabench collectives` into checked cases, and skip cases that this machine cannot run."""
 
 from __future__ import annotations
 

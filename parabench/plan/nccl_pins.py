@@ -1,9 +1,6 @@
-"""Decide whether NCCL can be pinned to the algorithm of a case.
+"""Decide whether NCCL can be pinned to the algorithm of a case. Free of torch.
 
-NCCL disables an algorithm for a communicator that it does not fit. A call that is pinned to this algorithm then fails
-with ncclInvalidUsage ("no algorithm/protocol available"). The rules are from NCCL 2.23 to 2.30:
-`src/graph/tuning.cc` (ncclTopoTuneModel, ncclPatEnable), `src/enqueue.cc` (updateCollCostTable, ncclNvlsSupported) and
-"Environment variables" (NCCL_ALGO, NCCL_COLLNET_NODE_THRESHOLD). Free of torch.
+For some communicators, NCCL disables an algorithm, and a pinned call fails with ncclInvalidUsage.
 """
 
 from __future__ import annotations
@@ -19,6 +16,9 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import AnyCase
 from parabench.strategies import Group, entry_of
+
+# The rules are from NCCL 2.23 to 2.30: `src/graph/tuning.cc` (ncclTopoTuneModel, ncclPatEnable), `src/enqueue.cc`
+# (updateCollCostTable, ncclNvlsSupported) and "Environment variables" (NCCL_ALGO, NCCL_COLLNET_NODE_THRESHOLD).
 
 # Since this version, NCCL_ALGO takes one entry per operation.
 PINS_SINCE = (2, 24)
@@ -81,13 +81,10 @@ def _lacking(own: str, among: Communicator, pat: str) -> str | None:
 
 
 def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment that keeps our algorithms from a deadlock if they use several communicators; else {}.
-
-    Our algorithms launch many short kernels. If ranks start them in different orders, two communicators of one device
-    may wait for each other. With this variable, NCCL 2.26 and later start kernels in the order in which the host
-    enqueued them, which is equal on all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). A value that the
-    user has set is kept.
-    """
+    """Return the environment that prevents a deadlock of parabench's algorithms on several communicators."""
+    # Our algorithms launch many short kernels. If ranks start them in different orders, two communicators of one device
+    # may wait for each other. With this variable, NCCL 2.26 and later start kernels in the order in which the host
+    # enqueued them, which is equal on all ranks. A value that the user has set is kept.
     if LAUNCH_ORDER in environ:
         return {}
     ours = [case for case in cases if case.backend == "nccl" and not is_backends(case.algorithm)]

@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import structs
+
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
@@ -59,7 +61,8 @@ class PlannedLaunch(NamedTuple, Generic[C]):
 class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     """The launches of a session, decided before the first one.
 
-    `extra` holds the case ids of each repetition that was added to those of the protocol.
+    `extra` has the case ids of each added repetition. `kind` is a key of WORKLOADS. By default, the protocol decides
+    it.
     """
 
     cases: tuple[C, ...]
@@ -67,11 +70,12 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     protocol: P
     seed: int
     extra: tuple[tuple[str, ...], ...] = ()
+    kind: str = ""
 
-    @property
-    def kind(self) -> str:
-        """What the session measures: a key of WORKLOADS."""
-        return kind_of(self.protocol)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.kind:
+            structs.force_setattr(self, "kind", kind_of(self.protocol))
 
     @property
     def blocks(self) -> int:
@@ -110,7 +114,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return self.replace(cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
 
     def asks_as(self, other: Plan[Any, Any]) -> bool:
-        """Return whether both come from the same request. What the session added or found out is ignored."""
+        """Return whether both come from the same request. Changes during the session are ignored."""
         return (
             (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
             and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
@@ -121,7 +125,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **super().to_dict(), "blocks": self.protocol.blocks}
+        return {**super().to_dict(), "blocks": self.protocol.blocks}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
@@ -130,7 +134,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
-        fields = {name: value for name, value in values.items() if name not in ("kind", "blocks")}
+        fields = {name: value for name, value in values.items() if name != "blocks"}
         own: type[Plan[Any, Any]] = Plan[entry.case_type, entry.protocol_type]  # type: ignore[name-defined]
         return read(own, fields, "plan")
 
@@ -149,9 +153,17 @@ class NothingToRun(UsageError):
 # The fields of a case that must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
-# A case of a sweep; whether its world size comes from `auto` or from the nodes, not from the user; and why the case is
-# skipped, if an automatic size is not a multiple of a field of DIVISORS. The case then lacks this field.
-Found = tuple[Case, bool, str | None]
+
+class Candidate(NamedTuple):
+    """A case of a sweep.
+
+    `automatic`: its world size comes from `auto` or from the nodes, not from the user. `odd` is the reason to skip the
+    case if this size is not a multiple of a field of DIVISORS, which the case then lacks.
+    """
+
+    case: Case
+    automatic: bool
+    odd: str | None = None
 
 
 def make_plan(
@@ -162,17 +174,17 @@ def make_plan(
     seed: int,
     listed: bool | None = None,
 ) -> TrainingPlan:
-    """Expand a suite into cases, check them, and set aside those that this machine cannot run.
+    """Expand a suite into cases, check them, and skip cases that this machine cannot run.
 
-    Raises UsageError if a case is wrong on any machine, or if the user asked by `overrides` for what this machine
-    lacks; NothingToRun if every case is set aside. `listed`: the sizes come from the suite and need not fit the model;
-    None if `overrides` decide that.
+    Raises UsageError for a case that is wrong on any machine, or that the user requested in `overrides`, and
+    NothingToRun if every case is skipped.
     """
+    # `listed`: the sizes come from the suite and need not fit the model. None: `overrides` decide it.
     check_axes(suite, overrides)
-    found: dict[Case, Found] = {}
-    for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
-        if each[2] is None or each[0] not in found:
-            found[each[0]] = each
+    found: dict[Case, Candidate] = {}
+    for each in _candidates(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
+        if each.odd is None or each.case not in found:
+            found[each.case] = each
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
     for case, automatic, odd in found.values():
@@ -261,7 +273,9 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
             )
 
 
-def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> Iterator[Found]:
+def _candidates(
+    sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]
+) -> Iterator[Candidate]:
     """Yield every case of the sweeps."""
     # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     replaced = machine.ranks_per_node is not None and "world_size" not in overrides
@@ -274,12 +288,12 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, 
             every = machine.world_sizes(accelerator.TYPE if on_cuda else "cpu")
             for world_size in every if size == "auto" else [size]:
                 try:
-                    yield _case(chosen, world_size, machine), automatic, None
+                    yield Candidate(_case(chosen, world_size, machine), automatic)
                 except UsageError as error:
                     if not automatic:
                         raise
                     rest = {name: value for name, value in chosen.items() if name not in DIVISORS}
-                    yield _case(rest, world_size, machine), automatic, str(error)
+                    yield Candidate(_case(rest, world_size, machine), automatic, str(error))
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:

@@ -10,7 +10,6 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.fields import option_fields
 from parabench.records import Field, Record
-from parabench.store.record import MIB
 
 # A launch may take a week at most: a timer cannot wait forever.
 LONGEST_DEADLINE_S = 7 * 86400.0
@@ -30,8 +29,8 @@ LONGEST_S = 86400.0
 
 # The most interleaved rounds in a launch.
 MOST_ROUNDS = 10_000
-# The rounds of a shared launch take about this long together. The launch is the unit of replication, so many short
-# launches are better than a few long ones, but each builds every model again.
+# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
+# than a few long ones, but each builds every model again.
 SHARED_S = 10.0
 # The number of launches of each case before racing can eliminate it, and without racing.
 RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
@@ -75,19 +74,17 @@ class Counts(Record, frozen=True, kw_only=True):
 class Protocol(Record, frozen=True, kw_only=True):
     """The steps of each launch: warm-up, then measured steps without instruments, then instrumented steps.
 
-    - Warm-up takes `warmup` steps or `warmup_s` seconds, measurement `steps` steps or `measure_s` seconds. If both are
-      None, the device decides (`resolved`). DDP rebuilds its buckets after the first step, so warm-up has at least two.
-    - `profile` adds a step with torch.profiler, `memory_snapshot` a step that records allocations. With `explain` NCCL
-      logs its choices; such a launch measures nothing.
-    - With `rounds`, cases are interleaved: each case has one separate launch, and `launches` shared ones
-      (`plan.turns`). `self_check` measures one case twice in each shared launch.
-    - Without `launches`, cases race: they share launches, and those that may still be the fastest stay for the next
-      launch, until the winner is clear or `budget_s` seconds are over.
+    - Warm-up and measurement take a number of steps, or a time (`warmup_s`, `measure_s`). The default depends on the
+      device.
+    - With `rounds`, cases are interleaved: each case has one separate launch and `launches` shared ones.
+    - Without `launches`, cases race: they share launches, and slower cases are eliminated until the winner is clear, or
+      for `budget_s` seconds.
+    - With `explain`, NCCL logs its choices, and nothing is measured.
     - A launch counts as hung after `deadline_s` seconds; None derives the deadline from the expected duration.
     """
 
-    # Whether each rank computes without the others and exchanges nothing.
-    alone: ClassVar[bool] = False
+    # The first repetition whose cases may share launches.
+    first_shared: ClassVar[int] = 1
 
     launches: Annotated[
         Count | None,
@@ -110,7 +107,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             option="--measure-seconds",
             metavar="SECONDS",
-            help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
+            help="Instead of --steps: measure for this time, the same steps on all ranks. [default: 2 on CUDA]",
         ),
     ] = None
     warmup_s: Annotated[
@@ -185,7 +182,7 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> int:
-        """The number of planned repetitions. Shared launches come after one of separate launches."""
+        """The number of planned repetitions. With shared launches, it includes a repetition of separate ones."""
         return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
 
     def briefly_alone(self) -> Protocol:
@@ -234,12 +231,6 @@ class Protocol(Record, frozen=True, kw_only=True):
         return self.profile + self.memory_snapshot
 
 
-class ComputeProtocol(Protocol, frozen=True, kw_only=True):
-    """The steps of a compute-only launch, in which ranks exchange nothing."""
-
-    alone: ClassVar[bool] = True
-
-
 # {field that counts steps: field with the same in seconds}
 BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 
@@ -249,33 +240,3 @@ ON_DEVICE: dict[str, dict[str, Any]] = {
     "cpu": {"warmup": 5, "steps": 40},
     accelerator.TYPE: {"warmup_s": 2.0, "measure_s": 2.0},
 }
-
-# The quantile of a link's round trips that is its latency, by device. On the CPU, ranks share cores with other
-# processes, and the scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
-LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
-
-# The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
-TOO_QUICK = "the largest transfer took less than two round trips"
-
-# The shortest and the longest duration of a round: two directions of `LinkProtocol`, each with doublings and six
-# transfers.
-ROUND_S = (2.0, 3.0)
-
-
-class LinkProtocol(Record, frozen=True, kw_only=True):
-    """How a launch measures the links between its ranks.
-
-    - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
-    - Bandwidth: the size doubles from `least_bytes` to at most `most_bytes`, until one transfer takes `transfer_s`. Up
-      to `transfers` of that size follow, for at most `most_s` in total.
-
-    A tenth of a second is a thousand times a delay of the scheduler or of TCP. One direction takes about a second.
-    """
-
-    warmup: int = 10
-    round_trips: int = 100
-    least_bytes: int = MIB
-    most_bytes: int = 256 * MIB
-    transfer_s: float = 0.1
-    transfers: int = 6
-    most_s: float = 3.0

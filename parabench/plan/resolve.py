@@ -1,9 +1,4 @@
-"""Replace automatic values by fixed ones.
-
-- In a case, the device decides what neither the suite nor the user sets. On the CPU, `Case` has the defaults. An axis
-  that the strategy does not have is dropped.
-- In a suite for several nodes, world sizes and batch are chosen so that every case does the same work.
-"""
+"""Replace automatic values of cases and suites with fixed ones, which depend on the machine."""
 
 from __future__ import annotations
 
@@ -56,7 +51,7 @@ def resolve(case: Case, machine: Machine) -> Case:
     if case.grad_accumulation == 1 or "no_sync" not in entry.axes:
         changes["no_sync"] = DEFAULTS["no_sync"]
     has_levels = levels_of(changes["algorithm"]) is not None or "ranks_per_node" in entry.axes
-    # If the session has nodes, a case on one of them is a single group.
+    # If the session has nodes, a case on a single node is one group.
     on_nodes = max(machine.nodes, case.nodes) > 1
     per_node = case.ranks_per_node or (size // case.nodes if on_nodes else default_ranks_per_node(size))
     changes["ranks_per_node"] = per_node if has_levels and size > 1 else None
@@ -91,11 +86,8 @@ def default_ranks_per_node(size: int) -> int:
 def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
     """Return the suite for the nodes of a session, if the number of ranks per node was given.
 
-    - A sweep with one world size uses all ranks. A sweep with several goes from one rank up to all.
-    - If the suite's batch does not divide among all ranks, or among the given world sizes, its smallest multiple that
-      does is used in all sweeps, so that every case does the same work.
-    - With more than MOST_WITH_TEXT ranks, all sweeps use synthetic data.
-    - On several nodes, `ranks_per_node` is the value of the session, not the suite's value for a single machine.
+    Every case does the same work: all sweeps use the smallest multiple of the suite's batch that divides among the
+    ranks.
     """
     if machine.ranks_per_node is None:
         return suite
@@ -106,6 +98,7 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
         axes = dict(each.axes)
         usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing, DEFAULTS["global_batch"]))
         sizes = axes.get("world_size", ())
+        # One world size becomes all ranks; several go from one rank up to all.
         if len(sizes) > 1:
             every = machine.world_sizes(accelerator.TYPE if machine.gpus else "cpu")
             axes["world_size"] = tuple(n for n in every if n > 1 or 1 in sizes) or (ranks,)
@@ -116,7 +109,7 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
         if "global_batch" in axes:
             axes["global_batch"] = tuple(math.lcm(n, *sharing) if is_count(n) else n for n in axes["global_batch"])
         if machine.nodes > 1:
-            axes.pop("ranks_per_node", None)
+            axes.pop("ranks_per_node", None)  # the session's value replaces it
         if max(sharing) > MOST_WITH_TEXT and not {"data", "vocabulary"} & {*overrides, *axes}:
             axes["data"] = (SYNTHETIC,)
         sweeps.append(Sweep(axes))
@@ -142,10 +135,9 @@ def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str
 
 
 def global_batch(machine: Machine, ranks: int | None = None) -> int:
-    """Return the samples of a step on CUDA devices: 1 to MOST_SAMPLES per rank, as far as all of them fit one device.
+    """Return the samples of a step on CUDA devices: at most MOST_SAMPLES per rank, if all of them fit one device.
 
-    Without `ranks`, the number of devices is rounded up to a power of two, so that 1, 2, 4, ... ranks share the batch
-    evenly.
+    Without `ranks`, the number of devices is rounded up to a power of two.
     """
     devices = max(1, machine.ranks(accelerator.TYPE) * machine.nodes)
     least = ranks or 1 << (devices - 1).bit_length()

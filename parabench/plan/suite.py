@@ -7,7 +7,7 @@ import runpy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import structs
 
@@ -15,12 +15,10 @@ from parabench.errors import UsageError, near, unknown
 from parabench.files import shipped_folder
 from parabench.plan.case import Case
 from parabench.plan.fields import parse_field
-from parabench.plan.protocol import ComputeProtocol, Protocol
+from parabench.plan.protocol import Protocol
 from parabench.records import declared, is_text
 
-P = TypeVar("P", bound=Protocol)
-
-# Weak scaling, where the global batch grows with the world size: an axis that is no field of a case.
+# Weak scaling: the global batch grows with the world size. Cases have no field for this axis.
 BATCH_PER_RANK = "batch_per_rank"
 
 AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global_batch"], name=BATCH_PER_RANK)}
@@ -70,11 +68,11 @@ class Suite:
     protocol: Protocol
     others: Mapping[str, tuple[tuple[Sweep, ...], Protocol]] = field(default_factory=dict)
     compute: tuple[Sweep, ...] = ()
-    compute_protocol: ComputeProtocol = field(default_factory=ComputeProtocol)
+    compute_protocol: Protocol = field(default_factory=Protocol)
     collectives: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, machine: str) -> Suite:
-        """Return the suite for one of MACHINES."""
+        """Return the suite for a machine of MACHINES."""
         sweeps, protocol = self.others.get(machine, (self.sweeps, self.protocol))
         return replace(self, sweeps=sweeps, protocol=protocol, others={})
 
@@ -147,9 +145,7 @@ def load_suite(name: str) -> Suite:
 
 
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
-    each = {
-        machine: (_sweeps(content, machine), _protocol(content, machine, "PROTOCOL", Protocol)) for machine in MACHINES
-    }
+    each = {machine: (_sweeps(content, machine), _protocol(content, machine, "PROTOCOL")) for machine in MACHINES}
     question = content.get("__doc__")
     if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
@@ -162,7 +158,7 @@ def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
         protocol=protocol,
         others=each,
         compute=_sweeps(content, CPU, "COMPUTE") if "COMPUTE" in content else (),
-        compute_protocol=_protocol(content, CPU, "COMPUTE_PROTOCOL", ComputeProtocol),
+        compute_protocol=_protocol(content, CPU, "COMPUTE_PROTOCOL"),
         collectives=content.get("COLLECTIVES", {}),
     )
 
@@ -178,10 +174,10 @@ def _sweeps(content: Mapping[str, Any], machine: str, name: str = "CASES") -> tu
     return sweeps
 
 
-def _protocol(content: Mapping[str, Any], machine: str, name: str, kind: type[P]) -> P:
-    protocol = _given(content, name, machine, kind())
-    if type(protocol) is not kind:
-        raise UsageError(f"{name} must be a {kind.__name__}(warmup=..., steps=..., launches=...)")
+def _protocol(content: Mapping[str, Any], machine: str, name: str) -> Protocol:
+    protocol = _given(content, name, machine, Protocol())
+    if not isinstance(protocol, Protocol):
+        raise UsageError(f"{name} must be a Protocol(warmup=..., steps=..., launches=...)")
     return protocol
 
 

@@ -1,9 +1,7 @@
-"""Interleave the cases of a shared launch: its ranks hold a training run of each, which take turns of a few steps.
+"""Interleave the cases of a shared launch. Free of torch.
 
-Most of the error of a launch's step time belongs to the launch (the placement of its processes, its memory, other
-load), so comparisons within a launch are the most precise. In a round, each case has one turn: `settle` discarded
-steps, during which effects of the previous case fade, then measured steps. The orders of the rounds are balanced. Free
-of torch.
+In a round, each case has one turn: `settle` discarded steps, during which effects of the previous case fade, then
+measured steps. The orders of the rounds are balanced.
 """
 
 from __future__ import annotations
@@ -18,6 +16,9 @@ from parabench.machine import accelerator
 from parabench.plan.protocol import LEAST_WARMUP, SHARED_S, Protocol
 from parabench.records import Record
 from parabench.store.record import Phase
+
+# Most of the error of a step time belongs to the launch (placement of processes, memory, other load). Comparisons
+# within a launch are therefore the most precise.
 
 # The discarded steps after each switch.
 SETTLE = 2
@@ -124,11 +125,11 @@ def turns(protocol: TurnsProtocol, arms: int) -> Iterator[Turn]:
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
     """Return the order of each round: the rows of Williams' designs, with names and rows at random.
 
-    In a whole design, every case is at every place, and follows every other one, equally often (E. J. Williams,
-    "Experimental designs balanced for the estimation of residual effects of treatments", Australian Journal of
-    Scientific Research 2, 1949). It has n rows for an even number of cases and 2n for an odd one: up and down in turn
-    (0, 1, n-1, 2, ...), then the same shifted by each number; for an odd one, all of it reversed, too.
+    In a whole design, every case is at every place, and follows every other one, equally often.
     """
+    # E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments", Australian
+    # Journal of Scientific Research 2, 1949. A design has n rows for an even number of cases and 2n for an odd one: up
+    # and down in turn (0, 1, n-1, 2, ...), then shifted by each number; for an odd one, the reverse of all, too.
     first = [0, *((step + 1) // 2 if step % 2 else arms - step // 2 for step in range(1, arms))]
     design = [tuple((place + shift) % arms for place in first) for shift in range(arms)]
     if arms % 2 and arms > 1:

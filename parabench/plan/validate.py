@@ -91,7 +91,7 @@ def check_backend(case: AnyCase) -> None:
 
 
 def check_nodes(case: AnyCase) -> None:
-    """Raise UsageError for two levels that are not those of the case's nodes."""
+    """Raise UsageError for two levels that differ from the case's nodes."""
     has = case.world_size // case.nodes
     if case.nodes > 1 and levels_of(case.algorithm) is not None and case.ranks_per_node != has:
         raise UsageError(

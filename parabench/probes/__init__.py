@@ -66,7 +66,8 @@ class SeenCall(NamedTuple):
 class ProbedRank:
     """A rank whose training run is built, and has not started.
 
-    `take_step` takes the next step and marks it on `clock`. `traces` is the start of the paths of trace files.
+    `take_step` takes the next step and marks it on `clock`. `traces` is the start of the paths of trace files. If the
+    rank is `alone`, it does not communicate.
     """
 
     case: Case
@@ -77,6 +78,7 @@ class ProbedRank:
     clock: StepClock
     take_step: Callable[[], None]
     traces: Path | None = None
+    alone: bool = False
 
     @property
     def module(self) -> nn.Module:

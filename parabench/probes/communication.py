@@ -32,7 +32,7 @@ class CommunicationProbe(Probe):
     @contextmanager
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
         with ExitStack() as on:
-            if self.rank.protocol.alone:  # nothing is communicated
+            if self.rank.alone:  # nothing is communicated
                 yield clock
                 return
             if self._device.type == accelerator.TYPE:

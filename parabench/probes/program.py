@@ -32,7 +32,7 @@ class ProgramProbe(Probe):
 
     @contextmanager
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
-        if not self.rank.protocol.alone:
+        if not self.rank.alone:
             yield clock
             return
         self._log = alone.log = ProgramLog(clock, self.rank.clock.moments)

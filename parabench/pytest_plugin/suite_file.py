@@ -29,7 +29,7 @@ from parabench.plan.protocol import LAUNCHES_DEFAULT, Protocol
 from parabench.plan.suite import load_suite
 from parabench.pytest_plugin import launch_options, option_of
 from parabench.report import build
-from parabench.session.request import Planned, TrainingRequest, plan_training
+from parabench.session.request import Planned, Request, plan_training
 from parabench.session.resume import REPORT_NAME, resume_command
 from parabench.session.session import lead_session
 from parabench.signals import STOPPED
@@ -69,10 +69,10 @@ class SuiteFile(pytest.File):
             yield CaseItem.of(self, each.case, each.reason)
 
     @property
-    def request(self) -> TrainingRequest:
+    def request(self) -> Request:
         """The options as a run's request."""
         config, options = self.config, launch_options()
-        return TrainingRequest.of(
+        return Request.of(
             suite=str(self.path),
             argv=["pytest", *map(str, config.invocation_params.args)],
             axes=tuple(config.getoption("--parabench-set")),

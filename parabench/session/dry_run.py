@@ -17,11 +17,12 @@ from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
 from parabench.plan.validate import entry_of_model
+from parabench.session.deadlines import SLOWEST, training_operations
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
-from parabench.session.runner import RUNNERS, SLOWEST, training_operations
+from parabench.session.runner import Runner
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -58,7 +59,7 @@ def lines(request: Request) -> list[str]:
         warnings = [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]
         notes = [" ".join(planned.question.split()), *notes, *warnings]
     store, plan = request.out / STORE_NAME, state.plan
-    runner = RUNNERS[request.kind](plan=plan, done=state.done, references=dict(state.references))
+    runner = Runner(plan=plan, done=state.done, references=dict(state.references))
     known = known_seconds(store, request.kind, plan.protocol)
     launches = [(*each[:2], expected_s(each, known)) for each in runner.expected()]
     links = expected_links(state, machine, store) if request.links and launches else ()
@@ -91,7 +92,7 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
 
 
 def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
-    """Return the measured seconds, or those of the slowest device; `None` if the size of the model is unknown."""
+    """Return the measured seconds, or an estimate from the slowest device; `None` for a model of unknown size."""
     case, block, protocol = launch
     if block != EXPLAIN_BLOCK and case.id in known:
         return known[case.id]
@@ -135,7 +136,10 @@ def _total(seconds: Sequence[float | None]) -> str:
 
 
 def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
-    """Return the median seconds by case id of stored launches with as many steps or calls. Raises UsageError."""
+    """Return the median seconds of stored launches with equal numbers of steps or calls, by case id.
+
+    Raises UsageError.
+    """
     if not store.is_file():
         return {}
     results = load(store)

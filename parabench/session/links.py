@@ -12,12 +12,11 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
-from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
+from parabench.plan.links import ROUND_S, TOO_QUICK, LinkProtocol, most_s, schedule
 from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.workloads.link_pairs import most_s, schedule
 
 NONE = "none to measure, every case has one rank"
 
@@ -41,8 +40,8 @@ def measure_links(
         return
     log(f"links: measuring them between {case.world_size} ranks")
     protocol = LinkProtocol()
-    seen = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
-    store.add_links(state.session_id, seen.links, seen.messages)
+    launched = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
+    store.add_links(state.session_id, launched.links, launched.messages)
     results = load(store.path).of([state.session_id])
     links = link_table(results, select_session(results, state.session_id))
     log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
@@ -70,7 +69,8 @@ def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path)
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     """Return the case that measures: all ranks of all nodes, with device and backend of the largest case.
 
-    Without a number of ranks per node, a node has a rank for each device, or as many as the largest case.
+    If the number of ranks per node is not given, a node has a rank for each device, and at least the ranks of the
+    largest case.
     """
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(

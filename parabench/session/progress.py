@@ -26,15 +26,15 @@ from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
-# How a launch that failed looks where there are colours.
+# The color of failed launches.
 FAILED = "red"
 
 
 class _PatientStream:
-    """A text stream that may be lost, as its reader or its disk is: from then on what is written goes nowhere."""
+    """A text stream that may break, because its reader or its disk is gone. Later text is then discarded."""
 
-    def __init__(self, stream: TextIO, told: bool) -> None:
-        self._stream, self._told, self.encoding = stream, told, stream.encoding
+    def __init__(self, stream: TextIO, reports: bool) -> None:
+        self._stream, self._reports, self.encoding = stream, reports, stream.encoding
 
     def write(self, text: str) -> int:
         with self._lost_in_silence():
@@ -53,40 +53,39 @@ class _PatientStream:
 
     @contextmanager
     def _lost_in_silence(self) -> Iterator[None]:
-        """What cannot be written is lost; unless nobody wants to read it any more, standard error says so once."""
+        """Discard text that cannot be written. Print an error once, unless the reader closed the stream."""
         try:
             yield
         except OSError as error:
-            # Only this stream ends: that of `ab --json -` is stderr, and the results that follow on stdout have a
-            # reader of their own.
+            # Only this stream ends. `ab --json -` logs to stderr, and stdout may still have a reader.
             discard(self._stream)
-            if self._told and not isinstance(error, BrokenPipeError):
+            if self._reports and not isinstance(error, BrokenPipeError):
                 why = format.one_line(error)
                 print_error(f"parabench: standard output cannot be written: {why}; what follows is not shown")
 
 
 class PatientConsole(Console):
-    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake, and so
-    does a run whose terminal is closed, live bar and all.
+    """A console that outlives its reader.
 
-    Text that it is given is a line and stays one, and controls no terminal, whatever a label or an error holds.
+    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed. Each text stays one
+    line and cannot control the terminal.
     """
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
         stream = file or (sys.stderr if stderr else sys.stdout)
-        # Without a stream, as where it was closed before Python began, rich writes nowhere.
-        patient: Any = stream and _PatientStream(stream, told=not stderr)
+        # If the stream was closed before Python started, rich writes nowhere.
+        patient: Any = stream and _PatientStream(stream, reports=not stderr)
         super().__init__(file=patient, stderr=stderr, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich's, of lines."""
+        """Print lines, as rich does."""
         super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 def logger(
     console: Console, prefix: str = "", *, answers: bool = False, style: str | None = None
 ) -> Callable[[str], None]:
-    """What tells the user a line, as it is, that begins with `prefix`. A quiet console tells `answers` alone."""
+    """Return a function that prints a line with `prefix`. On a quiet console, it prints only `answers`."""
 
     def log(line: str) -> None:
         quiet, console.quiet = console.quiet, console.quiet and not answers
@@ -100,12 +99,12 @@ def logger(
 
 
 def warner(console: Console, prefix: str = "") -> Callable[[str], None]:
-    """The same of what went wrong, which a quiet console leaves to standard error."""
+    """Return a function that prints an error. On a quiet console, it prints to standard error."""
     return (lambda line: print_error(format.printable(prefix + line))) if console.quiet else logger(console, prefix)
 
 
 def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
-    """What is skipped and why, a line for each reason."""
+    """Return a line for each reason for which cases are skipped."""
     reasons: dict[str, list[str]] = {}
     for each in skipped:
         reasons.setdefault(each.reason, []).append(each.case.label)
@@ -116,11 +115,11 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
 
 
 def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
-    """What a batch of users' models and data showed before the first launch, each line once."""
+    """Return the notes from one batch of each custom model and data source, each line once."""
     tried = [case for case in cases if isinstance(case, Case) and is_users(case)]
     if not tried:
         return []
-    from parabench.data.trial import notes_of  # torch, which a plan of our own models does not need
+    from parabench.data.trial import notes_of  # it needs torch; built-in models do not
 
     return list(dict.fromkeys(f"note: {line}" for case in tried for line in notes_of(case)))
 
@@ -167,20 +166,20 @@ class PlainProgress(Progress):
         self.ended(_of_cases(cases, rounds), block, f"{of_rounds}{format.duration(wall_s)}", True)
 
     def failed(self, label: str, block: int, how: str) -> None:
-        """A case failed in a launch that it shared; what is not counted."""
+        """Print the failure of a case in a launch that it shared, or of a launch that does not count."""
         self._fail(f"{self._place(block)}{label}: {how}")
 
     def starting(self, label: str, block: int) -> None:
-        """A launch of what is called `label` begins: the line comes when there is a step time to tell."""
+        """Start a launch with this label. Nothing is printed before its step time is known."""
 
     def ended(self, label: str, block: int, how: str, ok: bool) -> None:
-        """It ended; `how` says how in a few words. Tell which launch of how many this was, and what came out."""
+        """Print the number of a launch and its outcome `how`."""
         count = UNCOUNTED.get(block)
         if count is None:
             self._done += 1
             count = f"{self._done}/{max(self._done, self._total)}"
-        said = f"{self._place(block)}{label}: {how}"
-        (self._log if ok else self._fail)(said if count == "1/1" else f"[{count}] {said}")
+        line = f"{self._place(block)}{label}: {how}"
+        (self._log if ok else self._fail)(line if count == "1/1" else f"[{count}] {line}")
 
     def _place(self, block: int) -> str:
         if block < FIRST_BLOCK:
@@ -193,7 +192,7 @@ def _of_cases(cases: int, rounds: int) -> str:
 
 
 class LiveProgress(PlainProgress):
-    """A bar with the case, block, count, time left and the last step time; launches that fail leave a line."""
+    """A bar with the case, the repetition, the time left and the last step time. Failed launches print a line."""
 
     def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
         super().__init__(console, total, blocks, prefix)
@@ -237,7 +236,7 @@ def make_progress(console: Console, total: int, blocks: int | None, prefix: str 
 
 
 def outcome(launch: Launch) -> str:
-    """A launch in a few words: the number that answers make of its steps, or of its largest calls, or how it failed."""
+    """Return the outcome of a launch in a few words: its step time, the time of its largest calls, or its failure."""
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
     if launch.case.kind == "collectives":

@@ -1,31 +1,29 @@
-"""What a user asks of a session, unchecked: which options there are, which of them decide what is measured, and what
-they plan on a machine."""
+"""The request for a session, unchecked: its options, and the plan that it makes on a machine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, Generic, Self
 
 from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.cohorts import cohorts
-from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.collectives import collective_protocol, plan_collectives
-from parabench.plan.fields import option_fields
+from parabench.plan.fields import option_fields, typed
 from parabench.plan.plan import C, P, Plan, make_plan
-from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
+from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, Protocol
 from parabench.plan.resolve import device_of, is_count
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.records import Record
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import MEASURED_ON_CPU, Finding
 from parabench.strategies import entry_of
+from parabench.workloads import WORKLOADS
 
 # Labels are part of file names, addresses and HTML.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -41,8 +39,10 @@ def check_label(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Generic[C, P]):
-    """What a request comes to on a machine: the plan, and what is recorded with it. `file` is the suite's, which all
-    nodes must have alike."""
+    """The plan of a request on a machine, and the facts that are recorded with it.
+
+    `file` is the suite's file, which must be equal on all nodes.
+    """
 
     plan: Plan[C, P]
     suite: str
@@ -53,26 +53,25 @@ class Planned(Generic[C, P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What every session is asked for. Raises UsageError for a label that is none.
+    """The request for a session. Raises UsageError for an invalid label.
 
-    `kind` is a key of workloads.WORKLOADS; what is said of a session begins with `prefix`, the results apart. `options`
-    are the given ones of the fields that `planned` declare: with the seed they decide what is measured, so all nodes
-    must have them alike, and a session that is resumed cannot change them. `part_of` is the suite of which the session
-    is one of several.
+    `kind` is the kind of measurement, a key of `workloads.WORKLOADS`. `options` has the given fields of its case and
+    protocol. With `axes` and `seed` they decide what is measured. They must be equal on all nodes, and a resumed
+    session cannot change them. `part_of` is the suite, if the session is one of several.
     """
 
-    kind: ClassVar[str]
-    planned: ClassVar[tuple[type[Record], ...]]
-    prefix: ClassVar[str] = ""
-
+    kind: str = "training"
     argv: list[str]
     out: Path
+    suite: str | None = None
     axes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     label: str | None = None
     resume: bool = False
     links: bool = False
+    until_decided: bool = False
+    budget: float | None = None
     json_file: Path | None = None
     cluster: LauncherFlags = ONE_MACHINE
     part_of: str | None = None
@@ -82,146 +81,98 @@ class Request:
             check_label(self.label)
 
     @classmethod
-    def of(cls, **asked: Any) -> Self:
-        """A request by the names of its fields, and of those of the plan; None and False are not given."""
-        options = {name: asked.pop(name, None) for each in cls.planned for name in option_fields(each)}
+    def of(cls, kind: str = "training", **asked: Any) -> Self:
+        """Return a request from the names of its fields, and of the options of its kind. None and False are unset."""
+        options = {name: asked.pop(name, None) for each in _records(kind) for name in option_fields(each)}
         given = {name: value for name, value in options.items() if value is not None and value is not False}
-        return cls(options=given, **asked)
+        return cls(kind=kind, options=given, **asked)
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of printed lines. Tools that read the output of nccl-tests ignore lines with it."""
+        return "# " if self.kind == "collectives" else ""
 
     def given(self) -> dict[str, Any]:
-        """{field: value} of what was asked for and decides what is measured, as `of` takes it."""
+        """Return {field: value} of the given fields that decide what is measured, as `of` takes them."""
         given = {**({"axes": self.axes} if self.axes else {}), **self.options}
         return given | ({"seed": self.seed} if self.seed is not None else {})
 
-    def option_of(self, name: str) -> str:
-        """How a field is typed."""
-        declared = {field: each.field.option for kind in self.planned for field, each in option_fields(kind).items()}
-        return {"axes": "--set", **declared}.get(name, f"--{name}")
-
     def words(self) -> list[str]:
-        """What was given as it is typed, with whether it is resumed: on several nodes all must have it alike."""
-        given = self.given() | ({"resume": True} if self.resume else {})
-        return [word for name, value in given.items() for word in _typed(self.option_of(name), value)]
+        """Return the given fields as typed options. They must be equal on all nodes."""
+        words = [word for axis in self.axes for word in ("--set", axis)]
+        words += [word for each in _records(self.kind) for word in typed(each, self.options)]
+        return [*words, *(["--seed", str(self.seed)] if self.seed is not None else []), *["--resume"] * self.resume]
 
     def fields_of(self, kind: type[Record]) -> dict[str, Any]:
-        """{field: value} of what was asked for and is a field of `kind`."""
+        """Return {field: value} of the given fields that `kind` has."""
         return {name: value for name, value in self.options.items() if name in option_fields(kind)}
 
     def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
-        """What adds blocks to those of the plan. Raises UsageError."""
-        return None
-
-    def parts(self) -> tuple[Request, ...]:
-        """The sessions that it takes, in their order. Raises UsageError."""
-        return (self,)
-
-    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
-        """What is planned on `machine`; None where the stored plan is followed, whatever that is. Raises UsageError."""
-        raise NotImplementedError
-
-
-def _typed(name: str, value: Any) -> Iterator[str]:
-    for each in value if isinstance(value, tuple) else (value,):
-        yield name
-        if each is not True:
-            yield f"{each:g}" if isinstance(each, float) else str(each)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRequest(Request):
-    """A session of trainings: the cases of a suite."""
-
-    kind = "training"
-    planned = (Protocol,)
-
-    suite: str | None
-    until_decided: bool = False
-    budget: float | None = None
-
-    def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
+        """Return the rule that adds repetitions to the plan, if there is one. Raises UsageError."""
         return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
 
     def parts(self) -> tuple[Request, ...]:
+        """Return the sessions of the request, in order. Raises UsageError."""
         suite = load_suite(self.suite) if self.suite is not None else None
-        if suite is None or not (suite.compute or suite.collectives):
+        if self.kind != "training" or suite is None or not (suite.compute or suite.collectives):
             return (self,)
-        common: dict[str, Any] = {name: getattr(self, name) for name in _OF_PARTS} | {"part_of": self.suite}
+        common = replace(self, links=False, until_decided=False, budget=None, json_file=None, part_of=self.suite)
         parts: list[Request] = []
         if suite.compute:
-            fields = self.fields_of(ComputeProtocol).items()
-            given = {name: value for name, value in fields if name not in _OF_TRAININGS}
-            parts.append(ComputeRequest(**common, suite=self.suite, axes=self.axes, options=given))
+            given = {name: value for name, value in self.options.items() if name not in _NOT_FOR_COMPUTE}
+            parts.append(replace(common, kind="compute", options=given))
         if suite.collectives:
             devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
-            parts.append(CollectivesRequest(**common, options={**suite.collectives, **devices}))
-        # Trainings have as many ranks as there are here; that of more is what is to be predicted.
+            options = {**suite.collectives, **devices}
+            parts.append(replace(common, kind="collectives", suite=None, axes=(), options=options))
+        # The training runs use the ranks of this machine. Larger numbers of ranks are to be predicted.
         here = tuple(each for each in self.axes if not (suite.compute and each.startswith("world_size=")))
         return (*parts, replace(self, axes=here, part_of=self.suite))
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
-        if self.suite is not None:
-            return plan_training(self, load_suite(self.suite), machine, turns=True)
-        self.check_bare_resume()
-        return None
+        """Return the plan on `machine`; None to follow the stored plan of a session. Raises UsageError."""
+        if self.kind == "collectives":
+            return None if self.resume and not self.given() else self._plan_collectives(machine)
+        if self.suite is None:
+            self.check_bare_resume()
+            return None
+        suite = load_suite(self.suite)
+        if self.kind == "compute":
+            return plan_compute(self, suite, machine)
+        return plan_training(self, suite, machine, turns=True)
 
     def check_bare_resume(self) -> None:
-        """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
+        """Raise UsageError unless the request, which has no suite, resumes a stored plan without a change."""
         if not self.resume:
             raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
-        for name in self.given():
-            raise UsageError(
-                f"{self.option_of(name)} cannot change a session that is resumed as it was planned; drop it"
-            )
+        if self.given():
+            raise UsageError(f"{self.words()[0]} cannot change a session that is resumed as it was planned; drop it")
 
-
-# What the sessions of a suite have in common.
-_OF_PARTS = ("argv", "out", "seed", "label", "resume", "cluster")
-
-# How trainings take turns, and how often each is launched, is no matter of what each rank computes; and ranks that are
-# alone cannot agree on how many steps fill a time.
-_OF_TRAININGS = {"launches", *BY_STEPS_OR_TIME.values()} | {
-    name for name, each in option_fields(Protocol).items() if each.field.role == TURNS
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeRequest(Request):
-    """A session of compute-only launches of a suite."""
-
-    kind = "compute"
-    planned = (ComputeProtocol,)
-
-    suite: str | None
-
-    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
-        assert self.suite is not None
-        return plan_compute(self, load_suite(self.suite), machine)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivesRequest(Request):
-    """A session of single collective operations; as text where the command line has text."""
-
-    kind = "collectives"
-    planned = (CollectiveCase, CollectiveProtocol)
-    prefix = "# "  # what reads nccl-tests' output passes over such lines
-
-    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
-        if self.resume and not self.given():
-            return None
-        asked = self.fields_of(CollectiveCase)
-        protocol = collective_protocol(**self.fields_of(CollectiveProtocol))
+    def _plan_collectives(self, machine: Machine) -> Planned[Any, Any]:
+        entry = WORKLOADS["collectives"]
+        asked = self.fields_of(entry.case_type)
+        protocol = collective_protocol(**self.fields_of(entry.protocol_type))
         plan = plan_collectives(asked, protocol, machine, self.seed or 0)
         findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
         return Planned(plan=plan, suite=self.kind, question=QUESTION, findings=findings)
 
 
-def plan_training(
-    request: TrainingRequest, suite: Suite, machine: Machine, turns: bool = False
-) -> Planned[Any, Protocol]:
-    """The plan that the request makes of the suite; with `turns` its cases may share launches. Raises UsageError."""
+def _records(kind: str) -> tuple[type[Record], ...]:
+    """Return the records with the options of a kind of measurement."""
+    return WORKLOADS[kind].case_type, WORKLOADS[kind].protocol_type
+
+
+# The options that compute-only launches lack. They share no launches, and their ranks cannot agree on a number of steps
+# that fills a time, because each is alone.
+_NOT_FOR_COMPUTE = {"launches", *BY_STEPS_OR_TIME.values()} | {
+    name for name, each in option_fields(Protocol).items() if each.field.role == TURNS
+}
+
+
+def plan_training(request: Request, suite: Suite, machine: Machine, turns: bool = False) -> Planned[Any, Protocol]:
+    """Return the plan of the suite's training runs. With `turns`, cases may share launches. Raises UsageError."""
     overrides = parse_axes(request.axes)
-    suite = suite.on(kind_of(machine, overrides))
+    suite = suite.on(machine_kind(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     if not turns or (protocol.launches is not None and protocol.rounds is None):
         protocol = protocol.without_turns()
@@ -233,31 +184,31 @@ def plan_training(
             "--self-check measures a case twice in a launch that cases share, and here none do; drop --launches, or "
             "give --rounds with it"
         )
-    own = [device for sweep in suite.sweeps for device in sweep.axes.get("device", ("auto",))]
-    devices = overrides.get("device") or own
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
-    # Without a CUDA device there is nothing to remember, and no step is taken for it.
-    settled = (
-        protocol.resolved(accelerator.TYPE) if on_cuda else protocol.replace(memory_snapshot=False).resolved("cpu")
-    )
+    findings = [] if protocol.memory_snapshot <= on_cuda else [NO_MEMORY_SNAPSHOT]
+    # The CPU has no history of allocations, so no step is taken for one.
+    settled = protocol if on_cuda else protocol.replace(memory_snapshot=False)
+    settled = settled.resolved(accelerator.TYPE if on_cuda else "cpu")
     if settled.takes_turns and not request.options.keys() & {*BY_STEPS_OR_TIME, *BY_STEPS_OR_TIME.values()}:
         settled = settled.briefly_alone()
-    finding = Finding(
-        "no_memory_snapshot",
-        "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs "
-        "on the CPU.",
-        "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
-    )
+    devices = overrides.get("device") or [
+        device for sweep in suite.sweeps for device in sweep.axes.get("device", ("auto",))
+    ]
     return Planned(
         plan=plan.replace(protocol=settled),
         suite=suite.name,
         question=suite.question,
         file=suite.path,
-        findings=(
-            *measured_on_cpu(devices, plan, machine),
-            *([finding] if protocol.memory_snapshot and not on_cuda else ()),
-        ),
+        findings=(*measured_on_cpu(devices, plan, machine), *findings),
     )
+
+
+NO_MEMORY_SNAPSHOT = Finding(
+    "no_memory_snapshot",
+    "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs on the "
+    "CPU.",
+    "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
+)
 
 
 def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Machine) -> tuple[Finding, ...]:
@@ -273,7 +224,7 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
     )
 
 
-def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
+def plan_compute(request: Request, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
     """Return the plan of a suite's compute-only launches. Raises UsageError.
 
     If a sweep does not set `nodes`, ranks that exceed this machine's devices, or cores, are divided among the fewest
@@ -299,7 +250,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     of_compute = replace(suite, sweeps=sweeps, others={})
     protocol = suite.compute_protocol.replace(**request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0, listed=asked is None)
-    return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
+    return Planned(plan=plan.replace(kind="compute"), suite=suite.name, question=suite.question, file=suite.path)
 
 
 def fewest_nodes(ranks: int, most: int) -> int:
@@ -307,8 +258,8 @@ def fewest_nodes(ranks: int, most: int) -> int:
     return ranks // next(each for each in range(min(ranks, max(1, most)), 0, -1) if ranks % each == 0)
 
 
-def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
-    """Which of a suite's machines this one is, for the devices that were asked for."""
+def machine_kind(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
+    """Return which of a suite's MACHINES this one is, for the requested devices."""
     devices = {device_of({"device": each}, machine) for each in overrides.get("device", ("auto",))}
     if accelerator.TYPE not in devices:
         return CPU
@@ -316,9 +267,12 @@ def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
 
 
 def protocol_of(request: Request, suites: Protocol) -> Protocol:
-    """The suite's protocol with what the request asks for instead. Raises UsageError for steps and seconds at once."""
-    given = request.fields_of(Protocol)
+    """Return the suite's protocol with the requested changes. Raises UsageError for both steps and seconds."""
     # Seconds replace the suite's steps, and steps its seconds.
     other = BY_STEPS_OR_TIME | {timed: name for name, timed in BY_STEPS_OR_TIME.items()}
-    freed = {other[name]: None for name in given if name in other}
-    return suites.replace(**freed | given)
+    freed = {other[name]: None for name in request.options if name in other}
+    return suites.replace(**freed | dict(request.options))
+
+
+# `ab/` has this name.
+TrainingRequest = Request

@@ -19,7 +19,7 @@ from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
-from parabench.session.request import Planned, Request, TrainingRequest
+from parabench.session.request import Planned, Request
 from parabench.session.runner import launches_left
 from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
@@ -89,7 +89,7 @@ def left_of(request: Request) -> Sequence[Request]:
     if last is None or there not in kinds:
         return parts
     first, *others = parts[kinds.index(there) :]
-    if isinstance(first, TrainingRequest) and not others and not first.given() and not last.interleaved:
+    if first.kind == "training" and not others and not first.given() and not last.interleaved:
         same = first.suite is not None and load_suite(first.suite).name == last.suite
         if same and not launches_left(Plan.from_dict(last.plan), done):
             return (replace(first, suite=None),)
@@ -135,7 +135,7 @@ def begin_session(
 
     Args:
         interleaved: as for `Store.begin_session`.
-        nodes: the environment of each node, if there are several. This machine's is added to that of node 0.
+        nodes: the environment of each node, if there are several. This machine's is added to node 0's.
         about: the environment of this machine, if several processes have already collected it.
     """
     here = environment(machine) if about is None else dict(about)

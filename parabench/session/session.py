@@ -1,4 +1,7 @@
-"""`run_session`: from a request to a store and a report. What is wrong with a request is said before any launch."""
+"""Run sessions: from a request to a results database and a report.
+
+A wrong request raises an error before anything is launched.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
+from parabench.session.runner import Executor, Runner, launches_left, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
@@ -48,12 +51,14 @@ NOT_OK = 1
 
 
 def run_sessions(request: Request, console: Console) -> int:
-    """Run the sessions that the request takes, one after another, and return the exit code: of one that was stopped or
-    not all well the highest. Raises UsageError."""
+    """Run the sessions of the request, and return the highest exit code. A stopped session ends them.
+
+    Raises UsageError.
+    """
     code = 0
     parts = left_of(request)
     if len(parts) > 1:
-        check_outputs(request)  # the first of them writes none
+        check_outputs(request)  # only the last session writes them
     if parts[0].part_of is not None and topology_of(request.cluster, this_machine(), rendezvous=False):
         raise UsageError(
             f"suite {parts[0].part_of} takes several sessions, which run on one machine; start it without "
@@ -67,7 +72,7 @@ def run_sessions(request: Request, console: Console) -> int:
 
 
 def run_session(request: Request, console: Console, launch: Executor | None = None) -> int:
-    """Run the request and return the exit code; `launch` stands in for real processes in tests.
+    """Run the request and return the exit code; `launch` replaces real processes in tests.
 
     Raises UsageError before anything is launched or recorded.
     """
@@ -89,18 +94,18 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
         return STOPPED
     if code == STOPPED:
         return code
+    folder = shlex.quote(str(request.out))
     try:
         with stop_signals():
             conclude(request, session_id, console)
     except Interrupted as stop:
-        folder = shlex.quote(str(request.out))
         warn(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
         return STOPPED
     except UsageError as error:
-        again = f"parabench report {shlex.quote(str(request.out))} -o FILE"
+        again = f"parabench report {folder} -o FILE"
         raise UsageError(f"{error}; all is stored, write the report with: {again}") from error
     finally:
-        # After the report on what there is: what one has to know is what is read last.
+        # The last line is the most important one.
         if nodes.over is not None:
             warn(nodes.over)
     return code
@@ -114,18 +119,18 @@ def lead_session(
     console: Console,
     launch: Executor | None = None,
 ) -> tuple[int, int]:
-    """Run what is `planned`, or else what is stored, here where the store is kept: the exit code, and the session."""
+    """Run the plan, or the stored plan if it is None, and store the launches. Return the exit code and the session."""
     log = logger(console, request.prefix)
     check_outputs(request)
-    if planned is not None:
-        request.stopping(planned.plan)  # what it cannot do is said before anything is written
-        check_traces(request.out, planned.plan.protocol)
+    plan = planned.plan if planned is not None else None
+    if plan is not None:
+        request.stopping(plan)  # it raises before anything is written
+        check_traces(request.out, plan.protocol)
     go_on = ""
     try:
         with store_in(request.out, resumes=request.resume) as store:
             state: SessionState[Any, Any]
             if request.resume:
-                plan = planned.plan if planned else None
                 state = resume(store, plan, request.kind, label=request.label)
                 check_nodes_of(state.plan, machine)
                 check_traces(request.out, state.plan.protocol)
@@ -137,14 +142,9 @@ def lead_session(
                 for line in [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]:
                     log(line)
             stopping = request.stopping(state.plan)
-            options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
-            options += [] if request.json_file is None else ["--json", str(request.json_file)]
-            go_on = resume_command(store.path, request.kind, *options)
-            if request.part_of is not None:
-                # The sessions that follow are planned from what was given.
-                go_on = shlex.join([*request.argv, "--resume"])
+            go_on = _resume_command(request, store, stopping, nodes)
 
-            def prepared() -> Runner[Any, Any]:
+            def prepared() -> Runner:
                 runner = runner_of(store, state, launch, nodes)
                 runner.room = machine.room
                 if request.links:
@@ -163,19 +163,31 @@ def lead_session(
     return code, state.session_id
 
 
+def _resume_command(request: Request, store: Store, stopping: AdaptiveStopping | None, nodes: Participants) -> str:
+    """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
+    if request.part_of is not None:
+        return shlex.join([*request.argv, "--resume"])
+    options = [*(stopping.words if stopping else ()), *nodes.options, *["--links"] * request.links]
+    options += [] if request.json_file is None else ["--json", str(request.json_file)]
+    return resume_command(store.path, request.kind, *options)
+
+
 def run_launches(
     store: Store,
     state: SessionState[Any, Any],
-    prepared: Callable[[], Runner[Any, Any]],
+    prepared: Callable[[], Runner],
     stopping: AdaptiveStopping | None,
     console: Console,
     prefix: str,
     go_on: str,
 ) -> int:
-    """Run what is left of a session, then the blocks that `stopping` adds; returns the exit code. The runner is
-    `prepared` once there is something to launch; `go_on` is the command that resumes the session.
+    """Run the remaining launches of a session and the repetitions that `stopping` adds. Return the exit code.
 
-    Raises NodeGone, with that command, when the session cannot go on without a node.
+    Args:
+        prepared: makes the runner, before the first launch.
+        go_on: the command that resumes the session.
+
+    Raises NodeGone, with that command, if the session cannot go on without a node.
     """
     resume_with = f"every finished launch is kept; resume with: {go_on}"
     log = logger(console, prefix)
@@ -184,7 +196,7 @@ def run_launches(
     if state.done:
         total = len(state.plan.launches())
         log(f"resuming: {total - len(launches_left(state.plan, state.done))} of {total} launches are done")
-    runner: Runner[Any, Any] | None = None
+    runner: Runner | None = None
     ran = False
     plan: Plan[Any, Any] | None = state.plan
     try:
@@ -193,7 +205,7 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 left = launches_left(plan, done)
                 if left:
-                    total = sum(1 for _ in RUNNERS[plan.kind](plan=plan).launches_of(left))
+                    total = sum(1 for _ in Runner(plan=plan).launches_of(left))
                     with make_progress(console, total, None if plan.races else plan.blocks, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
@@ -208,34 +220,36 @@ def run_launches(
     except NodeGone as why:
         raise NodeGone(f"the session ends here: {why}; {resume_with}") from why
     except (StoreError, OSError) as error:
-        # The machine, not the case: a full disk or memory file system.
+        # The machine failed, not the case: for example, a disk is full.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(state.session_id) and ran else NOT_OK
 
 
 def runner_of(
     store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: Participants | None = None
-) -> Runner[Any, Any]:
-    """Return the runner of a session in the results database, on the `nodes`. `launch` replaces the function that
-    launches on them."""
+) -> Runner:
+    """Return the runner of a session in the results database, on the `nodes`.
+
+    `launch` replaces the function that launches on them.
+    """
     nodes = nodes or Participants()
 
     def keep(launch: Launch) -> None:
         store.append(state.session_id, launch)
 
-    return RUNNERS[state.plan.kind](
+    return Runner(
         plan=state.plan,
         launch=launch or nodes.executor(),
         keep=nodes.keeping(keep, outcome),
         replan=lambda changed: store.replan(state.session_id, changed.to_dict()),
         done=state.done,
         references=dict(state.references),
-        **_seen(store, state),
+        **_earlier_results(store, state),
         traces=store.path.parent / TRACES,
     )
 
 
-def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
+def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
     """Return the results of earlier launches of a session that decide which configurations share the next ones."""
     if not (state.done and state.plan.takes_turns):
         return {}
@@ -246,14 +260,14 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
         return {"failed": failed}
     from parabench.analysis.session import session_data
 
-    seen = session_data(results, state.session_id)
-    return {"step_times": dict(seen.step_times), "failed": failed, "peaks": _peaks(seen)}
+    data = session_data(results, state.session_id)
+    return {"step_times": dict(data.step_times), "failed": failed, "peaks": _peaks(data)}
 
 
-def _peaks(seen: SessionData) -> dict[str, list[float]]:
+def _peaks(data: SessionData) -> dict[str, list[float]]:
     """Return the peaks of the ranks' memory in the first repetition, by case id."""
-    first = seen.numbers[seen.numbers["repetition"] == FIRST_BLOCK].set_index("launch_id")
-    whole = seen.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
+    first = data.numbers[data.numbers["repetition"] == FIRST_BLOCK].set_index("launch_id")
+    whole = data.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
     known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
     return {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
 
@@ -268,7 +282,6 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
     # A quiet console prints no answers if they go to --json.
     no_file = request.json_file is None
-    answer = logger(console, request.prefix, answers=no_file)
     lines: Iterable[str]
     if request.kind == "collectives":
         from parabench.analysis.collectives.crossover import bus_answers
@@ -280,23 +293,22 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
         lines = (each.sentence() for each in bus_answers(results, session_id))
     else:
         from parabench.analysis.ranking.ranking import spots
-        from parabench.analysis.ranking.words import answer as answer_of
-        from parabench.analysis.ranking.words import closing_lines
+        from parabench.analysis.ranking.words import answer, closing_lines
 
-        seen = session_data(results, session_id)
-        lines = closing_lines(seen)
+        data = session_data(results, session_id)
+        lines = closing_lines(data)
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in lines:
-        answer(line)
+        logger(console, request.prefix, answers=no_file)(line)
     log(f"store:  {results.path}")
     log(f"report: {report}")
     if request.json_file is None:
         return
-    # nccl-tests' format, or that of `parabench best --json`.
+    # The format is the one of nccl-tests, or of `parabench best --json`.
     if request.kind == "collectives":
         text = json_text.written(results_json(results, session))
     else:
-        text = answer_of(seen, seen.once(spots)).to_json("best")
+        text = answer(data, data.once(spots)).to_json("best")
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -30,8 +30,8 @@ class AdaptiveStopping:
         """Return the rule for these options, if any. `race_s` is the default of racing. Raises UsageError."""
         if budget is not None and not until_decided and race_s is None:
             raise UsageError(
-                "--budget is the time for a race, and with --launches, or where no cases can share a launch, there is "
-                "none; give --until-decided with it"
+                "--budget is the time for a race, and --launches disables racing, as do cases that cannot share a "
+                "launch; give --until-decided with it"
             )
         if budget is not None and not (budget > 0 and math.isfinite(budget)):
             raise UsageError(f"--budget is {budget:g}; give minutes, more than 0")
@@ -44,7 +44,7 @@ class AdaptiveStopping:
     def next_block(
         self, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None], go_on: str
     ) -> Plan[C, P] | None:
-        """Return `plan` with one more repetition, and store it; `None` if there is none to come, and log why.
+        """Return `plan` with one more repetition, and store it. Return `None`, and log the reason, if none is added.
 
         `go_on` is the command that continues. With a budget, noise does not end the session early.
         """

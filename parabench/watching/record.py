@@ -28,7 +28,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import MOST_STEPS, Counts, Protocol
 from parabench.probes import CaseReport
 from parabench.probes.sampler import Sampler
-from parabench.session.request import Planned, TrainingRequest
+from parabench.session.request import Planned, Request
 from parabench.session.resume import REPORT_NAME, FolderInUse, begin_session, store_in
 from parabench.store.record import (
     BATCH_UNSEEN,
@@ -47,7 +47,7 @@ from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, 
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
-from parabench.workloads.training import record_ranks, samples, step_marks
+from parabench.workloads.steps import record_ranks, samples, step_marks
 
 # Another run may lock the results database for this long. A run that records a loop takes less.
 BUSY_S = 10.0
@@ -304,7 +304,7 @@ def session_of(
     abouts = [(each or known).about for each in found]
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
     machine = machine_of(hosts[0], this_machine(), group)
-    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
+    request = Request(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
     planned = Planned(plan=plan, suite=script, question=QUESTION)
     here, nodes = environment_of(hosts[0]), node_records(hosts)
     return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0

@@ -9,26 +9,30 @@ from typing import Any
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.protocol import ComputeProtocol, LinkProtocol, Protocol
+from parabench.plan.links import LinkProtocol
+from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol
 from parabench.registry import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEntry(Entry):
-    """A kind of measurement, with the types of its cases and of its protocol. If it is `planned`, sessions plan it;
-    else it is measured once before their plan. With `one_node`, the ranks of only one node of a case run."""
+    """A kind of measurement, with the types of its cases and of its protocol.
+
+    If it is not `planned`, it is measured within sessions of another kind. If ranks are `alone`, they exchange nothing,
+    and only one node's ranks run.
+    """
 
     case_type: type[Any]
     protocol_type: type[Any]
     planned: bool = True
-    one_node: bool = False
+    alone: bool = False
 
 
 WORKLOADS: dict[str, WorkloadEntry] = {
     "training": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
-        summary="steps of a training, verified against one device's",
+        summary="steps of a training run, verified against one device",
         case_type=Case,
         protocol_type=Protocol,
     ),
@@ -36,12 +40,12 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         target="parabench.workloads.training:TrainingWorkload",
         summary="steps of the ranks of one node of many, with nothing exchanged",
         case_type=Case,
-        protocol_type=ComputeProtocol,
-        one_node=True,
+        protocol_type=Protocol,
+        alone=True,
     ),
     "turns": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
-        summary="trainings that take turns in one launch, each verified",
+        summary="interleaved training runs in one launch, each verified",
         case_type=Case,
         protocol_type=TurnsProtocol,
         planned=False,
@@ -63,5 +67,5 @@ WORKLOADS: dict[str, WorkloadEntry] = {
 
 
 def kind_of(protocol: Any) -> str:
-    """Return the kind of measurement of a protocol: a key of WORKLOADS."""
+    """Return the first kind of measurement with such a protocol: a key of WORKLOADS."""
     return next(kind for kind, entry in WORKLOADS.items() if type(protocol) is entry.protocol_type)

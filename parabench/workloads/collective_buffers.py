@@ -30,15 +30,15 @@ _KNUTH, _SECOND, _32_BITS = 2654435761, 73244475, (1 << 32) - 1
 
 
 class Truth:
-    """The exact results of a collective: whole numbers so small that no order of adding them rounds. Only NCCL's
-    averages may be off, by `CollectiveCase.relative_error`. The case alone decides them, so they are the same on every
-    rank.
+    """The exact results of a collective, which are the same on every rank.
 
-    Element i belongs to one of CLASSES, by a hash of i. A table of random whole numbers gives each rank's value of each
-    class, so the reduction of all ranks is one row of the same size. An element that is out of place, a rank that is
-    missing or counted twice, shows in nearly every class.
+    All numbers are whole and so small that no order of sums rounds. NCCL's averages may be off by
+    `CollectiveCase.relative_error`.
     """
 
+    # Element i belongs to one of CLASSES, by a hash of i. A table of random numbers has each rank's value of each
+    # class, so the reduction of all ranks is one row of the same size. Nearly every class shows an element that is out
+    # of place and a rank that is missing or counted twice.
     def __init__(self, case: CollectiveCase, device: torch.device) -> None:
         self._dtype: torch.dtype = getattr(torch, case.dtype)
         self._device = device

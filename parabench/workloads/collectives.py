@@ -1,14 +1,14 @@
 """The microbenchmark of collectives: each rank checks results against exact values, times every call, and checks again.
 
-Cases that share a launch are interleaved (`collective_turns`). There are as many ranks as the largest case has; a
-smaller one is in the first of them, and the others wait.
+Cases that share a launch are interleaved (`plan.collective_protocol.stages`). A smaller case uses the first ranks, and
+the others wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -24,11 +24,10 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload, arms_of
 from parabench.machine import accelerator
 from parabench.plan.collective_case import CollectiveCase, size_text
-from parabench.plan.collective_protocol import LATENCY
+from parabench.plan.collective_protocol import LATENCY, Row, Slot, Stage, rows, stages
 from parabench.probes import CaseReport
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.collective_buffers import Buffers, buffers
-from parabench.workloads.collective_turns import Row, Stage, rows, stages
 from parabench.workloads.timing import MARKS, Bench
 
 
@@ -44,10 +43,11 @@ class CollectivesWorkload(Workload):
             if at >= len(table):
                 return "to the end of its calls"
             place, slot = table[at]
-            of = f" of {spec.cases[place].label}" if spec.protocol.takes_turns else ""
+            label = spec.cases[place].label
             if slot is None:
-                return f"to a check{of}"
-            return f"to {size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} {what} {slot.iteration}{of}"
+                return f"to a check of {label}"
+            form = _form(slot.in_place)
+            return f"to {size_text(slot.bytes)} {form}, {slot.phase} {what} {slot.iteration} of {label}"
 
         return MarkLayout(columns=MARKS, moments=1, rows=len(table), position=position)
 
@@ -55,18 +55,15 @@ class CollectivesWorkload(Workload):
         largest: CollectiveCase = spec.largest
         torch.set_num_threads(largest.threads)
         device = device_of(largest)
-        shared: bool = spec.protocol.takes_turns
-        first = largest.replace(algorithm="native") if shared else largest
-        with in_group(partial(join_group, first, env, rank)) as clock:
-            groups = join.WorldGroups(largest.backend, env.timeout_s) if shared else None
+        with in_group(partial(join_group, largest.replace(algorithm="native"), env, rank)) as clock:
+            groups = join.WorldGroups(largest.backend, env.timeout_s)
             report = RankPart(spec, rank, device, groups, self.marks(spec).make(env.folder, rank)).report()
-            if groups:
-                groups.close()
+            groups.close()
         report.clock = clock
         return report
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add the rows of ranks. In a shared launch each case gets its own launch."""
+        """Add the rows of ranks. In a shared launch, each case gets a launch."""
         reports, marks = zip(*of_ranks(nodes), strict=True)
         table = list(rows(spec.protocol, spec.cases))
         if not spec.protocol.takes_turns:
@@ -89,22 +86,23 @@ def _add(
 ) -> None:
     """Add to a launch the rows of the case at `place`, and whether its results are wrong."""
     case: Any = spec.cases[place]
-    own = [at for at, row in enumerate(table) if row.place == place and row.slot is not None]
+    slots = {at: row.slot for at, row in enumerate(table) if row.place == place and row.slot is not None}
     cases = [report.of(place) for report in reports[: case.world_size]]
     launch.facts |= next((each.facts for each in cases if each.facts), {})
     ran = launch.facts.get("algorithm", case.algorithm)
-    for rank, (seen, numbers) in enumerate(zip(cases, marks, strict=False)):
-        launch.collectives += _samples(case, spec, numbers[own], rank, seen, ran)
+    for rank, (report, numbers) in enumerate(zip(cases, marks, strict=False)):
+        readings = zip(slots.values(), numbers[list(slots)], strict=True)
+        launch.collectives += _samples(case, readings, rank, report, ran)
     if launch.status is Status.OK and (failure := _wrong(cases)) is not None:
         launch.status, launch.failure = Status.WRONG, failure
 
 
 def _samples(
-    case: CollectiveCase, spec: LaunchSpec, marks: Marks, rank: int, seen: CaseReport, ran: str
+    case: CollectiveCase, readings: Iterable[tuple[Slot, Marks]], rank: int, report: CaseReport, ran: str
 ) -> Iterator[CollectiveSample]:
-    """Yield the rows of one rank, as far as it came; `ran` is the algorithm that really ran."""
-    wrong = {(size, in_place): count for size, in_place, count in seen.wrong}
-    for seq, (slot, (start, duration, calls)) in enumerate(zip(spec.protocol.schedule(case), marks, strict=True)):
+    """Yield the rows of one rank until its first missing reading; `ran` is the algorithm that really ran."""
+    wrong = {(size, in_place): count for size, in_place, count in report.wrong}
+    for seq, (slot, (start, duration, calls)) in enumerate(readings):
         if math.isnan(duration):
             break
         yield CollectiveSample(
@@ -143,11 +141,11 @@ def _form(in_place: bool) -> str:
 
 
 class RankPart:
-    """A rank's part in a launch: it fills the rows of `marks` one after the other, as `rows` has them. Each case finds
-    its group in `groups`; without them there is one case, whose group is the one that was joined."""
+    """A rank's part in a launch. It fills the rows of `marks` in order, as `rows` has them, and each case has its group
+    in `groups`."""
 
     def __init__(
-        self, spec: LaunchSpec, rank: int, device: torch.device, groups: join.WorldGroups | None, marks: Marks
+        self, spec: LaunchSpec, rank: int, device: torch.device, groups: join.WorldGroups, marks: Marks
     ) -> None:
         self._spec, self._cases = spec, spec.cases
         self._rank, self._device, self._groups, self._marks = rank, device, groups, marks
@@ -155,18 +153,17 @@ class RankPart:
         self._at = 0
 
     def report(self) -> RankReport:
-        """Measure every stage, and report the checks of each case and how it ran."""
-        if self._groups:
-            self._next_rows(1)[:] = 0
+        """Measure every stage, and report the checks of each case and the algorithm that ran."""
+        self._next_rows(1)[:] = 0
         wrong: list[list[tuple[int, bool, int]]] = [[] for _ in self._cases]
         for stage in stages(self._spec.protocol, self._cases):
             for place, count in self._run(stage).items():
                 wrong[place].append((stage.bytes, stage.in_place, count))
         report = RankReport(rank=self._rank)
         for place, case in enumerate(self._cases):
-            took_part = self._begin_turn(place)
+            takes_part = self._begin_turn(place)
             facts = {"piece_bytes": PIECE_BYTES, **loaded_nccl(case)}
-            report.cases.append(CaseReport(wrong=wrong[place], facts=facts | _ran(case)) if took_part else None)
+            report.cases.append(CaseReport(wrong=wrong[place], facts=facts | _ran(case)) if takes_part else None)
         return report
 
     def _next_rows(self, count: int) -> Marks:
@@ -174,11 +171,9 @@ class RankPart:
         return self._marks[self._at - count : self._at]
 
     def _begin_turn(self, place: int) -> bool:
-        """Wait until all ranks and their devices are done with another case's turn, and make the group of the case at
-        `place` the default one. Return whether this rank takes part; if not, it waits for the next turn asleep."""
+        """Wait until all ranks and their devices are done with the previous turn, and use the group of the case at
+        `place` by default. Return whether this rank takes part."""
         case: Any = self._cases[place]
-        if self._groups is None:
-            return True
         accelerator.synchronize(self._device)
         self._groups.barrier()
         if self._rank >= case.world_size:
@@ -187,7 +182,7 @@ class RankPart:
         return True
 
     def _run(self, stage: Stage) -> dict[int, int]:
-        """Check, time in turns, and check again. Return {place: how many elements are wrong}."""
+        """Check, time in turns, and check again. Return {place: the number of wrong elements}."""
         # Averages of NCCL's are checked with other values, so they have separate buffers.
         shared: dict[tuple[int, float], Buffers] = {}
         here: dict[int, Buffers] = {}
@@ -207,8 +202,8 @@ class RankPart:
                     shared[values] = buffers(case, stage.bytes, stage.in_place, self._rank, self._device)
                 here[place] = shared[values]
                 found[place] = here[place].wrong()
-                # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow,
-                # and the time does not depend on them.
+                # Each call of a reduction in place reduces the previous result, as in nccl-tests. The values grow, and
+                # the time does not depend on them.
                 timing = self._bench.warmed_up(here[place].call, first, in_turns=len(stage.places) > 1)
                 take[place] = stack.enter_context(timing)
             for place, readings in stage.turns:
@@ -219,10 +214,9 @@ class RankPart:
                     timed[:] = 0
         for place in stage.places:
             if self._begin_turn(place):
-                # The worse of the two checks: what is wrong always is not counted twice.
+                # The larger count, so that constant errors are not counted twice.
                 found[place] = max(found[place], here[place].wrong())
-            if self._groups:
-                self._next_rows(1)[:] = 0
+            self._next_rows(1)[:] = 0
         return found
 
 

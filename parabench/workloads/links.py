@@ -1,11 +1,6 @@
-"""The measurement of links: with each partner in turn, one of the two ranks sends, then the other. A rank's end of its
-links is a `Wire`.
+"""Measure links. With each partner in turn, one of the two ranks sends, then the other.
 
-The host's clock times messages between the memories of hosts. NCCL's messages are kernels on a stream, and the device's
-work is timed, not the host's. They are batched (`batch_isend_irecv`), so that all pairs use the group's communicator;
-single messages would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator exists,
-because a barrier of all ranks came first. In Python the host needs longer to start a message than the device needs for
-it, so round trips wait behind a kernel that does nothing until all of them are enqueued.
+The host's clock times messages between hosts' memories. Events time NCCL's messages, which are kernels on a stream.
 """
 
 from __future__ import annotations
@@ -31,10 +26,9 @@ from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.case import Case
-from parabench.plan.protocol import LATENCY_QUANTILE, TOO_QUICK, LinkProtocol
+from parabench.plan.links import LATENCY_QUANTILE, TOO_QUICK, LinkProtocol, schedule
 from parabench.probes import CaseReport
 from parabench.store.record import Launch, LinkMessage, LinkSample, Phase, Status
-from parabench.workloads.link_pairs import schedule
 
 # For each round a rank marks when it started, and the latency and the bytes per second of what it sent. A mark outlives
 # a rank that hangs later; its report does not.
@@ -42,7 +36,7 @@ MARKS = 3
 
 
 class LinksWorkload(Workload):
-    """Both directions of every pair of `link_pairs.schedule`, in its order."""
+    """Both directions of every pair of `plan.links.schedule`, in its order."""
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         rounds = schedule(spec.nodes, spec.ranks_per_node)
@@ -121,20 +115,19 @@ def links(case: Case, marks: Sequence[Marks], reports: Sequence[RankReport], why
 # The smallest message, which also carries the number of bytes that come next.
 WORD_BYTES = 8
 
-# How many round trips are enqueued at a time, between two events.
+# The number of round trips between two events.
 TRIPS = 10
 
-# How long the device is held back: several times what the host needs to enqueue them. No device counts more cycles per
-# second.
+# The time for which the device is held back, several times longer than the host needs to enqueue the round trips. No
+# device counts more cycles per second.
 HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
 
 
 def rate(size: int, took: Sequence[float], latency_s: float) -> float:
-    """Return the bytes per second of a link on which transfers of `size` bytes took these seconds: the median of the
-    best third. NaN if a round trip is more than half of it.
+    """Return the bytes per second of a link: the median of the best third of transfers of `size` bytes.
 
-    Disturbances (another process, other traffic) only make a transfer longer, so the best ones show the link. The very
-    best alone would not do: a shaped link lets some bytes through at once after a pause.
+    Disturbances make transfers longer. The very best one is no measure, because a shaped link lets some bytes through
+    after a pause. NaN if a round trip takes more than half of it.
     """
     best = sorted(took)[: max(1, len(took) // 3)]
     typical = statistics.median(best)
@@ -247,6 +240,11 @@ class HostWire(Wire):
 
 class NcclWire(Wire):
     """Messages of NCCL; round trips are timed TRIPS at a time."""
+
+    # Messages are batched (`batch_isend_irecv`) and use the group's communicator, which exists after a barrier of all
+    # ranks. Single messages would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). In Python,
+    # the host starts messages more slowly than the device sends them. Round trips therefore wait behind a kernel that
+    # does nothing until all of them are enqueued.
 
     QUANTILE = LATENCY_QUANTILE[accelerator.TYPE]
 

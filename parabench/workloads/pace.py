@@ -1,9 +1,7 @@
-"""The number of steps of a launch by time: its ranks agree on it before the first measured step.
+"""Agree on the number of steps of a launch by time, before the first measured step.
 
-Ranks with different numbers of steps would wait for each other forever, so no rank decides by its own clock. Between
-pieces of the warm-up each rank waits for its device and publishes the time of the piece; the slowest rank's time counts
-for all. A few more warm-up steps follow, so that devices have work queued again and ranks are in step when the measured
-steps start.
+Ranks with different numbers of steps would wait for each other forever. After each piece of the warm-up, every rank
+publishes the time of the piece, and the longest one counts.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ def warm_up(
     agree: Callable[[float], float],
     now: Callable[[], float] = perf_counter,
 ) -> Counts:
-    """Take the warm-up steps of `protocol`, which goes by time. Return the numbers of steps that all ranks agreed on.
+    """Take the warm-up steps of a `protocol` by time. Return the numbers of steps that all ranks agreed on.
 
-    `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. Warm-up by time
-    counts from the end of the first steps, because these compile and connect.
+    `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. The first steps
+    do not count, because they compile and connect.
     """
 
     def timed(steps: int) -> float:

@@ -98,11 +98,9 @@ class Bench:
         return max(self._protocol.warmup, calls_in(seconds, call_s))
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
-        """Make `counts` calls, one number for each row, and read the clock in between. Each call counts as `of`.
-
-        On a device, calls only start kernels, and readings are known when it has run them. Adjacent events are
-        compared, so that no precision is lost.
-        """
+        """Make `counts` calls, one number for each row, and read the clock in between. Each call counts as `of`."""
+        # On a device, calls only start kernels, and readings are known after these ran. Adjacent events are compared,
+        # so that no precision is lost.
         behind, seconds = self._device.type == accelerator.TYPE, 0.0
         began, readings = perf_counter(), [self._now()]
 

@@ -68,11 +68,8 @@ class Losses:
 class Training:
     """The training run of a case in one rank; `losses` and `grad_norm` are its results.
 
-    A rank without a loss leaves `losses` empty; a rank that cannot know the gradient's norm leaves it None. `probes`
-    read the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
-    has them. `compiled` is None without torch.compile. `buffers` are copies of those that the first forward may change;
-    `suspects` has the keys of `models.SUSPECTS` that were found. `known` are facts about the whole model. `taken` is
-    the number of steps so far.
+    `losses` stays empty on a rank without a loss, and `grad_norm` is None if it is unknown. `clip`, `scheduler` and
+    `compiled` are None if they are not used.
     """
 
     case: Case
@@ -81,6 +78,7 @@ class Training:
     optimizer: OptimizerLike
     batches: Iterator[Batch]
     gradient_norm: Callable[[], float | None]
+    # Facts about the whole model.
     known: dict[str, Any] = field(default_factory=dict)
     clip: Callable[[], None] | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
@@ -88,8 +86,10 @@ class Training:
     compiled: CompileCounts | None = None
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
+    # The keys of `models.SUSPECTS` that were found, and copies of buffers that the first forward may change.
     suspects: list[str] = field(default_factory=list)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    # The number of steps so far.
     taken: int = 0
 
     def take(self, clock: StepMarker, steps: int) -> None:
@@ -133,10 +133,10 @@ class Training:
             probe.after_first_backward()
 
     def report(self) -> CaseReport:
-        """Report the training run when it is over, without what its probes saw. A collective call.
+        """Report the finished training run, without the observations of its probes. A collective call.
 
         Raises:
-            UsageError: If a number of the strategy's has an unknown name, or is no number.
+            UsageError: If a strategy returns a number with an unknown name, or a value of another type.
         """
         facts = self.parallel.facts()
         numbers = self.parallel.numbers()
@@ -169,11 +169,9 @@ class Material:
 
 
 def prepare(case: Case, rank_info: RankInfo) -> Material:
-    """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
-
-    The model is built on the CPU and then moved. The values of CUDA's generator depend on the number of multiprocessors
-    (pytorch#196613), and FSDP2 does not broadcast parameters. Ranks on unlike GPUs would start from unlike models.
-    """
+    """Build the case's model from its seed, which all ranks share, and start the workers that load its data."""
+    # The model is built on the CPU and then moved. CUDA's random numbers depend on the number of multiprocessors
+    # (pytorch#196613), and FSDP2 does not broadcast parameters, so ranks on unlike GPUs would start from unlike models.
     model = build_model(case, seed=case.seed)
     set_arithmetic(model, case)
     move_model(model, rank_info.device)

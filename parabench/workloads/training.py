@@ -1,16 +1,15 @@
-"""A launch that trains: what its ranks do, and the rows of the record that follow.
+"""A launch that trains: the part of each rank.
 
-One configuration has a launch to itself, with instruments; several share one and are interleaved (`workloads.turns`).
-If each rank is alone (`ComputeProtocol`), a rank of 64 computes its shard and its part of the batch, and holds what it
-would hold among all 64, but nothing is exchanged (`collectives.alone`) and nothing is verified. As many ranks run as a
-node has, because ranks that share cores or memory slow one another down.
+A launch of one configuration has instruments. If several share a launch, all are built in the same ranks, and their
+steps are interleaved (`plan.turns`). A smaller configuration uses the first ranks.
 """
 
 from __future__ import annotations
 
-import math
+import gc
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,22 +20,24 @@ from torch.distributed import distributed_c10d as c10d
 from parabench.collectives import alone, join
 from parabench.launch import hang
 from parabench.launch.rank import device_of, in_group, join_group
-from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path, of_ranks
+from parabench.launch.results import MarkLayout, NodeResult, RankReport, marks_path
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, arms_of
+from parabench.launch.token import Partner
+from parabench.launch.workload import RankEnv, Workload
+from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.protocol import Counts, Protocol
-from parabench.plan.turns import TurnsProtocol, turns
+from parabench.plan.protocol import Counts
+from parabench.plan.turns import BUILD, TurnsProtocol, turns
 from parabench.probes import CaseReport, ProbedRank, nccl, probe_classes, switched_on
 from parabench.probes.flops import count_flops
-from parabench.probes.replicas import replicas_apart
+from parabench.probes.memory import forget_building
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
-from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
+from parabench.store.record import Launch
 from parabench.strategies import entry_of
 from parabench.strategies.base import RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.trainer import Material, build, prepare
-from parabench.workloads.turns import owners_of, pair_facts, steps_of, take_turns, turn_marks
+from parabench.workloads.steps import record_case, record_turns, step_marks, turn_marks
+from parabench.workloads.trainer import Material, Training, build, prepare
 
 
 class TrainingWorkload(Workload):
@@ -58,13 +59,13 @@ class TrainingWorkload(Workload):
         return step_marks(MARKS, None if spec.protocol.by_time else spec.protocol.all_steps)
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
-        """Join the group, train, leave the group."""
+        """Join the group, train, and leave the group."""
         largest: Case = spec.largest
         torch.set_num_threads(largest.threads)
         info = RankInfo(rank, largest.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
         materials = {place: prepare(case, info) for place, case in enumerate(spec.cases) if rank < case.world_size}
-        with in_group(partial(self._join, spec, env, rank)) as clock:
+        with in_group(partial(_join, spec, env, rank)) as clock:
             if isinstance(spec.protocol, TurnsProtocol):
                 report = take_turns(spec, env, info, materials)
             else:
@@ -74,93 +75,55 @@ class TrainingWorkload(Workload):
             report.of(0).rank_facts |= nccl.left_behind(spec.protocol, env.folder)
         return report
 
-    def _join(self, spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
-        largest: Case = spec.largest
-        if isinstance(spec.protocol, TurnsProtocol):
-            return join_group(largest.replace(algorithm="native"), env, rank)
-        if spec.protocol.alone:
-            alone.join(rank, largest.world_size, env.timeout_s)
-            return None
-        entry = entry_of(largest.strategy)
-        return None if entry.one_rank_only or entry.one_process else join_group(largest, env, rank)
-
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add what ranks saw and marked. In a shared launch each case gets its own launch."""
-        reports, marks = zip(*of_ranks(nodes), strict=True)
-        protocol = spec.protocol
-        if not isinstance(protocol, TurnsProtocol):
-            counts = protocol.least
-            if protocol.by_time:
-                counts = agreed(nodes)
-                launch.facts["counts"] = counts.to_dict()
-            record_ranks(launch, list(zip(reports, marks, strict=True)), phases_of(protocol, counts))
-            return
-        all_turns = list(turns(protocol, len(spec.cases)))
-        shared = {"cases": [case.id for case in spec.cases], "protocol": protocol.to_dict()}
-        for place, arm in arms_of(launch, spec, marks, MARKS, owners_of(all_turns)):
-            rows, phases = steps_of(all_turns, place)
-            own = [(report, seen[rows]) for report, seen in zip(reports, marks, strict=True)][: arm.case.world_size]
-            add_case(arm, place, own, phases)
-            counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
-            pair = pair_facts(spec, all_turns, place, reports[0].first)
-            arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": counts.to_dict()}
-            launch.arms.append(arm)
+        (record_turns if isinstance(spec.protocol, TurnsProtocol) else record_case)(launch, spec, nodes)
 
 
-def step_marks(width: int, steps: int | None) -> MarkLayout:
-    """Return the layout of `steps` steps with `width` times each."""
-
-    def position(moments: int) -> str:
-        step, part = divmod(moments, width)
-        return f"to step {step}, part {part}"
-
-    return MarkLayout(columns=width, moments=width, rows=steps, position=position)
-
-
-Ranks = Sequence[tuple[RankReport, Marks]]
-
-
-def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch the facts and samples of the case at `place`. `phases` are those of all its steps."""
-    cases = [report.of(place) for report, _ in ranks]
-    launch.facts |= next((case.facts for case in cases if case.facts), {})
-    launch.facts |= replicas_apart([case.checksums for case in cases])
-    for report, case in zip((report for report, _ in ranks), cases, strict=True):
-        for name, value in case.rank_facts.items():
-            launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
-    for report, marks in ranks:
-        launch.samples += samples(marks, report.rank, report.of(place), phases)
+def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
+    """Join the group of the launch. In a shared launch, each case later makes a group of these ranks."""
+    largest: Case = spec.largest
+    if isinstance(spec.protocol, TurnsProtocol):
+        return join_group(largest.replace(algorithm="native"), env, rank)
+    if spec.alone:
+        # A rank of 64 computes its shard and its part of the batch, and holds the same memory as among all 64. As many
+        # ranks run as a node has, because ranks that share cores or memory slow each other down.
+        alone.join(rank, largest.world_size, env.timeout_s)
+        return None
+    entry = entry_of(largest.strategy)
+    return None if entry.one_rank_only or entry.one_process else join_group(largest, env, rank)
 
 
-def record_ranks(launch: Launch, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch of one case the same, and what instruments saw."""
-    add_case(launch, 0, ranks, phases)
-    launch.facts["phases"] = phase_windows([(report.of(0), marks) for report, marks in ranks], phases)
-    for report, marks in ranks:
-        case = report.of(0)
-        launch.spans += spans(marks, report.rank, case, phases)
-        launch.collectives += collectives(report.rank, case, phases)
+def built(case: Case, info: RankInfo, material: Material | None, *, checks_groups: bool = True) -> Training:
+    """Build a case's training run over the default group.
+
+    Raises RuntimeError if groups that it makes use another algorithm than the case's.
+    """
+    others = join.known_groups() - {dist.group.WORLD} if checks_groups else set()
+    training = build(case, replace(info, world_size=case.world_size), material)
+    if checks_groups:
+        join.check_groups(info.device, case.backend, case.algorithm, others)
+    return training
 
 
-def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> CaseReport:
-    """Build and train a case that has the launch to itself, with instruments, and report what was seen."""
+def train_case(spec: LaunchSpec, env: RankEnv, info: RankInfo, material: Material | None = None) -> CaseReport:
+    """Train the only case of a launch, with instruments, and return the observations of this rank."""
     case: Case = spec.case
-    protocol: Protocol = spec.protocol
-    training = build(case, rank_info, material)
-    if dist.is_initialized() and not protocol.alone:
-        join.check_groups(rank_info.device, case.backend, case.algorithm)
-    clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
-    hang.watch(clock, rank_info.device)
+    protocol = spec.protocol
+    in_group = dist.is_initialized() and not spec.alone
+    training = built(case, info, material, checks_groups=in_group)
+    clock = StepClock(marks_path(env.folder, info.rank), protocol.all_steps, info.device)
+    hang.watch(clock, info.device)
     stem = f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
     probed = ProbedRank(
         case=case,
         protocol=protocol,
-        info=rank_info,
+        info=info,
         parallel=training.parallel,
         optimizer=training.optimizer,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
         traces=Path(spec.traces) / stem if spec.traces else None,
+        alone=spec.alone,
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
@@ -168,12 +131,12 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         clock.make_room(training.taken + steps)
         training.take(clock, steps)
 
-    counts = protocol.least
+    counts: Counts = protocol.least
     if protocol.by_time:
-        store = c10d._get_default_store() if dist.is_initialized() and not protocol.alone else None
-        agree = Agreement(store, rank_info.rank, rank_info.world_size if store else 1)
+        store = c10d._get_default_store() if in_group else None
+        agree = Agreement(store, info.rank, info.world_size if store else 1)
         counts = warm_up(protocol, take, clock.moments.synchronize, agree)
-        write_counts(env.folder, rank_info.rank, counts)
+        write_counts(env.folder, info.rank, counts)
         clock.make_room(counts.timed + protocol.after)
     else:
         take(counts.warmup)
@@ -201,101 +164,72 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     return report
 
 
-def agreed(nodes: Sequence[NodeResult]) -> Counts:
-    """Return the steps that the ranks of a launch by time agreed on; if they came not so far, all were warm-up."""
-    counts = next((node.counts for node in nodes if node.counts), None)
-    if counts is None:
-        return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
-    warmup, measured = counts
-    return Counts(warmup=warmup, measured=measured)
+def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material]) -> RankReport:
+    """Build the training runs of this rank, interleave their steps, and return the observations.
 
+    Args:
+        materials: the material of each case that this rank takes part in, by place.
+    """
+    groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
+    all_turns = list(turns(spec.protocol, len(spec.cases)))
+    clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
+    hang.watch(clock, info.device)
+    arms: dict[int, Training] = {}
+    partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
 
-def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
-    """Return the phase of each step of a launch with these numbers of warm-up and measured steps."""
-    each = {
-        Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
-        Phase.PROFILE: protocol.traced,
-    }  # fmt: skip
-    return [phase for phase, count in each.items() for _ in range(count)]
+    def use(place: int) -> None:
+        case = spec.cases[place]
+        groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
 
+    def wait_for_all() -> None:
+        """Wait until all ranks and their devices are done with the turn. Ranks without a part in it wait here, asleep.
 
-def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:
-    """Yield (step, its marks) for each row."""
-    return zip(range(len(marks)) if case.marked is None else case.marked, marks, strict=True)
+        The ranks of a paired launch have their turns in between.
+        """
+        accelerator.synchronize(info.device)
+        groups.barrier()
+        if spec.pair:
+            if partner:
+                partner.next_turn()
+            groups.barrier()
 
-
-def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
-    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory. Waits between the
-    batches of one step count as waits for data."""
-    for step, row in steps_with_marks(marks, case):
-        if math.isnan(row[-1]):
-            break
-        yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
-        waited = case.later_waits.get(step, 0.0)
-        longer = {"data_s": waited, "forward_backward_s": -waited}
-        for part, begin, end in parts_of(row):
-            yield Sample(rank, step, phases[step], part, float(end - begin) + longer.get(part, 0.0))
-    for step, loss in enumerate(case.losses):
-        yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
-    if case.grad_norm is not None:
-        norm = case.grad_norm
-        yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
-    for step, metric, value in case.readings:
-        yield Sample(rank, step, phases[step], metric, value)
-    for metric, value in case.numbers.items():
-        yield Sample(rank, None, Phase.MEASURE, metric, value)
-
-
-def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Span]:
-    """Yield the parts of a rank's instrumented steps, and the waits of its training for communication."""
-    for step, row in steps_with_marks(marks, case):
-        if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
-            for part, begin, end in parts_of(row):
-                yield Span(rank, step, part.removesuffix("_s"), float(begin), float(end))
-    for step, start_s, end_s in case.stalls:
-        yield Span(rank, step, WAIT, start_s, end_s)
-
-
-def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
-    """Yield a rank's calls of collectives in the instrumented steps."""
-    for call in case.calls:
-        yield CollectiveSample(
-            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
-            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
-            call.bucket, call.ready_s,
-        )  # fmt: skip
-
-
-def phase_windows(ranks: Iterable[tuple[CaseReport, Marks]], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
-    """Return {phase: (begin, end)} of a launch, from the first step of any rank to the last one of any rank, on the
-    clock that all processes of a host share. A phase is left out if no rank finished a step of it."""
-    windows: dict[str, tuple[float, float]] = {}
-    for case, marks in ranks:
-        for step, row in steps_with_marks(marks, case):
-            if not math.isnan(row[-1]):
-                phase = phases[step]
-                begin, end = windows.get(phase, (math.inf, -math.inf))
-                windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
-    return windows
-
-
-def ranks_word(ranks: Sequence[int]) -> str:
-    """Return the ranks of a group as a word: `0-3` if they are consecutive, else `0,2`."""
-    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
-
-
-def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:
-    """Yield (part, begin, end) from the marks of a step. If forward and backward alternated, there is no mark between
-    them. A watched loop has a sixth mark, when it went on."""
-    begin, loaded, forward, backward, end, *later = row
-    yield "data_s", begin, loaded
-    if math.isnan(forward):
-        yield "forward_backward_s", loaded, backward
-    else:
-        yield "forward_s", loaded, forward
-        yield "backward_s", forward, backward
-    yield "optimizer_s", backward, end
-    if later:
-        yield "other_s", end, later[0]
+    number = BUILD
+    for turn in all_turns:
+        if turn.round != number:
+            # The collector is off during turns, so it runs between rounds.
+            if number == BUILD:
+                forget_building(info.device)
+            else:
+                gc.collect()
+            gc.disable()
+            number = turn.round
+        wait_for_all()
+        if turn.arm not in materials:
+            # This rank has come further than those it waits for.
+            for _ in range(turn.steps * MARKS):
+                clock.mark()
+        elif turn.round == BUILD:
+            clock.mark()
+            use(turn.arm)
+            arms[turn.arm] = built(spec.cases[turn.arm], info, materials[turn.arm])
+            for _ in range(MARKS - 2):
+                clock.skip()
+            clock.mark()
+        else:
+            use(turn.arm)
+            arms[turn.arm].take(clock, turn.steps)
+    gc.enable()
+    clock.finish()
+    # Reading a training run takes time on its device too, and a peer may still be in the last turn.
+    wait_for_all()
+    report = RankReport(rank=info.rank, first=partner.first if partner else [], cases=[None] * len(spec.cases))
+    for place, arm in arms.items():
+        use(place)
+        report.cases[place] = arm.report()
+    if spec.pair:
+        accelerator.synchronize(info.device)
+        groups.barrier()
+    if partner:
+        partner.end()
+    groups.close()
+    return report

@@ -33,9 +33,9 @@ class Tolerance:
 
 EARLY = 5
 
-# Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
-# difference grows with the steps. These are ten times what was measured, or more (docs/explanation/verification.md); a
-# lost or doubled contribution moves the norm by 5% or more, at the first step.
+# Summation order differs between strategies, and AdamW amplifies the noise of small gradients, so differences grow.
+# These are at least ten times the measured ones (docs/explanation/verification.md). A lost contribution changes the
+# norm by 5%.
 _MEASURED = {
     "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
     "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
@@ -97,19 +97,18 @@ def reference_of(launch: Launch) -> Reference:
 
 
 def verify(launch: Launch, reference: Reference | None) -> None:
-    """Make an ok launch `wrong`, with a message, if it breaks its strategy's rule. Add a warning if it keeps the rule
-    but trains otherwise than one device, or was verified at a weaker level. Without a reference, only rules that need
-    none are checked.
+    """Make an ok launch `wrong`, with a message, if it breaks its strategy's rule.
 
-    A launch by time takes more or fewer steps than the reference. The losses of common steps are compared; all others
-    must be finite. The fact `verified_steps` is the number of compared losses.
+    Add a warning if its results differ from one device by design, or were verified at a weaker level. Without a
+    reference, only the rules that need none are checked.
     """
     if launch.status is not Status.OK:
         return
     rule = entry_of(launch.case.strategy).rule
     if reference is not None and "counts" in launch.facts:
         reference = _as_far_as(launch, reference)
-        # The other rules compare the first loss with one device's.
+        # A launch by time takes more or fewer steps than the reference, so the losses of common steps are compared. The
+        # other rules compare the first loss with one device's.
         every = rule is Rule.REFERENCE and _case(launch).verification != FIRST_LOSS
         launch.facts["verified_steps"] = len(reference.loss) if every else 1
     message = _RULES[rule](launch, reference)
@@ -184,12 +183,12 @@ def _suspects(launch: Launch) -> Sequence[str]:
 
 
 def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
-    """Return the losses to compare: all, or in a launch by time those of the reference's steps."""
+    """Return the losses to compare. A launch by time may have steps that the reference lacks."""
     return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
 
 
 def _case(launch: Launch) -> Case:
-    assert isinstance(launch.case, Case)  # only trainings are verified against one device
+    assert isinstance(launch.case, Case)  # only training runs are verified against one device
     return launch.case
 
 
@@ -263,10 +262,10 @@ def _ledger(launch: Launch) -> str | None:
 
 
 def _not_falling(launch: Launch, reference: Reference) -> str | None:
-    """Require that the loss fell if one device's clearly fell, from the first step to the last quarter of the steps.
+    """Require that the loss fell if one device's loss clearly fell, from the first step to the last quarter.
 
-    At the first step the losses are the same. "Clearly" is by more than the losses of the quarter differ. The median is
-    compared, because stale gradients make short spikes in a healthy training run.
+    "Clearly" is by more than the differences of losses in the quarter. The median is compared, because stale gradients
+    cause short spikes.
     """
     losses = _compared(launch, _mean_over_ranks(launch, "loss"), reference)
     steps = sorted(losses)
@@ -315,7 +314,7 @@ def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
 
 
 def _over(average: Callable[[list[float]], float], values: Values, steps: Sequence[int]) -> float:
-    """Return the average over these steps; NaN if one of them is unknown."""
+    """Return the average over these steps; NaN if a value is unknown."""
     known = [value for step in steps if (value := values.get(step)) is not None]
     return average(known) if len(known) == len(steps) else math.nan
 
@@ -335,12 +334,12 @@ def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
     }
 
 
-def _difference(metric: str, seen: Values, expected: Values, tolerance: Callable[[int], float]) -> str | None:
-    if not seen:
+def _difference(metric: str, values: Values, expected: Values, tolerance: Callable[[int], float]) -> str | None:
+    if not values:
         return f"no {metric} was recorded, so nothing can be verified"
-    for step in sorted(seen.keys() | expected.keys()):
-        mine, theirs = seen.get(step), expected.get(step)
-        if step in seen and step in expected and mine is None and theirs is None:
+    for step in sorted(values.keys() | expected.keys()):
+        mine, theirs = values.get(step), expected.get(step)
+        if step in values and step in expected and mine is None and theirs is None:
             return f"{metric} at step {step} is not finite, on one device too; make the training stable first"
         if mine is None or theirs is None:
             return f"{metric} at step {step} is {mine}, on one device {theirs}"

@@ -44,7 +44,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.session import session
 from parabench.session.progress import make_progress
-from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.signals import Interrupted, signals_restored
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Status
@@ -161,9 +161,7 @@ def of_run(**more: Any) -> str:
         launcher.failing = {"single": (Status.CRASHED, Failure("killed by SIGKILL", rank=0, signal="SIGKILL"))}
     launcher.interrupt_at = more.pop("interrupt_at", None)
     return told(
-        lambda console: run_session(
-            TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher
-        )
+        lambda console: run_session(Request.of(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher)
     )
 
 
@@ -179,7 +177,7 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     variants = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
     monkeypatch.setattr(driver, "running", lambda _, heard: nullcontext([side(each, heard) for each in variants]))
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
-    run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
+    run = Request.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
 
     def run_ab(console: Console) -> int:
@@ -215,8 +213,15 @@ def of_export() -> str:
 
 def of_collectives() -> str:
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
-    asked = CollectivesRequest.of(
-        argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_bytes="1MiB", launches=2, iterations=4
+    asked = Request.of(
+        "collectives",
+        argv=[],
+        out=Path("out"),
+        op="all_reduce",
+        algorithm="native,ring",
+        max_bytes="1MiB",
+        launches=2,
+        iterations=4,
     )
     return told(lambda console: run_session(asked, console, launcher))
 

@@ -17,7 +17,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.results import marks_path
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
+from parabench.plan.links import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
 from parabench.workloads.links import rate

@@ -188,7 +188,8 @@ def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
     def one_lost(spec: LaunchSpec, workload: Any) -> list[NodeResult]:
         results = [silent(spec, node) for node in range(3)]
         for node in there:
-            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
+            marked = len(results[node].marks[0])
+            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * marked) for rank in (2 * node, 2 * node + 1)]
         results[lost].lost = why
         return results
 

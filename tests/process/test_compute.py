@@ -9,20 +9,20 @@ from command_line import parabench
 from parabench.analysis.prediction.base import base_of, sessions_of
 from parabench.analysis.prediction.program import Group
 from parabench.plan.case import Case
-from parabench.plan.protocol import ComputeProtocol
+from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch
 from parabench.store.results import load
 from real_launches import succeeded
 
-SHORT = ComputeProtocol(warmup=2, steps=2, instrumented=2)
+SHORT = Protocol(warmup=2, steps=2, instrumented=2)
 SUITE = '''"""What would more ranks give?"""
-from parabench import ComputeProtocol, Protocol, sweep
+from parabench import Protocol, sweep
 CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=0)
 COMPUTE = [
     sweep(strategy=("ddp", "fsdp"), model="toy", batch_per_rank=2, world_size=(2, 8)),
 ]
-COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
+COMPUTE_PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=2)
 COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", "max_bytes": "64KiB"}
 '''
 
@@ -30,8 +30,7 @@ COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", 
 def alone(**fields: Any) -> Launch:
     """A launch of the ranks of one node of the case."""
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
-    seen = succeeded(case, SHORT)
-    return seen
+    return succeeded(case, SHORT, kind="compute")
 
 
 def calls(seen: Launch) -> list[tuple[str, int, int]]:

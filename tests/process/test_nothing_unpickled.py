@@ -17,7 +17,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import Workload
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.plan.links import LinkProtocol
+from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch, Status
 from parabench.strategies import STRATEGIES
 from slow_helpers import slow_but

@@ -19,7 +19,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import CaseReport
 from parabench.probes.profiler import ProfilerProbe
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import Phase
 from parabench.store.results import load
@@ -86,7 +86,7 @@ def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
     (tmp_path / "mine.py").write_text(SUITE)
     console = Console(file=io.StringIO(), width=500)
     planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
-    asked = TrainingRequest.of(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
+    asked = Request.of(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
     code = run_session(asked, console, FakeLauncher())
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()

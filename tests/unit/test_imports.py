@@ -48,6 +48,7 @@ CASES = {
     "plan.collective_case",
     "plan.collective_protocol",
     "plan.fields",
+    "plan.links",
     "plan.protocol",
     "plan.turns",
     "workloads",

@@ -26,7 +26,7 @@ from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.report import build
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import Failure, Launch, Status
@@ -91,9 +91,7 @@ def test_other_words_are_refused(places: Path, text: str, why: str) -> None:
 def test_the_recorded_command_holds_no_secret(places: Path) -> None:
     texts = {"a": "TOKEN=hush", "b": f"{places}/other"}
     argv = ["parabench", "ab", "--a", texts["a"], f"--b={texts['b']}", "quick"]
-    request = AbRequest(
-        **texts, run=TrainingRequest.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01
-    )
+    request = AbRequest(**texts, run=Request.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
     variants = [read_variant(name, text) for name, text in texts.items()]
     assert hide(request, variants) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
 
@@ -180,9 +178,7 @@ def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
 
     # One side alone does not go on, nor do others.
     with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
-        run_session(
-            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
-        )
+        run_session(Request.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
     with pytest.raises(UsageError, match=r"side b was 'TOKEN=...' and is now 'KEN=...'; resume with the same sides"):
         lab.run(suite=None, b="KEN=hush", resume=True)
     with pytest.raises(UsageError, match=r"side a: the last session in .* was planned otherwise"):

@@ -16,7 +16,7 @@ from docs.site.schemas import schema
 from fake_sides import Lab
 from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.signals import STOPPED
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
@@ -35,7 +35,7 @@ class Asked:
     """What `run_noise` returned and handed over."""
 
     def __init__(self, lab: Lab, minutes: float = 4.0, **fields: Any) -> None:
-        run = TrainingRequest.of(
+        run = Request.of(
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )

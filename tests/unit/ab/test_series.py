@@ -17,7 +17,7 @@ from parabench.ab.series import Series, read_series, run_series
 from parabench.analysis.compare.proposal import MOST_PAIRS, SPENT
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.signals import STOPPED
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=25")
@@ -30,7 +30,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
-    run = TrainingRequest.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
+    run = Request.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
     request = AbRequest(a="", b=proposal, run=more.pop("run", run))
     decided = lab.said(lambda console: run_series(request, console, **more))
     return STOPPED if decided is None else decided.exit_code

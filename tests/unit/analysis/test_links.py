@@ -26,17 +26,16 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.protocol import TOO_QUICK
+from parabench.plan.links import TOO_QUICK, all_pairs
 from parabench.probes import CaseReport
 from parabench.report.build import render
 from parabench.session import links as linking
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import LinkSample
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.workloads.link_pairs import all_pairs
 from parabench.workloads.links import links, rate
 
 # ---- pairs
@@ -251,7 +250,7 @@ def session(tmp_path, launcher, **more):
     console = Console(file=io.StringIO(), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
-    code = run_session(TrainingRequest.of(**(words | {"axes": axes} | more)), console, launcher)
+    code = run_session(Request.of(**(words | {"axes": axes} | more)), console, launcher)
     return code, console.file.getvalue()
 
 

@@ -22,8 +22,8 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.session.dry_run import dry_run, planned_for
-from parabench.session.request import CollectivesRequest, TrainingRequest
-from parabench.session.runner import TrainingRunner
+from parabench.session.request import Request
+from parabench.session.runner import Runner
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
@@ -31,12 +31,12 @@ from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 OF_SEVERAL = '''\
 """What would more ranks give?"""
 
-from parabench import ComputeProtocol, Protocol, sweep
+from parabench import Protocol, sweep
 
 CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 PROTOCOL = Protocol(launches=2, warmup=2, steps=2, instrumented=0)
 COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=(2, 8))]
-COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
+COMPUTE_PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=2)
 COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", "max_bytes": "64KiB"}
 '''
 
@@ -60,14 +60,14 @@ def suite(tmp_path):
 
 def said(suite, out, terminal=False, **more):
     console = Console(file=StringIO(), force_terminal=terminal, width=200, no_color=True)
-    asked = TrainingRequest.of(suite=suite and str(suite), argv=[], out=out, **more)
+    asked = Request.of(suite=suite and str(suite), argv=[], out=out, **more)
     assert dry_run(asked, console) == 0
     return console.file.getvalue()
 
 
 def run(suite, out, launcher=None, **more):
     return run_session(
-        TrainingRequest.of(suite=suite and str(suite), argv=[], out=out, **more),
+        Request.of(suite=suite and str(suite), argv=[], out=out, **more),
         Console(file=StringIO()),
         launcher or FakeLauncher(),
     )
@@ -140,8 +140,8 @@ def test_launches_are_those_that_a_session_makes(gpus):
     plan = make_plan(mine, {}, Protocol(warmup=2, steps=2, launches=3), machine, 0)
     kept = []
 
-    TrainingRunner(plan=plan, launch=FakeLauncher(), keep=kept.append).run()
-    launches = list(TrainingRunner(plan=plan).expected())
+    Runner(plan=plan, launch=FakeLauncher(), keep=kept.append).run()
+    launches = list(Runner(plan=plan).expected())
     assert Counter((case, block) for case, block, _ in launches) == Counter((each.case, each.block) for each in kept)
     for kind in (
         lambda block: block >= 0,
@@ -193,8 +193,8 @@ def planned(command, *arguments):
 
 
 def test_collectives_know_their_store(tmp_path):
-    asked = CollectivesRequest.of(
-        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_bytes="256KiB", device="cpu"
+    asked = Request.of(
+        "collectives", argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_bytes="256KiB", device="cpu"
     )
     run_session(asked, Console(file=StringIO()), FakeLauncher())
     store = (tmp_path / "results.db").read_bytes()

@@ -13,7 +13,7 @@ from parabench.commands.run import run
 from parabench.machine.machine import Machine
 from parabench.plan.suite import load_suite, shipped
 from parabench.report.rerun import rerun_of
-from parabench.session.request import TrainingRequest, plan_training
+from parabench.session.request import Request, plan_training
 
 MACHINE = Machine(cores=4)
 
@@ -25,7 +25,7 @@ def planned(words):
     axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
     flags = flags_of(given)
     more = {name: value for name, value in given.items() if name not in ("data", "model", "dry_run")}
-    request = TrainingRequest.of(argv=list(words), axes=tuple(axes), cluster=flags, **more)
+    request = Request.of(argv=list(words), axes=tuple(axes), cluster=flags, **more)
     return plan_training(request, load_suite(request.suite), MACHINE).plan
 
 

@@ -1,4 +1,4 @@
-"""What is told of a launch that hangs, from what its ranks answered."""
+"""The failure of a launch that hangs, from the answers of its ranks."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def pairs(tmp_path: Path) -> list[Pair]:
 
 
 class Launches:
-    """Rank 0 of both sides, each in a thread, which has so many turns; `had` is whose turn it was."""
+    """Rank 0 of both sides, each in a thread with this number of turns. `had` lists the side of each turn."""
 
     def __init__(self, pairs: Sequence[Pair], turns: int) -> None:
         self.had: list[str] = []
@@ -68,7 +68,7 @@ def test_both_have_each_turn_and_are_first_in_every_other_round(pairs: list[Pair
     assert len({*drawn[::2]}) == 2  # drawn, not always a
 
 
-def test_who_waits_is_told_that_the_other_has_ended(pairs: list[Pair]) -> None:
+def test_waiting_side_learns_that_the_other_has_ended(pairs: list[Pair]) -> None:
     with Token(pairs, 1, "0") as token:
         launches = Launches(pairs, 1000)
         launches.threads[1].start()

@@ -24,7 +24,7 @@ def case(**fields):
         ({"algorithm": "nccl:tree"}, "NCCL's environment"),
     ],
 )
-def test_what_shares_its_ranks_with_no_other_case_says_why(fields, why):
+def test_why_alone_gives_the_reason(fields, why):
     assert why in why_alone(case(**fields))
 
 

@@ -43,7 +43,7 @@ def test_parts_are_equal_and_aligned_to_16_bytes(op):
         ({"dtype": "bfloat16", "redop": "avg", "world_size": 17}, "too few whole numbers"),
     ],
 )
-def test_what_no_machine_could_run_is_refused(fields, said):
+def test_collective_case_refuses_impossible_values(fields, said):
     with pytest.raises(UsageError, match=said):
         CollectiveCase(**({"op": "all_reduce"} | fields))
 

@@ -1,4 +1,4 @@
-"""What is measured where nobody says: by device, and by how many of them there are."""
+"""Defaults by device and by the number of devices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
 from parabench.plan.suite import Suite, load_suite, shipped, sweep
-from parabench.session.request import TrainingRequest, plan_training
-from parabench.session.runner import TrainingRunner
+from parabench.session.request import Request, plan_training
+from parabench.session.runner import Runner
 
 BY_TIME = {"warmup": None, "steps": None, "warmup_s": 2.0, "measure_s": 2.0}
 
@@ -24,7 +24,7 @@ def with_gpus(number, memory=80e9):
 
 
 def planned(machine, suite="quick", **options):
-    asked = TrainingRequest.of(suite=suite, argv=[], out=None, **options)
+    asked = Request.of(suite=suite, argv=[], out=None, **options)
     return plan_training(asked, load_suite(suite), machine, turns=True).plan
 
 
@@ -52,7 +52,7 @@ def test_on_cuda_it_is_what_loads_a_gpu():
     assert (case.global_batch, case.device, case.backend) == (16, "cuda", "nccl")
 
 
-def test_what_somebody_chose_stays():
+def test_defaults_keep_chosen_values():
     gpu = with_gpus(1)
     own = {"model": "gpt-mini", "precision": "ieee", "seq_len": 128, "data": "text", "global_batch": 4}
     case = case_of(gpu, strategy="single", **own)
@@ -88,11 +88,11 @@ def test_quick_asks_on_several_gpus_what_it_asks_on_the_cpu():
     assert {(case.model, case.precision, case.seq_len, case.global_batch) for case in two.cases} == {
         ("gpt2", "bf16-mixed", 1024, 32)
     }
-    # Of two, four ranks are more than there are.
+    # Four ranks exceed two devices.
     pair = planned(with_gpus(2))
     assert {case.world_size for case in pair.cases} == {1, 2}
     assert len(pair.cases) + len(pair.skipped) == 20
-    # Where cases take turns, launches of their own are short.
+    # If cases are interleaved, separate launches are short.
     assert (here.protocol.races, here.protocol.steps, here.protocol.measure_s) == (True, 6, None)
     assert planned(with_gpus(0), launches=2).protocol.steps == 20
     assert {name: getattr(two.protocol, name) for name in BY_TIME} == BY_TIME
@@ -102,7 +102,7 @@ def test_quick_on_one_gpu_plans_few_launches():
     """Its title promises minutes, so the plan has little of what takes long on a GPU: processes and compilation."""
     machine = with_gpus(1)
     made = planned(machine)
-    launches = list(TrainingRunner(plan=made, room=machine.room).expected())
+    launches = list(Runner(plan=made, room=machine.room).expected())
     assert sum(isinstance(protocol, Protocol) for _, _, protocol in launches) == 7  # 5 alone, 2 references
     assert sum(case.compile for case, _, protocol in launches if isinstance(protocol, Protocol)) == 1
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20

@@ -45,7 +45,7 @@ class Several(Record, frozen=True):
         ({"size": np.float64(0.5)}, "size is 0.5; it must be a whole number of 1 or more"),
     ],
 )
-def test_what_a_field_cannot_hold_is_said_with_what_it_can(values: dict[str, Any], said: str) -> None:
+def test_field_error_names_the_allowed_values(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as error:
         Sample(**values)
     assert str(error.value) == said
@@ -85,7 +85,7 @@ def test_a_field_is_read_from_text() -> None:
             parse_field(part, text)
 
 
-def test_what_was_given_is_said_as_it_is_typed() -> None:
+def test_typed_returns_the_given_options() -> None:
     assert list(option_fields(Sample)) == ["part", "share", "kind", "deep"]
     given = {"deep": True, "share": 1, "part": None, "from_the_future": 1}
     assert typed(Sample, given) == ["--share-of-it", "1.0", "--deep"]

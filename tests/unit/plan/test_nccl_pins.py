@@ -1,4 +1,4 @@
-"""Pins of NCCL's algorithms: what cannot run is left out before a launch, what only a launch can show, after one."""
+"""Pins of NCCL's algorithms: impossible ones are skipped before a launch, others after a failed launch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parabench.plan.nccl_pins import launch_order, unpinned
 from parabench.plan.validate import exceeds_machine, missing_requirement
 from parabench.session import session as run_module
 from parabench.session.links import case_of
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.results import load
@@ -72,7 +72,7 @@ def test_a_pin_that_cannot_run_or_changes_nothing_is_left_out(pinned: Case, said
         Case(strategy="ddp", algorithm="ring", world_size=2, device="cuda", backend="nccl"),
     ],
 )
-def test_what_may_run_is_tried(pinned: Case) -> None:
+def test_unpinned_accepts_possible_pins(pinned: Case) -> None:
     assert unpinned(pinned, UNKNOWN) is None
 
 
@@ -99,7 +99,7 @@ def test_nccl_version_is_unknown_with_another_library(tmp_path: Path, monkeypatc
     assert not this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).shares_gpu
 
 
-# -- what only a launch can show -----------------------------------------------------------------------------------
+# -- pins that only fail in a launch -----------------------------------------------------------------------------------
 
 SUITE = """'Which of the algorithms of NCCL is fastest?'
 from parabench import sweep
@@ -126,7 +126,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
-        asked = TrainingRequest.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        asked = Request.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
         return run_session(asked, Console(quiet=True), launch=launcher)
 
     return run
@@ -198,7 +198,7 @@ def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:
 def test_launch_order_is_implicit_for_several_communicators(asked: Case, ordered: bool) -> None:
     expected = {"NCCL_LAUNCH_ORDER_IMPLICIT": "1"} if ordered else {}
     assert launch_order([asked], {}) == expected
-    # Of cases that share a launch any may need it.
+    # Any case of a shared launch may need it.
     assert (
         launch_order([asked.replace(strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
         == expected

@@ -41,7 +41,7 @@ def test_an_option_that_no_strategy_of_a_sweep_has_is_refused(machine):
         plan(machine, sweep(world_size=2, strategy=("pp", "local_only"), bucket_mib=(None, 4)))
 
 
-def test_what_a_suite_lists_need_not_fit_what_is_asked_for(machine):
+def test_make_plan_skips_sizes_of_the_suite_that_do_not_fit(machine):
     listed = (sweep(strategy=("ddp", "tp", "pp", "dp"), world_size=(2, 4)),)
     made = plan(machine, *listed, overrides={"world_size": (2,)})
     assert {case.strategy for case in made.cases} == {"ddp", "tp", "pp"}
@@ -90,7 +90,7 @@ def test_every_shipped_suite_runs_on_every_machine(cores):
         assert make_plan(suite, {"ranks_per_node": (1,)}, suite.protocol, machine, 0).cases
 
 
-def test_what_the_machine_lacks_is_skipped_with_its_reason(machine):
+def test_make_plan_skips_unavailable_cases_with_the_reason(machine):
     made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), global_batch=16))
     assert [case.world_size for case in made.cases] == [2]
     assert [s.case.world_size for s in made.skipped] == [16]

@@ -62,7 +62,7 @@ def test_one_size_becomes_all_ranks_and_several_go_up_to_all():
 def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread, gpus):
     made = plan(cluster(2, 8, gpus), sweep(world_size=2), world_size=(asked,))
     assert sizes(made) == [spread]
-    # The batch that nobody asked for divides among those ranks, and no others.
+    # The default batch divides among those ranks only.
     assert made.cases[0].global_batch == {4: 8, 6: 24, 12: 24, 16: 16}[asked]
 
 
@@ -87,7 +87,7 @@ def test_nodes_may_be_asked_for():
         plan(cluster(2, 6), sweep(world_size=2), nodes=(3,))
 
 
-# -- what a suite lists for one machine ----------------------------------------------------------------------------
+# -- the suite's values for one machine ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gpus", [False, True])
@@ -100,7 +100,7 @@ def test_every_suite_can_be_planned_on_any_nodes(name, nodes, ranks_per_node, gp
     assert len({(case.strategy, case.data) for case in made.cases}) == len({case.strategy for case in made.cases})
 
 
-def test_real_nodes_replace_those_of_the_suite():
+def test_fit_to_cluster_replaces_simulated_nodes():
     sweeps = (
         sweep(strategy="hsdp", ranks_per_node=2, world_size=4),
         sweep(strategy="ddp", algorithm="two_level", ranks_per_node=2, world_size=4),
@@ -116,7 +116,7 @@ def test_real_nodes_replace_those_of_the_suite():
 
 
 @pytest.mark.parametrize("gpus", [False, True])
-def test_all_cases_do_the_same_work(gpus):
+def test_fit_to_cluster_gives_all_cases_one_batch(gpus):
     sweeps = (sweep(strategy="single"), sweep(world_size=2))
     assert {case.global_batch for case in plan(cluster(3, 5, gpus), *sweeps).cases} == {120}
     made = plan(cluster(3, 5, gpus), sweep(world_size=(2, 4), global_batch=8))

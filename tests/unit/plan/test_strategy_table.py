@@ -1,4 +1,4 @@
-"""A strategy is its function and its entry in the table; what else must know of it is named where it does not."""
+"""A strategy is its function and its entry in the table. A test names other places that lack it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parabench.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize("field", ["splits", "travels", "color", "code"])
-def test_every_strategy_is_told_of_in_all_its_fields(field: str) -> None:
+def test_strategy_entries_are_complete(field: str) -> None:
     lacking = [name for name, entry in STRATEGIES.items() if not getattr(entry, field)]
     assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
 

@@ -22,7 +22,7 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.probes import nccl
-from parabench.session.runner import EXPLAINING, TrainingRunner
+from parabench.session.runner import EXPLAINING, Runner
 from parabench.store.record import EXPLAIN_BLOCK, Launch, Status
 
 
@@ -79,7 +79,7 @@ class Launches:
 def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
     launches = Launches()
     plan: Any = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, steps=3), seed=0)
-    TrainingRunner(plan=plan, launch=launches, keep=launches.kept.append, **more).run()
+    Runner(plan=plan, launch=launches, keep=launches.kept.append, **more).run()
     return launches
 
 

@@ -1,4 +1,4 @@
-"""Sessions of fake launches, most of which write an empty report: a real one takes longer than the session."""
+"""Sessions of fake launches write an empty report, because a real one takes longer than the session."""
 
 from __future__ import annotations
 

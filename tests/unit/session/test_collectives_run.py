@@ -1,27 +1,28 @@
-"""`parabench collectives` as a whole, with a fake in the place of processes."""
+"""`parabench collectives` with a fake launcher."""
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 import fake_collectives as fake
 import fake_results
 from command_line import parabench
 from consumer_schemas import superbench_busbw
 from fake_launch import FakeLauncher
+from fake_launch import run_fake as run
+from parabench.analysis.collectives.bus import measured
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.collective_case import OPS
+from parabench.plan.collective_protocol import ROUNDS
 from parabench.session import session as sessions
-from parabench.session.request import CollectivesRequest
-from parabench.session.session import run_session
+from parabench.session.request import Request
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
@@ -35,16 +36,11 @@ def two_cores(monkeypatch):
 
 def request(folder, **more):
     given = {"op": "all_reduce", "algorithm": "native,ring", "max_bytes": "1MiB", "launches": 2, "iterations": 4}
-    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
+    return Request.of("collectives", **({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
 
 
 def planned(asked, machine):
     return asked.plan(machine).plan
-
-
-def run(asked, launch):
-    console = Console(file=io.StringIO(), width=400)
-    return run_session(asked, console, launch), console.file.getvalue()
 
 
 @pytest.mark.usefixtures("real_report")
@@ -64,7 +60,7 @@ def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
     assert json.loads((tmp_path / "deep" / "r.json").read_text())["results"][0]["op"] == "all_reduce"
 
 
-def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
+def test_collectives_label_the_latency_mode(tmp_path):
     file = tmp_path / "r.json"
     code, said = run(request(tmp_path, mode="latency", json_file=file), FakeLauncher())
     assert code == 0
@@ -80,12 +76,12 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     with pytest.raises(UsageError, match="was planned otherwise"):
         run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
     # A bare --resume follows the plan.
-    assert run(CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
+    assert run(Request.of("collectives", argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
 
 
 def test_captured_calls_are_nccls_own(tmp_path):
     def asked(**more):
-        return planned(CollectivesRequest.of(argv=[], out=tmp_path, graph=True, **more), GPUS)
+        return planned(Request.of("collectives", argv=[], out=tmp_path, graph=True, **more), GPUS)
 
     plan = asked()
     assert {case.algorithm for case in plan.cases} == {"native"}
@@ -101,7 +97,7 @@ def test_captured_calls_are_nccls_own(tmp_path):
         asked(backend="gloo")
 
 
-def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
+def test_resume_refuses_a_session_of_another_command(tmp_path):
     fake.write(tmp_path / "c.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
     fake_results.write(tmp_path / "t.db", [fake_results.launch(fake_results.case())], finished=False)
     for command, store, said in (
@@ -127,23 +123,23 @@ def test_deadlines_follow_bytes_and_then_the_measured_time(tmp_path):
 
 
 def test_plan_has_all_operations_and_algorithms_by_default(tmp_path, machine):
-    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path), machine)
+    plan = planned(Request.of("collectives", argv=[], out=tmp_path), machine)
     assert len(plan.cases) == 4 * 5
     assert {case.op for case in plan.cases} == set(OPS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
     assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
-    four = planned(CollectivesRequest.of(argv=[], out=tmp_path, world_size="2,4"), machine)
+    four = planned(Request.of("collectives", argv=[], out=tmp_path, world_size="2,4"), machine)
     assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
     assert len(four.cases) == 4 * (5 + 6)
 
 
 def test_plan_on_gpus_skips_what_nccl_lacks(tmp_path):
-    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    plan = planned(Request.of("collectives", argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
     assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
     assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
     with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
-        planned(CollectivesRequest.of(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+        planned(Request.of("collectives", argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 
 # -- nccl-tests' conventions -------------------------------------------------------------------------------------
@@ -169,13 +165,13 @@ def test_superbench_finds_the_largest_bus_bandwidth(tmp_path):
         results = fake.write(tmp_path / f"{op}.db", [one])
         found = superbench_busbw(table_lines(results, select_session(results)))
         assert found == pytest.approx(largest, abs=0.005), op
-    # What torch reduces in place only is N/A out of place, as nccl-tests says it too: no number for a reader.
+    # Operations that torch has in place only are N/A out of place, as in nccl-tests.
     in_place = fake.write(tmp_path / "r.db", [fake.launch(fake.case("all_reduce", world_size=4), truth)])
     with pytest.raises(ValueError, match="N/A"):
         superbench_busbw(table_lines(in_place, select_session(in_place)))
 
 
-def test_json_has_nccl_tests_layout_with_ours_beside(session):
+def test_json_extends_the_layout_of_nccl_tests(session):
     told = json.loads(json.dumps(results_json(*session), allow_nan=False))
     assert told["version"] == 3
     assert told["config"]["per_iter_skip"] == 0
@@ -218,3 +214,70 @@ def test_json_has_failed_launches_outside_of_averages(tmp_path):
     assert said.count("# Avg bus bandwidth    : N/A") == 1
     assert told["nccl_version"] is None
     assert (told["config"]["blocking_collectives"], told["config"]["graph"]) == ("false", 0)
+
+
+# -- shared launches ----------------------------------------------------------------------------------------------
+
+TURNS = {"algorithm": "native,ring,tree", "launches": 4}
+WRONG = Status.WRONG, Failure("wrong elements", 1)
+
+
+def shared(launcher):
+    return [[case.algorithm for case in spec.cases] for spec in launcher.specs]
+
+
+def uneven(number):
+    """By what a launch makes calls longer: far more than what algorithms differ by."""
+    return 1.0 + 0.5 * (number * 7919 % 11) / 11
+
+
+def four_percent(case, size):
+    return 1e-4 * {"native": 1.0, "ring": 1.04, "tree": 1.08}[case.algorithm]
+
+
+def test_shared_launch_removes_variance_between_launches(tmp_path):
+    launcher = FakeLauncher(seconds=four_percent, level=uneven)
+    code, said = run(request(tmp_path, **TURNS), launcher)
+    assert code == 0
+    assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"]] * 4
+    assert len(set(map(tuple, shared(launcher)))) > 1
+    assert "# all_reduce, 2 ranks: native is fastest from 64 KiB to 1 MiB (4 blocks)." in said
+    assert "# [4/4] block 4 of 4, 3 cases in turns: 10 rounds, " in said
+    results = load(tmp_path / "out" / "results.db")
+    assert sorted(results.launch["block"]) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert results.launch.groupby("block")["position"].apply(sorted).tolist() == [[0, 1, 2]] * 4
+    assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
+
+
+def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
+    launcher = FakeLauncher(failing={"ring": WRONG})
+    code, _ = run(request(tmp_path, **TURNS | {"launches": 2}), launcher)
+    assert code == 1
+    assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"], ["native", "tree"], ["ring"]]
+    results = load(tmp_path / "out" / "results.db")
+    status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
+    assert status == {"native": ["ok"] * 2, "ring": ["wrong"] * 2, "tree": ["ok"] * 2}
+
+
+def test_shared_launch_is_compared_by_rounds(tmp_path):
+    """One batch of ring's was disturbed, and its neighbours in the round were not."""
+    cases = [fake.case(algorithm=name, max_bytes=1 << 16) for name in ("native", "ring")]
+    protocol = fake.CollectiveProtocol(launches=1, batches=10, iterations=4, rounds=10)
+    launches = []
+    for place, case in enumerate(cases):
+        launch = fake.launch(case, lambda size, place=place: 1e-3 * (1 + place), protocol=protocol)
+        launch.facts["turns"] = {"cases": [each.id for each in cases], "rounds": 10, "place": place}
+        if place:
+            launch.collectives = [
+                each._replace(duration_s=100 * each.duration_s) if (each.phase, each.step) == ("measure", 3) else each
+                for each in launch.collectives
+            ]
+        launches.append(launch)
+    results = fake.write(tmp_path / "r.db", launches, protocol=protocol)
+    sizes = measured(numbers(results, select_session(results)))
+    # As nccl-tests has it: the mean of all batches, the disturbed one too.
+    assert list(sizes["call_s"]) == pytest.approx([1e-3, (9 * 2e-3 + 200e-3) / 10])
+    native, ring = sizes["compared_s"]
+    assert ring / native == pytest.approx(2.0)
+    assert native * ring == pytest.approx(1e-3 * (9 * 2e-3 + 200e-3) / 10)
+    assert sizes["shared_launch"].nunique() == 1

@@ -8,8 +8,9 @@ from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.suite import shipped
-from parabench.session.request import TrainingRequest
-from parabench.session.runner import EXPLAINING, RUNNERS, first_deadline_s
+from parabench.session.deadlines import first_deadline_s
+from parabench.session.request import Request
+from parabench.session.runner import EXPLAINING, Runner
 from parabench.store.record import Launch, Status
 
 MOST_S = 900.0
@@ -23,7 +24,7 @@ def machine(nodes, gpus):
 
 
 def specs_if_all_hang(request, here):
-    """Return the spec of every launch of a session in which each launch hangs."""
+    """Return the spec of every launch of a session that always hangs."""
     specs = []
 
     def hang(spec):
@@ -36,7 +37,7 @@ def specs_if_all_hang(request, here):
         if len(here.gpus) > 1:
             raise
         return []  # the suite needs several GPUs
-    RUNNERS[plan.kind](plan=plan, launch=hang, keep=lambda launch: None).run()
+    Runner(plan=plan, launch=hang, keep=lambda launch: None).run()
     assert specs
     return specs
 
@@ -44,7 +45,7 @@ def specs_if_all_hang(request, here):
 @pytest.mark.parametrize(("nodes", "gpus"), MACHINES)
 @pytest.mark.parametrize("suite", shipped())
 def test_first_deadlines_of_a_suite_are_minutes(suite, nodes, gpus):
-    parts = TrainingRequest.of(suite=suite, argv=[], out=None).parts()
+    parts = Request.of(suite=suite, argv=[], out=None).parts()
     specs = [spec for part in parts for spec in specs_if_all_hang(part, machine(nodes, gpus))]
     assert {spec.device for spec in specs} <= {"cuda"}
     assert max((spec.deadline_s for spec in specs), default=0.0) <= MOST_S
@@ -53,7 +54,7 @@ def test_first_deadlines_of_a_suite_are_minutes(suite, nodes, gpus):
 
 
 def test_compilation_may_take_longer_on_the_cpu():
-    request = TrainingRequest.of(suite="quick", argv=[], out=None, axes=("model=toy", "compile=on", "bucket_mib=25"))
+    request = Request.of(suite="quick", argv=[], out=None, axes=("model=toy", "compile=on", "bucket_mib=25"))
     (longest,) = {spec.deadline_s for spec in specs_if_all_hang(request, Machine(cores=4)) if spec.case.compile}
     assert longest == 660.0
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import defaultdict
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
-from fake_launch import FakeLauncher
+from fake_launch import FakeLauncher, run_fake
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
 from parabench.report.build import render
 from parabench.report.page_data import page_data
-from parabench.session.request import TrainingRequest
-from parabench.session.session import run_session
+from parabench.session.request import Request
 from parabench.store.record import Failure, Launch, Status
 from parabench.store.results import load
 
@@ -26,7 +23,7 @@ STEP_S = {"ddp": 0.010, "fsdp": 0.020, "zero1": 0.022}
 
 
 class FailsShared(FakeLauncher):
-    """Fails `ddp` in shared launches, whose steps take three times as long as those of own launches."""
+    """Fail `ddp` in shared launches, whose steps take three times longer than in separate ones."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(step_s=lambda case: STEP_S.get(case.strategy, 0.05))
@@ -53,9 +50,8 @@ def run(tmp_path):
             f"CASES = [sweep(strategy={strategies}, world_size=2)]\n"
         )
         given = {"steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "mine"], **more}
-        console = Console(file=io.StringIO(), width=200)
-        run_session(TrainingRequest.of(suite=str(suite), **given), console, FailsShared(status))
-        return console.file.getvalue(), session_data(load(tmp_path / "out" / "results.db"))
+        _, text = run_fake(Request.of(suite=str(suite), **given), FailsShared(status))
+        return text, session_data(load(tmp_path / "out" / "results.db"))
 
     return run_it
 
@@ -71,7 +67,7 @@ def best_json(folder):
 
 
 @pytest.mark.parametrize(("status", "launches"), [(Status.WRONG, 1), (Status.CRASHED, 3)])
-def test_two_cases_are_compared_by_their_own_launches(run, tmp_path, status, launches):
+def test_failed_cases_are_compared_by_separate_launches(run, tmp_path, status, launches):
     said, seen = run(status, ("ddp", "fsdp"), launches=launches)
     assert set(seen.numbers["status"]) == {Status.OK, status}
     assert not seen.timed["in_turns"].any()
@@ -110,7 +106,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
 
 
 def test_until_decided_connects_a_case_that_failed(run, tmp_path):
-    """In one more repetition the case has an own launch, next to the launch that the others share."""
+    """In one more repetition, the case has a separate launch, and the others share one."""
     _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=1, until_decided=True)
     (answer,) = answers(seen.numbers)
     assert answer.not_compared == ()

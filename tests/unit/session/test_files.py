@@ -1,4 +1,4 @@
-"""What a process keeps while it lives: its own stays, what nobody holds any more goes, and nothing else does."""
+"""Temporary folders: a process keeps its folder, and removes folders of ended processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_process_holds_one_folder_in_each_place_until_it_ends(places: tuple[Pa
     assert names(memory) == names(disk) == []
 
 
-def test_where_there_is_no_memory_the_disk_is_taken(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_folder_is_on_disk_when_memory_is_full(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
     assert files.own_folder().parent == places[1]
     files.remove_abandoned()
@@ -95,7 +95,7 @@ def test_remove_abandoned_keeps_what_others_hold(places: tuple[Path, Path]) -> N
     assert not folders[1].exists()
 
 
-def test_what_is_not_ours_stays(places: tuple[Path, Path], tmp_path: Path) -> None:
+def test_own_folder_keeps_foreign_files(places: tuple[Path, Path], tmp_path: Path) -> None:
     memory, _ = places
     (tmp_path / "precious" / "data").mkdir(parents=True)
     (memory / "parabench-run-1-link").symlink_to(tmp_path / "precious")

@@ -13,7 +13,7 @@ from parabench.analysis.session import session_data
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.suite import load_suite
-from parabench.session.request import CollectivesRequest, TrainingRequest, plan_training
+from parabench.session.request import Request, plan_training
 from parabench.session.resume import begin_session
 from parabench.store.record import MEASURED_ON_CPU
 from parabench.store.results import load
@@ -26,7 +26,7 @@ AMD = Machine(cores=4, gpus=(Gpu("AMD Instinct MI300X", 192 << 30),), gpus_reaso
 
 
 def planned(machine, folder, *axes):
-    request = TrainingRequest(argv=["parabench", "run", "quick"], out=folder, suite="quick", axes=axes)
+    request = Request(argv=["parabench", "run", "quick"], out=folder, suite="quick", axes=axes)
     return request, plan_training(request, load_suite("quick"), machine)
 
 
@@ -50,7 +50,7 @@ def test_cpu_is_announced_unless_it_was_chosen(tmp_path, machine, axes, expected
 
 @pytest.mark.parametrize(("options", "expected"), [({}, [MEASURED_ON_CPU]), ({"device": "cpu"}, [])])
 def test_cpu_is_announced_for_collectives(tmp_path, options, expected):
-    request = CollectivesRequest(argv=[], out=tmp_path, options=options)
+    request = Request(kind="collectives", argv=[], out=tmp_path, options=options)
     assert codes(request.plan(HERE)) == expected
 
 

@@ -9,12 +9,12 @@ import pytest
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.plan.suite import Suite, load_suite
-from parabench.session.request import ComputeRequest, plan_compute
+from parabench.session.request import Request, plan_compute
 
 
 def planned(suite: Suite, *axes: str, cores: int = 4) -> list[tuple[str, int, int]]:
     """(strategy, ranks, nodes) of the cases."""
-    request = ComputeRequest(argv=[], out=Path("out"), suite=suite.name, axes=axes)
+    request = Request(kind="compute", argv=[], out=Path("out"), suite=suite.name, axes=axes)
     plan = plan_compute(request, suite, Machine(cores=cores, gpus_reason="none")).plan
     return [(case.strategy, case.world_size, case.nodes) for case in plan.cases]
 
@@ -22,7 +22,7 @@ def planned(suite: Suite, *axes: str, cores: int = 4) -> list[tuple[str, int, in
 FORESIGHT = load_suite("foresight")
 
 
-def test_a_rank_of_many_is_one_of_a_node() -> None:
+def test_plan_compute_divides_ranks_among_nodes() -> None:
     assert set(planned(FORESIGHT)) == {
         *((strategy, ranks, nodes) for strategy in ("ddp", "zero1", "fsdp") for ranks, nodes in ((2, 1), (16, 4))),
         ("tp", 2, 1), ("tp", 4, 1),

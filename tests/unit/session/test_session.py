@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from fake_launch import FakeLauncher
+from fake_launch import run_fake as run
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.session.request import TrainingRequest
+from parabench.session.request import Request
 from parabench.session.resume import left_of
-from parabench.session.runner import TrainingRunner
-from parabench.session.session import run_session
+from parabench.session.runner import Runner
 from parabench.store.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.verify import TOLERANCES, reference_of, verify
@@ -34,13 +32,7 @@ def suite(tmp_path):
 
 def request(suite, tmp_path, **more):
     given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
-    return TrainingRequest.of(suite=suite, **{**given, **more})
-
-
-def run(asked, launch):
-    console = Console(file=io.StringIO(), width=200)
-    code = run_session(asked, console, launch)
-    return code, console.file.getvalue()
+    return Request.of(suite=suite, **{**given, **more})
 
 
 @pytest.mark.usefixtures("real_report")
@@ -77,7 +69,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
 
 
 def bare(tmp_path, **more):
-    return TrainingRequest.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
+    return Request.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
 
 
 def test_resume_of_a_finished_session_runs_nothing(suite, tmp_path):
@@ -111,7 +103,7 @@ def test_resume_of_several_sessions_needs_no_options(tmp_path):
 
     def without_options(**more):
         known = {"out": tmp_path / "out", "argv": ["parabench"], "resume": True}
-        return left_of(TrainingRequest.of(suite=str(path), **{**known, **more}))
+        return left_of(Request.of(suite=str(path), **{**known, **more}))
 
     # While some are left, what was asked for decides what they are.
     (left,) = without_options()
@@ -183,7 +175,7 @@ def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
 
 
 def session(plan, launch):
-    return TrainingRunner(plan=plan, launch=launch, keep=lambda launch: None)
+    return Runner(plan=plan, launch=launch, keep=lambda launch: None)
 
 
 def test_deadline_is_ten_times_the_expected_time():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import random
 
 import pytest
-from rich.console import Console
 
-from fake_launch import FakeLauncher
+from fake_launch import FakeLauncher, run_fake
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
-from parabench.session.request import TrainingRequest
-from parabench.session.session import run_session
+from parabench.session.request import Request
 from parabench.signals import STOPPED
 from parabench.store.record import TWIN_BLOCK, Failure, Status
 from parabench.store.results import load
@@ -31,10 +28,8 @@ def run(tmp_path):
 
     def run_it(launch, **more):
         given = {"launches": 3, "steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "x"]}
-        asked = TrainingRequest.of(suite=str(path), **{**given, **more})
-        console = Console(file=io.StringIO(), width=200)
-        code = run_session(asked, console, launch)
-        return code, console.file.getvalue()
+        asked = Request.of(suite=str(path), **{**given, **more})
+        return run_fake(asked, launch)
 
     return run_it
 
@@ -77,7 +72,7 @@ def test_failed_case_runs_alone_from_then_on(run, tmp_path, alone):
     assert set(table.loc["ddp", "status"]) == {"ok"}
 
 
-def test_what_was_interrupted_goes_on_and_nothing_runs_twice(run, tmp_path):
+def test_resume_runs_only_the_remaining_launches(run, tmp_path):
     code, _ = run(FakeLauncher(interrupt_at=6))
     assert code == STOPPED
     again = FakeLauncher()
@@ -116,7 +111,7 @@ def test_self_check_shows_the_noise_floor(run, tmp_path):
 
 
 class Racing(FakeLauncher):
-    """Two cases that are near, and two far behind; every launch of a case has a noise of its own."""
+    """Two cases are close, and two are much slower. The noise of every launch is independent."""
 
     def __init__(self, sd=0.01, **more):
         super().__init__(**more)
@@ -140,7 +135,7 @@ def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
     assert "Left the race: 2 configurations by block 3, " in said
     plan = select_session(load(tmp_path / "out" / "results.db")).plan
     assert len(plan["extra"]) == len(sizes) - 2
-    # The launches of their own are short; in the shared ones a turn takes about as long of every case.
+    # Separate launches are short. In shared launches, the turns of all cases take about equally long.
     assert (plan["protocol"]["warmup"], plan["protocol"]["steps"]) == (3, 6)
     first = shared(fake)[0]
     near = [case.bucket_mib in (1, 4) for case in first.cases]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import random
@@ -12,21 +11,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 import fake_results
 import parabench.session.session
 from answers_helpers import check, sweet_spots
 from command_line import command_of
-from fake_launch import FakeLauncher
+from fake_launch import FakeLauncher, run_fake
 from parabench.analysis.numbers import numbers
 from parabench.analysis.ranking.race import FEWEST_BLOCKS, next_seconds, undecided
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.session.request import TrainingRequest
-from parabench.session.session import run_session
+from parabench.session.request import Request
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.results import Results, load
 from parabench.store.store import Store
@@ -35,13 +32,13 @@ SUITE = '''"""Which is fastest?"""
 from parabench import sweep
 CASES = sweep(strategy="ddp", bucket_mib=(1, 2, 4, 25), world_size=2)
 '''
-# Of these the first two cannot be told apart, whatever the noise; the last two are far behind.
+# The first two are equally fast; the last two are much slower.
 TRUTH = {1.0: 0.0100, 2.0: 0.0100, 4.0: 0.0200, 25.0: 0.0300}
 NEAR, FAR = {1.0, 2.0}, {4.0, 25.0}
 
 
 class Noisy(FakeLauncher):
-    """Each launch has a fate of its own, that of its case and number; `sd` is the spread of its logarithm."""
+    """The noise of a launch depends on its case and number; `sd` is the deviation of the logarithm."""
 
     def __init__(self, sd: float) -> None:
         super().__init__()
@@ -82,9 +79,7 @@ def suite(tmp_path: Path) -> str:
 def run(suite: str | None, tmp_path: Path, launch: FakeLauncher, **more: object) -> tuple[int, str]:
     new = {} if suite is None else {"launches": 2, "steps": 5}
     given = {"out": tmp_path / "out", "argv": ["parabench"], "until_decided": True, "resume": suite is None, **new}
-    console = Console(file=io.StringIO(), width=200)
-    code = run_session(TrainingRequest.of(suite=suite, **{**given, **more}), console, launch)
-    return code, console.file.getvalue()
+    return run_fake(Request.of(suite=suite, **{**given, **more}), launch)
 
 
 def stored(tmp_path: Path) -> Results:
@@ -119,7 +114,7 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
     assert said.count("2 of 4 cases may be the fastest, ±") == blocks - 2
     assert results.session["finished_utc"].notna().all()
-    # That some have more launches than others is no defect of anything.
+    # Unequal numbers of launches cause no warning.
     assert {finding.code for finding in check(results)} <= {"few_launches"}
 
     again = Noisy(0.01)
@@ -176,7 +171,7 @@ def of(*launches: object, path: Path) -> pd.DataFrame:
 
 
 def test_works_are_decided_apart(tmp_path: Path) -> None:
-    """Of one work two cannot be told apart, of another one is the best, of a third a single one was measured."""
+    """One workload has two tied cases, another has a best one, and a third has a single case."""
     random.seed(4)
     work = {batch: [fake_results.case(bucket_mib=mib, global_batch=batch) for mib in (1, 2)] for batch in (8, 16)}
     alone = fake_results.case(global_batch=32)

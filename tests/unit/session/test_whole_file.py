@@ -1,4 +1,4 @@
-"""A file is whole or not there; what must not be replaced is not."""
+"""A file is written completely or not at all, and special files are not replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_missing_folder_is_made_and_an_older_file_replaced(tmp_path: Path) -> 
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
 
 
-def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path, full_disk) -> None:
+def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path: Path, full_disk) -> None:
     path = tmp_path / "page.html"
     for older in (None, "older"):
         if older:
@@ -36,7 +36,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path,
     ("name", "said"),
     [("db", "is a database, not a page"), (".", "Is a directory"), ("file/x", "cannot be written: ")],
 )
-def test_what_cannot_be_written_is_a_line_with_the_remedy(name: str, said: str, tmp_path: Path) -> None:
+def test_write_whole_names_the_remedy(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"SQLite format 3\0")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=f"{said}.*; give another$"):

@@ -20,11 +20,11 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
 class Group:
-    """Two ranks of which this is one: what it is asked for, and what the other says."""
+    """One of two ranks: the requests to it, and the answers of the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.barriers: list[dict[str, Any]] = []
-        self.told: float | None = None  # rank 0's number, where this is rank 1
+        self.told: float | None = None  # rank 0's number, if this is rank 1
         monkeypatch.setattr(dist, "barrier", lambda **options: self.barriers.append(options))
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
         monkeypatch.setattr(dist, "scatter", self._scatter)
@@ -81,7 +81,7 @@ def test_time_box_has_batches_of_equal_size(group, monkeypatch):
 @pytest.mark.parametrize(
     ("call_s", "given", "calls"),
     [
-        (1.0, {}, 2),  # 20 in 10 batches, however long they take
+        (1.0, {}, 2),  # 20 in 10 batches, even if they take long
         (1.0, {"batches": 3}, 7),
         (1.0, {"batches": 50}, 1),
         (1e-9, {}, MOST_IN_A_BATCH),
@@ -134,7 +134,7 @@ def test_turns_begin_with_discarded_calls(group, monkeypatch):
 
 
 class Stream(Device):
-    """A device on which a call takes `seconds`, and to which the host needs `enqueue_s` to say so: it runs ahead."""
+    """A device that takes `seconds` per call. The host needs `enqueue_s` to start one, so it runs ahead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, enqueue_s: float = 0.0) -> None:
         super().__init__(monkeypatch)
@@ -179,7 +179,7 @@ class Stream(Device):
         monkeypatch.setattr(torch, "tensor", lambda *args, device=None, **more: empty(*args, **more))
 
     def call(self) -> None:
-        """What c10d does: the host says it, the stream does it when it has come so far."""
+        """Record an event as c10d does: the stream reaches it later."""
         self.calls += 1
         if self._capturing is not None:
             self._capturing.append(self._kernel)
@@ -215,7 +215,7 @@ def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
 
 
 def test_graph_replays_twenty_calls_at_once(group, monkeypatch):
-    """Of 1 us kernels that take 30 us to start only the kernels are left."""
+    """A graph of 1 us kernels, which take 30 us to start, takes only the time of the kernels."""
     stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
     seen = rows(protocol)
     timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)

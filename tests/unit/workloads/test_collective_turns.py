@@ -1,4 +1,4 @@
-"""Which collective cases take turns with each other, and in which order a rank's marks are filled."""
+"""The interleaving of collective cases, and the order of a rank's marks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.workloads.collective_turns import Stage, Turn, most_rounds, rows, stages
+from parabench.plan.collective_protocol import CollectiveProtocol, Stage, most_rounds, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 MIXED = tuple(
@@ -20,7 +19,7 @@ BATCHES = CollectiveProtocol(rounds=10)
 CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
 
 
-@pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.alone()])
+@pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.replace(rounds=0)])
 def test_the_readings_of_each_case_are_its_schedule(protocol):
     cases = MIXED if protocol.takes_turns else MIXED[:1]
     table = list(rows(protocol, cases))
@@ -29,19 +28,19 @@ def test_the_readings_of_each_case_are_its_schedule(protocol):
 
 
 @pytest.mark.parametrize(("protocol", "timed", "warmup"), [(BATCHES, [1] * 10, 1), (CALLS, [2, 3] * 5, 3)])
-def test_those_that_differ_by_their_algorithm_take_turns(protocol, timed, warmup):
+def test_stages_interleave_algorithms(protocol, timed, warmup):
     found = stages(protocol, MIXED)
-    # Three operations of two sizes, of which one has two forms; 2 and 4 ranks.
+    # Three operations of two sizes, one of them in two forms; 2 and 4 ranks.
     assert len(found) == (1 + 2 + 1) * 2 * 2
     for stage in found:
         alike = {(MIXED[at].op, MIXED[at].world_size) for at in stage.places}
         assert (len(alike), len(stage.places), stage.warmup) == (1, 3, warmup)
         rounds = threes(stage)
         run_in = int(protocol is BATCHES)
-        assert [{turn.readings for turn in each} for each in rounds] == [
+        assert [{readings for _, readings in each} for each in rounds] == [
             {count + (run_in if number == 0 else 0)} for number, count in enumerate(timed)
         ]
-        assert {frozenset(turn.place for turn in each) for each in rounds} == {frozenset(stage.places)}
+        assert {frozenset(place for place, _ in each) for each in rounds} == {frozenset(stage.places)}
 
 
 @pytest.mark.parametrize(
@@ -50,17 +49,17 @@ def test_those_that_differ_by_their_algorithm_take_turns(protocol, timed, warmup
         (BATCHES, MIXED, 10),
         (CollectiveProtocol(rounds=10, batches=4), MIXED, 4),
         (CollectiveProtocol(mode="latency", rounds=10, iterations=3), MIXED, 3),
-        # Of one algorithm, so no two are alike.
+        # A single algorithm, so no two are alike.
         (BATCHES, [each for each in MIXED if each.algorithm == "ring"], 0),
         # 4096 bytes are all that both have.
         (BATCHES, [case(algorithm="native", **SMALL), case(algorithm="ring", min_bytes=4096, max_bytes=4096)], 10),
     ],
 )
-def test_there_are_as_many_rounds_as_cases_take(protocol, cases, rounds):
+def test_most_rounds_counts_interleaved_rounds(protocol, cases, rounds):
     assert most_rounds(protocol, cases) == rounds
 
 
-def threes(stage: Stage) -> list[tuple[Turn, ...]]:
+def threes(stage: Stage) -> list[tuple[tuple[int, int], ...]]:
     return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
 
 

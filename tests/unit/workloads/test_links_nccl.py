@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from guard import GUARD_S
-from parabench.plan.protocol import LinkProtocol
+from parabench.plan.links import LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclWire
 
@@ -37,7 +37,7 @@ class Rank:
         self.batches = 0
 
     def enqueue(self, seconds: float = 0.0) -> float:
-        """Work of so many seconds; returns when it ends."""
+        """Enqueue work of these seconds, and return its end."""
         self.stream = max(self.stream, self.host) + seconds
         return self.stream
 
@@ -141,7 +141,7 @@ def test_latency_and_bandwidth_are_the_devices(machine):
     assert latency_s == pytest.approx(LATENCY_S + 8 / BYTES_PER_S, rel=1e-6)
     assert bytes_per_s == pytest.approx(BYTES_PER_S, rel=1e-3)
     trips = [row for row in end.timed if row.bytes == 8]
-    # 100 round trips, ten between two events, and as many warm-up ones as fill one such reading.
+    # 100 round trips, ten between two events, after a warm-up of one such reading.
     assert [row.phase for row in trips] == [Phase.WARMUP] + [Phase.MEASURE] * (100 // TRIPS)
     assert [(row.bytes, row.phase) for row in end.timed[len(trips) :]] == [
         *((size * MIB, Phase.WARMUP) for size in (1, 2, 4)), *[(8 * MIB, Phase.MEASURE)] * 3,

@@ -112,7 +112,7 @@ def computed(model: Model, batch: Any, data_rank: int = 0, **fields: Any) -> lis
     return [float(compute(batch, NoClock())) for _ in range(2)]
 
 
-def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
+def test_accumulated_gradients_equal_the_whole_batch() -> None:
     model = zoo.loss_of_one_element()
     batch = zoo.features(8, torch.Generator().manual_seed(0))
     whole = computed(model, batch, strategy="single")

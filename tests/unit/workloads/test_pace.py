@@ -16,7 +16,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
-from parabench.session.request import TrainingRequest, protocol_of
+from parabench.session.request import Request, protocol_of
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
@@ -64,7 +64,7 @@ def compiling(step):
 def test_warm_up_and_measurement_fill_their_seconds():
     counts, training = paced(BY_TIME, compiling)
     assert counts.measured == 128
-    # What the first steps took is no load that lets clocks rise.
+    # The first steps do not raise the clocks.
     warm_s = (counts.warmup - LEAST_WARMUP - RUN_IN) * STEP_S
     assert 2.0 <= warm_s < 2.0 + 2.0 / PIECES + STEP_S
     # After the last wait for the device its queue fills again.
@@ -90,7 +90,7 @@ def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
 # -- the protocol
 
 
-def test_what_nobody_chose_is_the_devices():
+def test_resolved_uses_defaults_of_the_device():
     cpu, cuda = Protocol(launches=2).resolved("cpu"), Protocol(launches=2).resolved("cuda")
     assert (cpu.warmup, cpu.steps, cpu.warmup_s, cpu.measure_s, cpu.by_time) == (5, 40, None, None, False)
     assert (cuda.warmup, cuda.steps, cuda.warmup_s, cuda.measure_s, cuda.by_time) == (None, None, 2.0, 2.0, True)
@@ -105,10 +105,10 @@ def test_what_nobody_chose_is_the_devices():
 
 
 def asked(**options):
-    return TrainingRequest.of(suite="s", argv=[], out=None, **options)
+    return Request.of(suite="s", argv=[], out=None, **options)
 
 
-def test_who_asks_for_seconds_does_not_want_the_suites_steps():
+def test_protocol_of_replaces_steps_with_seconds():
     suites = Protocol(warmup=5, steps=20, launches=3)
     assert protocol_of(asked(), suites) == suites
     by_time = protocol_of(asked(measure_s=1.0), suites)
@@ -117,7 +117,7 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     assert protocol_of(asked(warmup=3), BY_TIME) == Protocol(warmup=3, measure_s=2.0)
 
     words = asked(warmup_s=0.5, measure_s=1.0).words()
-    assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
+    assert words == ["--measure-seconds", "1.0", "--warmup-seconds", "0.5"]
 
 
 # -- the session
@@ -169,7 +169,7 @@ def test_all_ranks_take_the_steps_that_they_agreed_on(axes):
         assert [sample.step for sample in steps] == list(range(sum(expected.values())))
         for phase, count in expected.items():
             assert sum(sample.phase is phase for sample in steps) == count
-    # At the end of a warm-up by time, so many steps had taken so long (on the slowest rank).
+    # The number of steps and the seconds of the slowest rank at the end of the warm-up.
     spent = sum_of_slowest(seen.samples, Phase.WARMUP)
     assert spent >= 0.05
 

@@ -1,4 +1,4 @@
-"""What of a shared launch's marks belongs to which case, and whose turn it was when it failed."""
+"""The marks of each case of a shared launch, and the case whose turn it was at a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parabench.launch.outcome import culprit
 from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.store.record import Failure, Launch, Phase, Status
-from parabench.workloads.turns import owners_of, steps_of
+from parabench.workloads.steps import owners_of, steps_of
 
 TURNS = list(turns(TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2), 2))
 OWNERS = owners_of(TURNS)
@@ -20,7 +20,7 @@ FAILED = Launch(case=Case(), status=Status.FAILED, started_utc="", wall_s=1.0, f
 
 
 def marks(rows=ROWS, moments=0):
-    """A rank's marks: `rows` whole ones, then one of so many moments."""
+    """Return a rank's marks: `rows` complete rows, then a row with this number of times."""
     table = np.full((ROWS, 5), np.nan)
     table.reshape(-1)[: rows * 5 + moments] = np.arange(rows * 5 + moments)
     return table
@@ -34,7 +34,7 @@ def test_every_step_is_one_cases_in_its_order():
         assert phases.count(Phase.MEASURE) == 4
         assert (np.diff(rows[:, 0]) > 0).all()
     firsts = {row[0] for rows, _ in found for row in rows}
-    assert len(firsts) == ROWS - 2  # but for the two in which cases were built
+    assert len(firsts) == ROWS - 2  # except for the two rows of building cases
 
 
 @pytest.mark.parametrize(

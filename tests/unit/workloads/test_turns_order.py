@@ -15,7 +15,7 @@ from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.probes import CaseReport
 from parabench.strategies.base import RankInfo
-from parabench.workloads import turns as workload
+from parabench.workloads import training as workload
 
 DEVICE = torch.device("cuda", 0)
 PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)
@@ -23,7 +23,7 @@ PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens in a rank, in its order; whatever would need a device is a stand-in that says so."""
+    """The events in a rank, in order. Fakes replace all that needs a device, and log their calls."""
     log: list[str] = []
 
     def says(word: str, answer: Any = None) -> Any:
@@ -81,7 +81,7 @@ def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> Non
             between.append([])
         elif word not in ("use", "give back", "finish"):
             between[-1].append(word)
-    # Before each turn, and before what is read of the trainings: that is a turn too.
+    # Before each turn, and before the training runs are read.
     assert between[: count + 1] == [handed_on] * (count + 1)
     assert seen.index("finish") < seen.index("read")
     # Nothing is under way when the other one has the rest for itself.

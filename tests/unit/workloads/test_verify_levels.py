@@ -45,7 +45,7 @@ def verified(launch: Launch, reference: Reference | None = REFERENCE) -> str:
         ({"verification": "same_split", "strategy": "pp", "microbatches": 4}, 4),
     ],
 )
-def test_reference_computes_as_many_parts_as_the_level_says(fields: dict[str, Any], parts: int) -> None:
+def test_reference_splits_the_batch_by_level(fields: dict[str, Any], parts: int) -> None:
     case = Case(**{"strategy": "ddp", "world_size": 2, **fields})
     assert (case.reference().strategy, case.reference().batch_parts) == ("single", parts)
     assert case.reference().verification == case.verification

@@ -100,7 +100,7 @@ def asynchronous(applied: list[list[int]] | None, losses: Sequence[float | None]
     return launched("parameter_server_async", {0: losses, 1: losses}, **facts)
 
 
-def test_a_whole_ledger_keeps_the_rule_and_the_cost_is_told() -> None:
+def test_complete_ledger_passes_with_its_cost() -> None:
     seen = asynchronous(ledger(), [4.0, *(loss + 0.25 for loss in FALLING[1:])])
     assert wrong(seen) is None
     assert [(finding.code, finding.case_id) for finding in seen.findings] == [(LOSS_COST, seen.case.id)]

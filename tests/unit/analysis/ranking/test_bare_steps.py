@@ -52,7 +52,7 @@ def test_instruments_move_no_byte_in_measured_steps(algorithm: str, monkeypatch:
     """The bytes and calls that gloo writes to its sockets are equal with and without instruments, and nothing else is
     written. gloo receives with recv, which does not count as a read."""
     full = moved("ddp", 2, 4, algorithm)
-    monkeypatch.setattr("parabench.launch.node.Sampler", NoSampler)
+    monkeypatch.setattr("parabench.launch.launcher.Sampler", NoSampler)
     assert moved("ddp", 2, 0, algorithm) == full
     for steps in full:
         assert steps == [steps[0]] * (STEPS - 1)

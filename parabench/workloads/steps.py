@@ -1,0 +1,231 @@
+"""The record of a launch that trains: rows from the marks and the reports of its ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import arms_of
+from parabench.plan.protocol import Counts, Protocol
+from parabench.plan.turns import BUILD, WARM_UP, Turn, turns
+from parabench.probes import CaseReport
+from parabench.probes.replicas import replicas_apart
+from parabench.probes.step_clock import MARKS
+from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
+
+Ranks = Sequence[tuple[RankReport, Marks]]
+
+
+def step_marks(width: int, steps: int | None) -> MarkLayout:
+    """Return the layout of `steps` steps with `width` times each."""
+
+    def position(moments: int) -> str:
+        step, part = divmod(moments, width)
+        return f"to step {step}, part {part}"
+
+    return MarkLayout(columns=width, moments=width, rows=steps, position=position)
+
+
+def turn_marks(spec: LaunchSpec) -> MarkLayout:
+    """Return the layout of the marks of a shared launch: each step of the case whose turn it is."""
+    all_turns = list(turns(spec.protocol, len(spec.cases)))
+
+    def position(moments: int) -> str:
+        step = moments // MARKS
+        for turn in all_turns:
+            if step < turn.steps:
+                break
+            step -= turn.steps
+        else:
+            return "to the end of its turns"
+        label = spec.cases[turn.arm].label
+        if turn.round == BUILD:
+            return f"to the building of {label}"
+        where = "the warm-up" if turn.round == WARM_UP else f"round {turn.round + 1} of {spec.protocol.rounds}"
+        return f"to step {step}, part {moments % MARKS}, of {label} in {where}"
+
+    return MarkLayout(columns=MARKS, moments=MARKS, rows=len(owners_of(all_turns)), position=position)
+
+
+def owners_of(all_turns: Sequence[Turn]) -> list[int]:
+    """Return the place of the case that each row of marks belongs to."""
+    return [turn.arm for turn in all_turns for _ in range(turn.steps)]
+
+
+def steps_of(all_turns: Sequence[Turn], place: int) -> tuple[list[int], list[Phase]]:
+    """Return the rows of marks that are steps of the case at `place`, and the phase of each."""
+    at = 0
+    rows: list[int] = []
+    phases: list[Phase] = []
+    for turn in all_turns:
+        if turn.arm == place and turn.round != BUILD:
+            rows += range(at, at + turn.steps)
+            phases += turn.phases
+        at += turn.steps
+    return rows, phases
+
+
+def record_case(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+    """Add the observations of all ranks to a launch of one case."""
+    protocol, counts = spec.protocol, spec.protocol.least
+    if protocol.by_time:
+        counts = agreed(nodes)
+        launch.facts["counts"] = counts.to_dict()
+    record_ranks(launch, list(of_ranks(nodes)), phases_of(protocol, counts))
+
+
+def record_turns(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+    """Add a launch for each case of a shared launch, with the observations of the case's ranks."""
+    reports, marks = zip(*of_ranks(nodes), strict=True)
+    protocol = spec.protocol
+    all_turns = list(turns(protocol, len(spec.cases)))
+    shared = {"cases": [case.id for case in spec.cases], "protocol": protocol.to_dict()}
+    for place, arm in arms_of(launch, spec, marks, MARKS, owners_of(all_turns)):
+        rows, phases = steps_of(all_turns, place)
+        ranks = [(report, of_rank[rows]) for report, of_rank in zip(reports, marks, strict=True)]
+        add_case(arm, place, ranks[: arm.case.world_size], phases)
+        counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
+        pair = pair_facts(spec, all_turns, place, reports[0].first)
+        arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": counts.to_dict()}
+        launch.arms.append(arm)
+
+
+def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: Sequence[bool]) -> dict[str, Any]:
+    """Return the facts of a launch that is interleaved with another variant's.
+
+    They are its run, its side, and the rounds that the case at `place` started. `first` has this for each turn.
+    """
+    if spec.pair is None:
+        return {}
+    rounds = [was for turn, was in zip(all_turns, first, strict=False) if turn.arm == place and turn.round >= 0]
+    return {"pair": {"run": spec.pair.run, "side": spec.pair.side, "first": rounds}}
+
+
+def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
+    """Add to a launch the facts and samples of the case at `place`. `phases` has the phase of each step."""
+    cases = [report.of(place) for report, _ in ranks]
+    launch.facts |= next((case.facts for case in cases if case.facts), {})
+    launch.facts |= replicas_apart([case.checksums for case in cases])
+    for (report, marks), case in zip(ranks, cases, strict=True):
+        for name, value in case.rank_facts.items():
+            launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
+        launch.samples += samples(marks, report.rank, case, phases)
+
+
+def record_ranks(launch: Launch, ranks: Ranks, phases: Sequence[Phase]) -> None:
+    """Add to a launch of one case its facts and samples, and the observations of instruments."""
+    add_case(launch, 0, ranks, phases)
+    launch.facts["phases"] = phase_windows([(report.of(0), marks) for report, marks in ranks], phases)
+    for report, marks in ranks:
+        case = report.of(0)
+        launch.spans += spans(marks, report.rank, case, phases)
+        launch.collectives += collectives(report.rank, case, phases)
+
+
+def agreed(nodes: Sequence[NodeResult]) -> Counts:
+    """Return the steps that the ranks of a launch by time agreed on. If they did not agree, all were warm-up."""
+    counts = next((node.counts for node in nodes if node.counts), None)
+    if counts is None:
+        return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
+    warmup, measured = counts
+    return Counts(warmup=warmup, measured=measured)
+
+
+def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
+    """Return the phase of each step of a launch with these numbers of warm-up and measured steps."""
+    each = {
+        Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
+        Phase.PROFILE: protocol.traced,
+    }  # fmt: skip
+    return [phase for phase, count in each.items() for _ in range(count)]
+
+
+def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:
+    """Yield (step, its marks) for each row."""
+    return zip(range(len(marks)) if case.marked is None else case.marked, marks, strict=True)
+
+
+def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
+    """Yield the samples of a rank: the parts of every finished step, its losses, and its memory.
+
+    Waits between the batches of one step count as waits for data.
+    """
+    for step, row in steps_with_marks(marks, case):
+        if math.isnan(row[-1]):
+            break
+        yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
+        waited = case.later_waits.get(step, 0.0)
+        longer = {"data_s": waited, "forward_backward_s": -waited}
+        for part, begin, end in parts_of(row):
+            yield Sample(rank, step, phases[step], part, float(end - begin) + longer.get(part, 0.0))
+    for step, loss in enumerate(case.losses):
+        yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
+    if case.grad_norm is not None:
+        norm = case.grad_norm
+        yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
+    for step, metric, value in case.readings:
+        yield Sample(rank, step, phases[step], metric, value)
+    for metric, value in case.numbers.items():
+        yield Sample(rank, None, Phase.MEASURE, metric, value)
+
+
+def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Span]:
+    """Yield the parts of a rank's instrumented steps, and the waits of its training for communication."""
+    for step, row in steps_with_marks(marks, case):
+        if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
+            for part, begin, end in parts_of(row):
+                yield Span(rank, step, part.removesuffix("_s"), float(begin), float(end))
+    for step, start_s, end_s in case.stalls:
+        yield Span(rank, step, WAIT, start_s, end_s)
+
+
+def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
+    """Yield a rank's calls of collectives in the instrumented steps."""
+    for call in case.calls:
+        yield CollectiveSample(
+            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
+            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
+            call.bucket, call.ready_s,
+        )  # fmt: skip
+
+
+def phase_windows(ranks: Iterable[tuple[CaseReport, Marks]], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+    """Return {phase: (begin, end)} of a launch, from the first to the last step of any rank.
+
+    Times are on the clock that all processes of a host share. Phases without a finished step are missing.
+    """
+    windows: dict[str, tuple[float, float]] = {}
+    for case, marks in ranks:
+        for step, row in steps_with_marks(marks, case):
+            if not math.isnan(row[-1]):
+                phase = phases[step]
+                begin, end = windows.get(phase, (math.inf, -math.inf))
+                windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
+    return windows
+
+
+def ranks_word(ranks: Sequence[int]) -> str:
+    """Return the ranks of a group as a word: `0-3` if they are consecutive, else `0,2`."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:
+    """Yield (part, begin, end) from the marks of a step.
+
+    If forward and backward alternated, the mark between them is missing. A watched loop has a sixth mark, at its end.
+    """
+    begin, loaded, forward, backward, end, *later = row
+    yield "data_s", begin, loaded
+    if math.isnan(forward):
+        yield "forward_backward_s", loaded, backward
+    else:
+        yield "forward_s", loaded, forward
+        yield "backward_s", forward, backward
+    yield "optimizer_s", backward, end
+    if later:
+        yield "other_s", end, later[0]
