@@ -18,11 +18,13 @@ from uuid import uuid4
 
 from rich.console import Console
 
+from parabench.ab.agent import VariantAgent
 from parabench.ab.memory import lack_of_memory
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis import format
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
+from parabench.cluster.messages import Progress
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
@@ -145,20 +147,20 @@ class Turns:
         self._done: list[set[tuple[str, int]]] = []
         self._alone: set[str] = set()
 
-    def heard(self, side: str, event: dict[str, Any]) -> None:
+    def heard(self, side: str, event: Progress) -> None:
         """Show an event of a variant."""
-        label = f"{side}: {event['label']}"
+        label = f"{side}: {event.label}"
         if self._progress is None:
             return
-        if event["tells"] == "starting":
-            self._progress.starting(label, event["block"])
+        if event.outcome is None:
+            self._progress.starting(label, event.block)
         else:
-            self._progress.ended(label, event["block"], event["how"], event["ok"])
+            self._progress.ended(label, event.block, event.outcome, event.ok)
 
     def run(self, sides: list[VariantProcess]) -> None:
         """Plan, launch and finish both sessions."""
         for side in sides:
-            side.hello()
+            side.identify()
         if self._request.run.suite is not None:
             self._plan(sides)
         # The store is closed after both variants have closed theirs: the last one leaves one file.
@@ -170,7 +172,7 @@ class Turns:
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
-                side.ask("finish")
+                side.ask(VariantAgent.finish)
 
     def _plan(self, sides: list[VariantProcess]) -> None:
         """Let both variants plan, and then share the cases that both can run. Raises UsageError."""
@@ -179,18 +181,18 @@ class Turns:
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         suite = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
-            side.say("plan", **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
+            side.say(VariantAgent.plan, **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
         plans = [side.hear() for side in sides]
         both, apart = shared(plans, self.log)
         for side, aside in zip(sides, apart, strict=True):
-            side.ask("share", cases=both, aside=aside)
+            side.ask(VariantAgent.share, cases=both, aside=aside)
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Start both sessions."""
         self._run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
         return [
             side.ask(
-                "begin",
+                VariantAgent.begin,
                 store=os.path.abspath(store.path),
                 label=f"{label}-{side.variant.name}",
                 argv=hide(self._request, self.variants),
@@ -217,11 +219,12 @@ class Turns:
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
         path, self._run = os.path.abspath(store.path), last.interleaved["run"]
         opened = [
-            side.ask("resume", store=path, run=self._run, side=side.variant.name, instead=command) for side in sides
+            side.ask(VariantAgent.resume, store=path, run=self._run, side=side.variant.name, instead=command)
+            for side in sides
         ]
         # The stop may have come after only one variant had removed a case.
         gone = opened[0]["left_out"] | opened[1]["left_out"]
-        return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
+        return [each | side.ask(VariantAgent.leave_out, cases=gone) for side, each in zip(sides, opened, strict=True)]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
         """Return the command that resumes variants with these settings."""
@@ -240,15 +243,15 @@ class Turns:
         if not left:
             return
         for side in sides:
-            side.say("start")
+            side.say(VariantAgent.start)
         for side in sides:
             side.hear()
         with make_progress(self.console, launches, opened[0]["blocks"]) as self._progress:
             gone: dict[str, str] = {}
             for side in sides:
-                gone |= side.ask("explain")["left_out"]
+                gone |= side.ask(VariantAgent.explain)["left_out"]
             for side in sides:
-                side.ask("leave_out", cases=gone)
+                side.ask(VariantAgent.leave_out, cases=gone)
             for reason in gone.values():
                 self.log(f"left out on both sides: {reason}")
             cohorts = self._cohorts(opened)
@@ -277,7 +280,7 @@ class Turns:
         """Launch pairs of a repetition: interleaved, or one variant after the other for the cases that cannot be."""
         for pair in group:
             for side in sides:
-                side.ask("prepare", case=pair.case)
+                side.ask(VariantAgent.prepare, case=pair.case)
         shared = [
             pair.case
             for pair in group
@@ -289,24 +292,30 @@ class Turns:
         for pair in group:
             for number in pair.order:
                 if pair.key not in self._done[number]:
-                    answer = sides[number].ask("take", case=pair.case, block=pair.block)
+                    answer = sides[number].ask(VariantAgent.take, case=pair.case, block=pair.block)
                     self._alone |= {*answer["failed"]}
 
     def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
         """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
-        need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
+        need = [side.ask(VariantAgent.turns_need, cases=cases, block=block) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
         owns = [each["own"] for each in need]
-        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if owns[0] != owns[1] else {}
+        agreed = [max(of_case) for of_case in zip(*owns, strict=True)] if owns[0] != owns[1] else None
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
                 deadline_s = sum(each["deadline_s"] for each in need)
                 for side, pair in zip(sides, ends, strict=True):
-                    asked = {"cases": cases, "block": block, "pair": asdict(pair), "deadline_s": deadline_s}
-                    side.say("take_turns", **asked, **agreed)
+                    side.say(
+                        VariantAgent.take_turns,
+                        cases=cases,
+                        block=block,
+                        pair=asdict(pair),
+                        deadline_s=deadline_s,
+                        own=agreed,
+                    )
                 failed = hear_turns(sides, token)
         if failed and failed.status == Status.OOM:
             # Each may have enough memory without the other.
@@ -314,7 +323,7 @@ class Turns:
         over: set[str] = set()
         for number, side in enumerate(sides):
             if failed is None or failed.side == number:
-                answer = side.ask("keep_turns", block=block)
+                answer = side.ask(VariantAgent.keep_turns, block=block)
                 self._done[number] |= {(case, block) for case in answer["kept"]}
                 over |= {*answer["kept"]}
                 self._alone |= {*answer["failed"]}

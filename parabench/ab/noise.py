@@ -9,8 +9,8 @@ from time import monotonic
 
 from rich.console import Console
 
+from parabench.ab.agent import IN_TURNS, alone_of
 from parabench.ab.driver import AbRequest, measure
-from parabench.ab.server import IN_TURNS, alone_of
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.noise import AgainstBaseline, Sensitivity, lines, pilot_of, sensitivity
 from parabench.machine import accelerator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shlex
@@ -29,10 +28,11 @@ import fake_results as fake
 from command_line import parabench
 from fake_base import base, of_ranks
 from fake_launch import FakeLauncher
+from fake_sides import InProcess
 from parabench import __version__
-from parabench.ab import driver, server
+from parabench.ab import agent, driver
+from parabench.ab.agent import VariantAgent
 from parabench.ab.remote import Heard
-from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.compare import gate
 from parabench.cli import COMMANDS, main
@@ -167,42 +167,19 @@ def of_run(**more: Any) -> str:
     )
 
 
-class SideHere:
-    """A side of `ab` in this process, with a fake launcher; side b takes `slower` times as long."""
-
-    def __init__(self, variant: Variant, heard: Heard, slower: float) -> None:
-        self.variant = variant
-        times = slower if variant.name == "b" else 1.0
-        launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
-        self._side = Side(lambda told: heard(variant.name, told), launcher)
-
-    def hello(self) -> None:
-        self.ask("hello")
-
-    def say(self, question: str, **values: Any) -> None:
-        self._answer = self._side.answer(question, json.loads(json.dumps(values)))
-
-    def hear(self) -> dict[str, Any]:
-        assert "refused" not in self._answer, self._answer
-        return self._answer
-
-    def ask(self, question: str, **values: Any) -> dict[str, Any]:
-        self.say(question, **values)
-        return self.hear()
-
-    def stop(self) -> None:
-        self._side.close()
-
-    def wait(self) -> None:
-        """Nothing is left of it."""
+def variant_here(variant: Variant, heard: Heard, slower: float) -> InProcess:
+    """Return a variant of `ab` in this process, with a fake launcher; variant b takes `slower` times as long."""
+    times = slower if variant.name == "b" else 1.0
+    launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
+    return InProcess(variant, heard, VariantAgent(lambda event: None, launcher))
 
 
 def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     Path("mine.py").write_text(SUITE)
-    monkeypatch.setattr(server, "this_machine", lambda: HERE)
+    monkeypatch.setattr(agent, "this_machine", lambda: HERE)
     sides = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
     monkeypatch.setattr(
-        driver, "running", lambda _, heard: nullcontext([SideHere(one, heard, slower) for one in sides])
+        driver, "running", lambda _, heard: nullcontext([variant_here(one, heard, slower) for one in sides])
     )
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
     run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from guard import GUARD_S
+from parabench.ab.agent import PROTOCOL
 from parabench.ab.remote import running
-from parabench.ab.server import PROTOCOL
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.gate import compare, the_verdict
 from parabench.analysis.compare.sides import side_of
@@ -26,6 +26,7 @@ from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
+from paths import ROOT
 from process_helpers import end, end_all, left_of, start_ab
 
 # -- the line between the two ends -----------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/paraben
 
 
 def answers(**values: object) -> str:
-    return f"line.send_bytes({json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}}).encode()!r})"
+    return f"line.send(Reply({ {**FITS, 'version': '0.0.9', **values}!r}))"
 
 
 def scripted(folder: Path, does: str) -> str:
@@ -43,8 +44,10 @@ def scripted(folder: Path, does: str) -> str:
     python = folder / "scripted" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f"#!{sys.executable}\nimport os, sys\nfrom multiprocessing.connection import Connection\n"
-        f"line = Connection(int(sys.argv[-1]))\nline.recv_bytes()\n{does}\n"
+        f"#!{sys.executable}\nimport socket, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from parabench.cluster.connection import Connection\n"
+        "from parabench.cluster.messages import Reply\n"
+        f"line = Connection(socket.socket(fileno=int(sys.argv[-1])))\nline.receive()\n{does}\n"
     )
     python.chmod(0o755)
     return str(python.parents[1])
@@ -60,7 +63,7 @@ def scripted(folder: Path, does: str) -> str:
             f"ended with exit code 7: it hurts; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}",
         ),
         ("sys.exit(130)", "was stopped; "),
-        (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
+        (answers(), "holds a parabench, but another one answered, from /lib/parabench; see what"),
     ],
 )
 def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) -> None:
@@ -69,7 +72,7 @@ def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) 
     variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
     named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
     with running([variant], lambda side, told: None) as (side,), named:
-        side.hello()
+        side.identify()
     assert not psutil.pid_exists(side.process.pid)
 
 

@@ -18,11 +18,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_sides import AXES, Lab
+from parabench.ab.agent import IN_TURNS, VariantAgent
 from parabench.ab.driver import AbRequest, hide
-from parabench.ab.server import IN_TURNS, Side
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
+from parabench.cluster.messages import request
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.report import build
@@ -250,9 +251,10 @@ def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None
     assert statuses.count("crashed") == 1
 
 
-class OneCaseLess(Side):
-    def plan(self, **request: Any) -> dict[str, Any]:
-        answer = super().plan(**request)
+class OneCaseLess(VariantAgent):
+    @request
+    def plan(self, /, **fields: Any) -> dict[str, Any]:
+        answer = super().plan(**fields)
         assert self._planned is not None
         gone, *rest = self._planned.plan.cases
         self._planned = replace(self._planned, plan=self._planned.plan.replace(cases=tuple(reversed(rest))))
@@ -261,11 +263,12 @@ class OneCaseLess(Side):
         return answer
 
 
-class OtherSuite(Side):
+class OtherSuite(VariantAgent):
     """Its suite says otherwise how each case is launched."""
 
-    def plan(self, **request: Any) -> dict[str, Any]:
-        answer = super().plan(**request)
+    @request
+    def plan(self, /, **fields: Any) -> dict[str, Any]:
+        answer = super().plan(**fields)
         # What only one version knows is no difference of the suites.
         return answer | {"protocol": answer["protocol"] | {"launches": 4, "profile": True, "unheard": 1}}
 
