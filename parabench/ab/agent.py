@@ -20,7 +20,7 @@ from parabench.analysis import format
 from parabench.analysis.numbers import unique_labels
 from parabench.cluster import messages
 from parabench.cluster.connection import Connection
-from parabench.cluster.messages import Message, Refused, Reply, answer, request
+from parabench.cluster.messages import PROTOCOL, Message, Refused, Reply, answer, request
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
@@ -41,9 +41,6 @@ from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signal
 from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
-
-# Increases if a request changes: variants may have several versions of parabench.
-PROTOCOL = 7
 
 # The default for cases that can be interleaved. With it, 99% of simulated gates detect a slowdown of 5% if launches
 # differ by 1.5%. With 5 launches, 89% do (docs/explanation/certainty.md).
@@ -105,19 +102,19 @@ class VariantAgent:
 
         Return {"cases": {id: label}, "skipped": {id: reason}, "protocol": its fields, "seed"}.
         """
-        asked = TrainingRequest.of(
+        wanted = TrainingRequest.of(
             **fields | {"argv": [], "out": Path(fields["out"]), "axes": tuple(fields.get("axes", ()))}
         )
-        assert asked.suite is not None
-        suite, machine = load_suite(asked.suite), this_machine()
-        in_turns = replace(asked, options={**IN_TURNS, **asked.options})
-        asked = in_turns if asked.options.get("rounds") else asked
-        planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
-        if "rounds" not in asked.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
-            asked, planned = in_turns, plan_training(in_turns, suite, machine, turns=True)
-        self._request, self._planned = asked, planned
+        assert wanted.suite is not None
+        suite, machine = load_suite(wanted.suite), this_machine()
+        in_turns = replace(wanted, options={**IN_TURNS, **wanted.options})
+        wanted = in_turns if wanted.options.get("rounds") else wanted
+        planned = plan_training(wanted, suite, machine, turns="rounds" in wanted.options)
+        if "rounds" not in wanted.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
+            wanted, planned = in_turns, plan_training(in_turns, suite, machine, turns=True)
+        self._request, self._planned = wanted, planned
         plan = planned.plan
-        check_traces(asked.out, plan.protocol)
+        check_traces(wanted.out, plan.protocol)
         return {
             "cases": unique_labels({case.id: case for case in plan.cases}),
             "skipped": {each.case.id: each.reason for each in plan.skipped},
@@ -163,21 +160,16 @@ class VariantAgent:
         """Run launches that read NCCL's choices. Return {"left_out": {case id: why}} of pins that NCCL refuses."""
         for case in self._runner.plan.cases:
             self._runner.run_nccl_probe(case)
-        return {"left_out": left_out(self._runner.plan)}
+        skipped = self._runner.plan.skipped
+        return {"left_out": {each.case.id: each.reason for each in skipped if each.tried}}
 
     @request
-    def leave_out(self, *, cases: dict[str, str]) -> dict[str, Any]:
-        """Remove cases that a variant cannot launch, {case id: why}. Return {"turns": the launches left}."""
-        started = hasattr(self, "_runner")
-        plan = self._runner.plan if started else self._state.plan
-        for case in plan.cases:
+    def leave_out(self, *, cases: dict[str, str]) -> None:
+        """Remove cases that a variant cannot launch, {case id: why}."""
+        for case in self._runner.plan.cases:
             if case.id in cases:
-                plan = plan.without(case, cases[case.id])
-        self._store.replan(self._state.session_id, plan.to_dict())
-        self._state = replace(self._state, plan=plan)
-        if started:
-            self._runner.plan = plan
-        return {"turns": turns_of(plan)}
+                self._runner.plan = self._runner.plan.without(case, cases[case.id])
+        self._store.replan(self._state.session_id, self._runner.plan.to_dict())
 
     @request
     def prepare(self, *, case: str) -> None:
@@ -202,18 +194,18 @@ class VariantAgent:
 
     @request
     def take_turns(
-        self, *, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int] | None = None
+        self, *, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int]
     ) -> dict[str, Any]:
-        """Run a launch that these cases share, interleaved with the other variant's, but do not store it.
+        """Run a launch that these cases share, interleaved with a launch of the other variant, but do not store it.
 
-        `own` is the agreed one of `turns_need`. Return {"status", "ended": whether only the other launch had ended}.
+        `own` are the agreed steps per turn. Return {"status", "ended": whether it ended because the other one did}.
         """
         shared = self._cases(cases, block)
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else shared[0].label
         self._tell(messages.Progress(label, block))
-        spec = self._runner.turns_spec(shared, block).replace(pair=Pair(**pair), deadline_s=deadline_s)
-        if own is not None:
-            spec = spec.replace(protocol=spec.protocol.replace(own=tuple(own)))
+        spec = self._runner.turns_spec(shared, block)
+        protocol = spec.protocol.replace(own=tuple(own))
+        spec = spec.replace(pair=Pair(**pair), deadline_s=deadline_s, protocol=protocol)
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}
@@ -242,8 +234,8 @@ class VariantAgent:
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """Return the launches of the session.
 
-        "cohorts" are ids of cases that share launches, "alone" and "left_out" have reasons by case id; "turns" and
-        "done" are [[case id, block]].
+        "cohorts" are ids of cases that share launches, "alone" has reasons by case id, and "turns" and "done" are
+        [[case id, block]].
         """
         self._state, plan = state, state.plan
         # The other variant needs its half.
@@ -258,7 +250,6 @@ class VariantAgent:
             "alone": alone_of(plan.cases),
             "turns": turns_of(plan),
             "done": sorted(state.done),
-            "left_out": left_out(plan),
         }
 
 
@@ -269,11 +260,6 @@ def alone_of(cases: Sequence[Case]) -> dict[str, str]:
     if on_cuda and one_process_only():
         found = dict.fromkeys(on_cuda, "a device lets one process compute at a time (compute mode exclusive)") | found
     return found
-
-
-def left_out(plan: TrainingPlan) -> dict[str, str]:
-    """Return {case id: why} of the cases that were launched and cannot run here."""
-    return {each.case.id: each.reason for each in plan.skipped if each.tried}
 
 
 def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:

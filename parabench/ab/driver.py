@@ -50,13 +50,13 @@ from parabench.store.store import STORE_NAME, Store
 if TYPE_CHECKING:
     from parabench.analysis.answer import Answer
 
-# Whether launches of the sessions with these ids are enough.
+# Returns whether the launches of the sessions with these ids are enough.
 Enough = Callable[[Sequence[int]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """The unchecked options: variants `a` and `b` in words, what each runs, and how they are compared.
+    """The unchecked options: variants `a` and `b` as typed, the run of each, and the comparison.
 
     `files` are the options of output files, as typed. `go_on` is the command that resumes, if it is not `parabench ab`.
     """
@@ -205,7 +205,7 @@ class Turns:
         """Resume both sessions. Raises UsageError if there are none, or the variants are others."""
         last = store.last_session()
         if last is None or not last.interleaved:
-            raise UsageError(f"the last session in {store.path} is not a side of an ab; start one without --resume")
+            raise UsageError(f"the last session in {store.path} is not a variant of an ab; start one without --resume")
         before, label = ab_sides(store, last), self._request.run.label
         command = self._command(store, settings_of(before))
         for side in sides:
@@ -213,18 +213,15 @@ class Turns:
             there = before[name].interleaved.get("setting")
             if there != here:
                 raise UsageError(
-                    f"side {name} was {there!r} and is now {here!r}; resume with the same sides, as in {command!r}, "
-                    "or start a new ab without --resume"
+                    f"variant {name} was {there!r} and is now {here!r}; resume with the same variants, as in "
+                    f"{command!r}, or start a new ab without --resume"
                 )
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
         path, self._run = os.path.abspath(store.path), last.interleaved["run"]
-        opened = [
+        return [
             side.ask(VariantAgent.resume, store=path, run=self._run, side=side.variant.name, instead=command)
             for side in sides
         ]
-        # The stop may have come after only one variant had removed a case.
-        gone = opened[0]["left_out"] | opened[1]["left_out"]
-        return [each | side.ask(VariantAgent.leave_out, cases=gone) for side, each in zip(sides, opened, strict=True)]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
         """Return the command that resumes variants with these settings."""
@@ -239,7 +236,7 @@ class Turns:
         if any(self._done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
-            self.log("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
+            self.log("a pair is completed after a stop; drift since then counts as a difference of the variants")
         if not left:
             return
         for side in sides:
@@ -253,7 +250,7 @@ class Turns:
             for side in sides:
                 side.ask(VariantAgent.leave_out, cases=gone)
             for reason in gone.values():
-                self.log(f"left out on both sides: {reason}")
+                self.log(f"left out in both variants: {reason}")
             cohorts = self._cohorts(opened)
             for block, launched in groupby((each for each in left if each.case not in gone), lambda each: each.block):
                 together: dict[Any, list[LaunchPair]] = {}
@@ -301,8 +298,7 @@ class Turns:
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
-        owns = [each["own"] for each in need]
-        agreed = [max(of_case) for of_case in zip(*owns, strict=True)] if owns[0] != owns[1] else None
+        own = [max(steps) for steps in zip(*(each["own"] for each in need), strict=True)]
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
@@ -314,12 +310,13 @@ class Turns:
                         block=block,
                         pair=asdict(pair),
                         deadline_s=deadline_s,
-                        own=agreed,
+                        own=own,
                     )
                 failed = hear_turns(sides, token)
         if failed and failed.status == Status.OOM:
             # Each may have enough memory without the other.
-            return self._set_apart(cases, f"side {sides[failed.side].variant.name} ran out of memory beside the other")
+            name = sides[failed.side].variant.name
+            return self._set_apart(cases, f"variant {name} ran out of memory next to the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
             if failed is None or failed.side == number:
@@ -373,7 +370,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     check_alike(plans)
     apart = [
         {
-            case: f"side {name} does not run it: {other['skipped'].get(case, 'its suite has no such case')}"
+            case: f"variant {name} does not run it: {other['skipped'].get(case, 'its suite does not have it')}"
             for case in own["cases"]
             if case not in other["cases"]
         }
@@ -382,7 +379,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     both = [case for case in plans[0]["cases"] if case in plans[1]["cases"]]
     if not both:
         why = next(chain(*(each.values() for each in apart)), "no cases")
-        raise UsageError(f"there is no case that both sides can run: {why}")
+        raise UsageError(f"no configuration runs in both variants: {why}")
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():
             log(f"skipped {own['cases'][case]} in {name}: {reason}")

@@ -64,12 +64,12 @@ def with_rounds(run: TrainingRequest) -> TrainingRequest:
     if run.suite is None:
         return run
     run = replace(run, label=LABEL if run.label is None and not run.resume else run.label)
-    asked = replace(run, options={**IN_TURNS, "launches": MOST_PAIRS, **run.options})
+    wanted = replace(run, options={**IN_TURNS, "launches": MOST_PAIRS, **run.options})
     if "rounds" in run.options:
-        return asked
-    cases = plan_training(asked, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
+        return wanted
+    cases = plan_training(wanted, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
     alone = alone_of(cases)
     turns = [case for case in cases if case.id not in alone]
     # With an even number both variants have the first turn equally often.
     rounds = max(FEWEST_ROUNDS, TURNS[turns[0].device] // len(turns) // 2 * 2) if turns else 0
-    return replace(asked, options={**asked.options, "rounds": rounds})
+    return replace(wanted, options={**wanted.options, "rounds": rounds})

@@ -1,4 +1,4 @@
-"""The processes of the variants of `parabench ab`, as the driver sees them."""
+"""The processes of the variants of `parabench ab`, and the driver's connections to them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import psutil
 
-from parabench.ab.agent import COMMAND, PROTOCOL, VariantAgent
+from parabench.ab.agent import COMMAND, VariantAgent
 from parabench.ab.variant import Variant
 from parabench.cluster.connection import Connection
-from parabench.cluster.messages import Progress, Refused, Reply, call
+from parabench.cluster.messages import PROTOCOL, Progress, Refused, Reply
 from parabench.errors import UsageError
 from parabench.launch.token import Token
 from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
@@ -60,7 +60,7 @@ class VariantProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise UsageError(f"side {variant.name} does not start: {error}") from error
+                raise UsageError(f"variant {variant.name} does not start: {error}") from error
 
     def identify(self) -> None:
         """Raise UsageError if its parabench has another protocol or schema, or is not the one in its folder."""
@@ -68,20 +68,20 @@ class VariantProcess:
             there = self.ask(VariantAgent.identify)
         except UsageError as error:
             raise UsageError(
-                f"{error}; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
+                f"{error}; that variant needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
                 "install this one there, or give another"
             ) from None
         for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
             if there.get(what) != mine:
                 raise UsageError(
-                    f"side {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
-                    f"one has {mine}; both sides need a parabench that fits this one"
+                    f"variant {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
+                    f"one has {mine}; both variants need a parabench that fits this one"
                 )
         own = self.variant.folder / "parabench" if self.variant.folder else None
         if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(there["package"]):
             raise UsageError(
-                f"side {self._name} holds a parabench, but another one answered, from {there['package']}; see what "
-                "that side's python imports before its PYTHONPATH"
+                f"variant {self._name} has a parabench, but another one answered, from {there['package']}; see what "
+                "that variant's python imports before its PYTHONPATH"
             )
 
     def ask(self, request: Callable[Concatenate[Any, P], R], *nothing: P.args, **values: P.kwargs) -> R:
@@ -92,7 +92,7 @@ class VariantProcess:
     def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
         """Send a request. `hear` returns its result."""
         with contextlib.suppress(OSError):  # it has ended: `hear` reports how
-            self.connection.send(call(request, *nothing, **values))
+            self.connection.say(request, *nothing, **values)
 
     def hear(self) -> dict[str, Any]:
         """Return the next result. Raises UsageError if the variant refuses, or ends."""
@@ -105,12 +105,12 @@ class VariantProcess:
         try:
             message = self.connection.receive()
         except (EOFError, OSError):
-            raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
+            raise UsageError(f"variant {self._name} {self._how_it_ended()}") from None
         match message:
             case Reply(values):
                 return values
             case Refused(why):
-                raise UsageError(f"side {self.variant.name}: {why}")
+                raise UsageError(f"variant {self.variant.name}: {why}")
             case Progress():
                 self._heard(self.variant.name, message)
         return None
@@ -156,8 +156,7 @@ class FailedTurns(NamedTuple):
 def hear_turns(sides: Sequence[VariantProcess], token: Token) -> FailedTurns | None:
     """Pass the `token` back and forth until both launches have ended. Return the one that failed, if any.
 
-    If one variant hangs, both exceed their deadline. Then the cause is the variant that the other one waits for. Raises
-    UsageError if a variant refuses, or ends.
+    Raises UsageError if a variant refuses, or ends.
     """
     left = dict(enumerate(sides))
     # (whether it only waited for the other one, its place in time, the launch)
@@ -174,6 +173,7 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> FailedTurns | N
             if result["status"] != Status.OK:
                 token.end(1 - number)
                 if not result["ended"]:
+                    # If one variant hangs, both exceed their deadline. The other one waits for the cause.
                     innocent = result["status"] == Status.HUNG and number not in token.awaited
                     failed.append((innocent, len(failed), FailedTurns(number, result["status"])))
     return min(failed)[-1] if failed else None

@@ -82,8 +82,8 @@ class Agent:
     def run(self, *, launch: int, spec: dict[str, Any], port: int) -> dict[str, Any]:
         """Run this node's ranks of a launch, which meet at this port of node 0. Return {"launch", "result"}."""
         assert self.number is not None
-        asked = LaunchSpec.from_dict(spec, self._traces)
-        point = RendezvousPoint(self._address, port, asked.nodes, asked.ranks_per_node)
+        mine = LaunchSpec.from_dict(spec, self._traces)
+        point = RendezvousPoint(self._address, port, mine.nodes, mine.ranks_per_node)
         route = route_to(point.address, port, self.topology.interface, self.topology.local_addr)
         connection = self._connection
         context = point.context(self.number, route.environment(), lambda reason: connection.send(Abort(launch, reason)))
@@ -93,7 +93,7 @@ class Agent:
         if reason is not None:
             context.abort.set(reason)
         try:
-            return {"launch": launch, "result": as_json(self.run_ranks(asked, context))}
+            return {"launch": launch, "result": as_json(self.run_ranks(mine, context))}
         finally:
             self._running = None
 
@@ -183,9 +183,9 @@ class Agent:
             time.sleep(TRY_EVERY_S)
 
     def follow(self) -> int:
-        """Take part until node 0 ends the session, and return its exit code. If node 0 is lost, wait for it.
+        """Take part until node 0 ends the session, and return the exit code. If node 0 is lost, wait for it.
 
-        Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted if it is asked to stop.
+        Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted.
         """
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
         waiting = Waiting(self._log, seconds, TRY_S)

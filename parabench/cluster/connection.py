@@ -1,9 +1,10 @@
-"""Connections between a driver and its agents: JSON messages in frames, over a socket.
+"""Connections between a driver and its agents: JSON messages in frames, over a socket. Nothing is unpickled."""
 
-A frame is its length (4 bytes), a tag, and compressed JSON. An empty frame is a sign of life. Between nodes, both ends
-prove with a nonce that they have the session's secret, and the tag is an HMAC-SHA256 (RFC 2104). Its key belongs to one
-direction of one connection. It covers the number of the message and its content. Nothing is unpickled.
-"""
+# A frame is its length (4 bytes), a tag, and compressed JSON. An empty frame is a sign of life. Nodes prove that they
+# have the session's secret, by signing a nonce of the other end.
+#
+# Between nodes, the tag is an HMAC-SHA256 (RFC 2104) of the number of the message and its content. The key depends on
+# the secret, both nonces, and the direction.
 
 from __future__ import annotations
 
@@ -18,20 +19,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec import convert, to_builtins
 
-from parabench.cluster.messages import Hello, Message, Proof
+from parabench.cluster.messages import PROTOCOL, Hello, Message, Proof, Request
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import RUN_ID_LETTERS
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.rendezvous import DEAD_AFTER_S
 
 M = TypeVar("M", Hello, Proof)
+P = ParamSpec("P")
 
-# Increases if a message or a request of a node changes.
-PROTOCOL = 2
 # The time between two signs of life, in seconds.
 KEEP_ALIVE_S = 0.25
 # The longest step of the handshake, and the longest wait until the last messages are sent, in seconds.
@@ -47,10 +47,9 @@ class PeerLost(NodeGone):
 
 
 class Connection:
-    """One end of a connection. If it has `keys`, of its own messages and of the other end's, messages are signed.
+    """One end of a connection. With two `keys`, for this end and the other one, messages are signed.
 
-    `send` and `receive` work in the caller's thread. After `start`, separate threads do it, so that a signal never
-    leaves half a frame. When the other end is lost, `lost` has the reason, and further messages are dropped.
+    After `start`, separate threads send and receive, and `lost` has the reason if the other end is lost.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Connection:
         self.lost: PeerLost | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor on which a message arrives."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     @property
@@ -73,8 +72,12 @@ class Connection:
         """Return the time since the last sign of life, in seconds."""
         return time.monotonic() - self._heard_s
 
+    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send a request: the method of an agent, and its arguments, which are keywords."""
+        self.send(Request(request.__name__, values))
+
     def send(self, message: Message) -> None:
-        """Send a message. Before `start`, raises OSError if the other end is gone."""
+        """Send a message. Before `start`, raises OSError if the other end is gone; afterwards, drops the message."""
         if self._sender is None:
             self._write(message)
         else:
@@ -96,10 +99,10 @@ class Connection:
         return message
 
     def start(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
-        """Send messages and signs of life in one thread, and receive in another one.
+        """Send in one thread, and receive in another one. Then a signal does not interrupt them in a frame.
 
-        Received messages are passed to `handle`. `when_lost` is called if the other end closes the connection, or shows
-        no sign of life for DEAD_AFTER_S.
+        `handle` gets each message. `when_lost` is called at the end of the connection, or after DEAD_AFTER_S without a
+        sign of life.
         """
         self._socket.settimeout(DEAD_AFTER_S)
         self._sender = threading.Thread(target=self._send_all, name="parabench sender", daemon=True)
@@ -228,7 +231,7 @@ def _expect(plain: Connection, kind: type[M]) -> M:
 
 
 def _check(hello: Hello, secret: Secret | None, session: str, where: str) -> None:
-    """Raise UsageError if node 0 has another version or session, or if only one of both has a secret."""
+    """Raise UsageError if node 0 has another version or session, or if only one end has a secret."""
     if hello.protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if hello.session != session:

@@ -1,21 +1,21 @@
-"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results.
+"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results."""
 
-torch elastic has no way to decide the next launch during a session, or to send results to one node. Its dynamic
-rendezvous also compares times of several hosts' clocks: with clocks 20 s apart and a limit of 10 s (tried with torch
-2.13), a node drops the other one and continues as "rank 1 of 1". Here a node is lost if its connection ends or is
-silent. A node that comes back keeps its number, and a rejected node gets the reason.
-"""
+# torch elastic cannot decide the next launch during a session, or send results to one node. Its dynamic rendezvous
+# compares clocks of hosts: if they differ by more than its limit (tried with torch 2.13), a node drops the other one
+# and continues as "rank 1 of 1". Here a node is lost if its connection ends or is silent.
 
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -25,7 +25,7 @@ from msgspec import Struct, convert
 from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
 from parabench.cluster.connection import Connection, accept_peer
-from parabench.cluster.messages import Abort, Message, Reply, Stop, call
+from parabench.cluster.messages import Abort, Message, Reply, Stop
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import Secret
@@ -103,7 +103,6 @@ class Member:
     def __init__(self, connection: Connection, address: str) -> None:
         self.connection, self.address = connection, address
         self.asked = False
-        self.asked = False
         self.identity: Identity | None = None
 
     @property
@@ -113,6 +112,18 @@ class Member:
     @property
     def host(self) -> str:
         return self.identity.host if self.identity else self.address
+
+
+@dataclass(slots=True)
+class Running:
+    """The launch that runs: its number, its nodes besides node 0, its context on node 0, and its results by node."""
+
+    number: int
+    nodes: range
+    context: LaunchContext
+    results: dict[int, NodeResult] = field(default_factory=dict)
+    # The reason that the other nodes got to end it early.
+    reason: str | None = None
 
 
 class Coordinator(Participants):
@@ -140,13 +151,8 @@ class Coordinator(Participants):
         self._code: list[str] = []
         self._begun = False
         self._stopped: tuple[int, str] | None = None
-        # The launch that runs: its number, its context here, the number of its nodes, the reason why the other nodes
-        # were told to end it, and its results by node.
-        self._number = -1
-        self._context: LaunchContext | None = None
-        self._size = 0
-        self._reason: str | None = None
-        self._results: dict[int, NodeResult] = {}
+        self._launches = itertools.count()
+        self._running: Running | None = None
         threading.Thread(target=self._accept, name="parabench node 0", daemon=True).start()
 
     # -- connections, in other threads ---------------------------------------------------------------------------------
@@ -181,7 +187,7 @@ class Coordinator(Participants):
 
     def _heard(self, member: Member, message: Message) -> None:
         """Take a message of a node. Raises an error, which ends the connection, if no node sends it."""
-        number = self._number_of(member)
+        number, running = self._number_of(member), self._running
         match message:
             case Reply(values) if member.identity is None:
                 try:
@@ -190,23 +196,23 @@ class Coordinator(Participants):
                     self._refuse(member.address, why)
                     raise
             case Reply({"launch": at, "result": result}) if number is not None:
-                if at == self._number:
-                    self._results[number] = NodeResult.from_json(result)
+                if running is not None and at == running.number:
+                    running.results[number] = NodeResult.from_json(result)
             case Reply():
                 pass
             case Abort(at, reason) if number is not None:
-                if at == self._number:
+                if running is not None and at == running.number:
                     self._abort(REASONS[reason])
             case Stop(stop) if number is not None:
                 self._stopped = signal.Signals(stop), f"node {number} ({member.host})"
-                if context := self._context:
-                    context.abort.set(STOP)
+                if running is not None:
+                    running.context.abort.set(STOP)
             case _:
                 raise ValueError("a message that no node sends")
 
     def _when_lost(self, member: Member) -> None:
-        number = self._number_of(member)
-        if number is not None and number < self._size and number not in self._results:
+        number, running = self._number_of(member), self._running
+        if running is not None and number in running.nodes and number not in running.results:
             self._abort(LOST)
 
     def _number_of(self, member: Member) -> int | None:
@@ -214,16 +220,16 @@ class Coordinator(Participants):
 
     def _abort(self, reason: str) -> None:
         """End the launch that runs on all nodes. Only the first reason counts."""
-        if (context := self._context) is not None and context.abort.reason is None:
-            context.abort.set(reason)
+        if (running := self._running) is not None and running.context.abort.reason is None:
+            running.context.abort.set(reason)
             self._tell(reason)
 
     def _tell(self, reason: str) -> None:
         """Let the other nodes end the launch that runs."""
-        if self._reason is None:
-            self._reason = reason
-            for number in range(1, self._size):
-                self._members[number].connection.send(Abort(self._number, reason))
+        if (running := self._running) is not None and running.reason is None:
+            running.reason = reason
+            for number in running.nodes:
+                self._members[number].connection.send(Abort(running.number, reason))
 
     # -- members -------------------------------------------------------------------------------------------------------
 
@@ -276,7 +282,7 @@ class Coordinator(Participants):
         for member in [*self._arrived]:  # other threads append to the list
             if not member.asked:
                 member.asked = True
-                member.connection.send(call(Agent.identify, code=self._code))
+                member.connection.say(Agent.identify, code=self._code)
             if member.lives and (member.identity is None or not self._decide(member, member.identity)):
                 continue
             self._arrived.remove(member)
@@ -292,7 +298,7 @@ class Coordinator(Participants):
             why = f"{who} ({identity.host}) has {'; '.join(differences)}: give all nodes the same"
         elif number in free:
             self._members[number] = member
-            member.connection.send(call(Agent.admit, number=number))
+            member.connection.say(Agent.admit, number=number)
             self._log(f"node {number} is here: {identity.host}, {member.address}")
             return True
         elif asked is not None and not 0 <= asked < size:
@@ -303,7 +309,7 @@ class Coordinator(Participants):
                 return False
             there = f"all {size} nodes are" if asked is None else f"node {asked} is"
             why = f"{identity.host} came too, and {there} there already; give each node its own --node-rank"
-        member.connection.send(call(Agent.reject, why=why))
+        member.connection.say(Agent.reject, why=why)
         if differences and not self._begun:
             raise UsageError(why)
         self._log(why)
@@ -319,13 +325,33 @@ class Coordinator(Participants):
 
         Raises NodeGone if a node does not come (back), Interrupted if any is asked to stop.
         """
-        with self._launching(spec, workload) as context:
-            deadline = time.monotonic() + spec.deadline_s
-            self._results[0] = run_on_node(spec, workload, context)
-            if self._reason is not None:
-                context.abort.set(self._reason)
-            self._collect(spec.nodes, deadline)
-            return [self._results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
+        self.wait_for(spec.nodes)
+        context, store = LaunchContext(local_world_size=workload.ranks(spec)), None
+        if spec.nodes > 1:
+            store = open_store(self._route.address)
+            point = RendezvousPoint(self._route.address, store.port, spec.nodes, spec.ranks_per_node)
+            context = point.context(0, self._route.environment(), self._tell)
+        # Set before the launch is sent: a node may be lost as soon as it has it.
+        self._running = running = Running(next(self._launches), range(1, spec.nodes), context)
+        deadline = time.monotonic() + spec.deadline_s
+        try:
+            for number in running.nodes:
+                connection, port = self._members[number].connection, store.port if store else 0
+                connection.say(Agent.run, launch=running.number, spec=spec.to_dict(), port=port)
+            if not all(self._is_here(number) for number in running.nodes):  # lost since the wait
+                self._abort(LOST)
+            running.results[0] = run_on_node(spec, workload, context)
+            if running.reason is not None:
+                context.abort.set(running.reason)
+            self._collect(running, deadline)
+            self.check_stop()
+        except BaseException:
+            context.abort.set(STOP)
+            self._tell(STOP)
+            raise
+        finally:
+            self._running = None
+        return [running.results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
 
     def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
         """Return the result of a node that handed over nothing."""
@@ -336,44 +362,15 @@ class Coordinator(Participants):
         lost = f"node {number} ({member.host}), which ran {ran}, was lost: {why}"
         return NodeResult.silent(number, member.host, ranks, workload.marks(spec), lost=lost)
 
-    @contextmanager
-    def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
-        """Wait for the nodes of a launch and send it to them. Yield this node's context."""
-        self.wait_for(spec.nodes)
-        context, store = LaunchContext(local_world_size=workload.ranks(spec)), None
-        if spec.nodes > 1:
-            store = open_store(self._route.address)
-            point = RendezvousPoint(self._route.address, store.port, spec.nodes, spec.ranks_per_node)
-            context = point.context(0, self._route.environment(), self._tell)
-        # Set before the launch is sent: a node may be lost as soon as it has it.
-        self._number, self._results, self._reason = self._number + 1, {}, None
-        self._size, self._context = spec.nodes, context
-        try:
-            if store is not None:
-                message = call(Agent.run, launch=self._number, spec=spec.to_dict(), port=store.port)
-                for number in range(1, spec.nodes):
-                    self._members[number].connection.send(message)
-            if not all(self._is_here(number) for number in range(1, spec.nodes)):  # lost since the wait
-                self._abort(LOST)
-            yield context
-            self.check_stop()
-        except BaseException:
-            context.abort.set(STOP)
-            self._tell(STOP)
-            raise
-        finally:
-            self._context, self._size = None, 0
-
-    def _collect(self, nodes: int, deadline: float) -> None:
+    def _collect(self, running: Running, deadline: float) -> None:
         """Wait for the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
-        context, ended = self._context, math.inf
-        assert context is not None
-        while left := [number for number in range(1, nodes) if number not in self._results]:
+        ended = math.inf
+        while left := [number for number in running.nodes if number not in running.results]:
             self.check_stop()
             now = time.monotonic()
             if now > deadline:
                 self._abort(HUNG)
-            if context.abort.reason is not None:
+            if running.context.abort.reason is not None:
                 ended = min(ended, now)
             if now > ended + self.hand_over_s or not any(self._is_here(number) for number in left):
                 return
@@ -383,7 +380,7 @@ class Coordinator(Participants):
         def keep_and_show(launch: Launch) -> None:
             keep(launch)
             for each in self._members.values():
-                each.connection.send(call(Agent.show, line=f"{launch.case.label}: {outcome(launch)}"))
+                each.connection.say(Agent.show, line=f"{launch.case.label}: {outcome(launch)}")
 
         return keep_and_show
 
@@ -405,9 +402,9 @@ class Coordinator(Participants):
             self._listening.shutdown(socket.SHUT_RDWR)  # ends the `accept` of the other thread
         self._listening.close()
         for each in self._arrived:
-            each.connection.send(call(Agent.reject, why=why))
+            each.connection.say(Agent.reject, why=why)
         for each in self._members.values():
-            each.connection.send(call(Agent.end, code=code, why=why))
+            each.connection.say(Agent.end, code=code, why=why)
         until = time.monotonic() + self.goodbye_s
         while any(each.lives for each in self._members.values()) and time.monotonic() < until:
             time.sleep(LOOK_S)

@@ -1,16 +1,20 @@
-"""The messages of a driver and its agents, declared once for both ends.
+"""The messages of a driver and its agents, declared once for both ends."""
 
-An agent is a process that launches ranks for a driver elsewhere: another node of the session, or a variant of
-`parabench ab`. The methods of an agent that are marked `@request` declare the requests and their results. The agent
-answers one request after the other. `Abort`, `Stop` and `Progress` are events: the other end handles them at once.
-"""
+# An agent is a process that launches ranks for a driver elsewhere: another node of the session (`cluster.agent`), or a
+# variant of `parabench ab` (`ab.agent`). The methods of an agent that are marked `@request` declare the requests and
+# their results. The agent answers one request after the other.
+#
+# `Abort`, `Stop` and `Progress` are events: the other end handles them at once.
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
+
+# Increases if a message or a request changes: the variants of `ab` may have several versions of parabench.
+PROTOCOL = 7
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,14 +89,10 @@ def request(method: Callable[P, R]) -> Callable[P, R]:
     return method
 
 
-def call(method: Callable[Concatenate[Any, P], Any], *_: P.args, **values: P.kwargs) -> Request:
-    """Return the request that calls a method of an agent. The type checker knows the method's arguments."""
-    return Request(method.__name__, values)
-
-
 def answer(agent: object, message: Message) -> Reply:
     """Call the method that a request names. Raises ValueError if the agent has no such request."""
-    method = getattr(agent, message.name, None) if isinstance(message, Request) else None
-    if not isinstance(message, Request) or not hasattr(method, "is_request"):
-        raise ValueError("a message that no driver sends")
-    return Reply(method(**message.values) or {})  # type: ignore[misc]
+    if isinstance(message, Request):
+        method: Any = getattr(agent, message.name, None)
+        if hasattr(method, "is_request"):
+            return Reply(method(**message.values) or {})
+    raise ValueError("a message that no driver sends")

@@ -1,6 +1,4 @@
-"""How the nodes of a session come together, and who is refused: by name, with the remedy, before anything is stored.
-
-All are on this host: one of them is this process."""
+"""Nodes join a session or are refused with a remedy, before anything is stored. This process is one of the nodes."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Words:
-    """`words(node, *options)`: the command line of a node, to be run in its folder, `node0` or `node1`. This process is
-    in that of node 0."""
+    """Return `words(node, *options)`, the command line of a node, for the folder `node0` or `node1`."""
     for name in ("node0", "node1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(SUITE)
@@ -74,14 +71,14 @@ def assert_nothing_stored(folder: Path) -> None:
         assert not db.execute("SELECT * FROM session").fetchall()
 
 
-def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(words: Words) -> None:
+def test_node_0_ends_with_a_remedy_when_a_node_is_missing(words: Words) -> None:
     zero = here(words(0, "--rdzv-timeout", "1"))
     assert zero.exit_code == 2
     assert zero.stderr.startswith("parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
     assert_nothing_stored(Path())
 
 
-def test_a_node_without_node_0_says_so(words: Words) -> None:
+def test_node_reports_that_node_0_was_not_reached(words: Words) -> None:
     one = here(words(1, "--rdzv-timeout", "1"))
     assert one.exit_code == 2
     assert re.search(
@@ -89,7 +86,7 @@ def test_a_node_without_node_0_says_so(words: Words) -> None:
     )
 
 
-def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> None:
+def test_run_refuses_nodes_that_differ(words: Words, tmp_path: Path) -> None:
     (tmp_path / "node1" / "mine.py").write_text(SUITE + "\n# another version\n")
     one = elsewhere(tmp_path / "node1", words(1, "--steps", "3"))
     zero = here(words(0))
@@ -101,7 +98,7 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
     assert_nothing_stored(Path())
 
 
-def test_a_port_that_another_process_has_is_named(words: Words) -> None:
+def test_run_names_a_port_that_is_in_use(words: Words) -> None:
     given = words(0)
     port = int(given[given.index("--rdzv-endpoint") + 1].partition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
@@ -111,7 +108,7 @@ def test_a_port_that_another_process_has_is_named(words: Words) -> None:
     assert "give another port" in zero.stderr
 
 
-def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
+def test_run_refuses_wrong_flags_of_nodes(tmp_path: Path) -> None:
     for words, said in (
         (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: the number of nodes cannot change"),
         (["--nnodes", "2"], "2 nodes need --rdzv-endpoint HOST:PORT"),

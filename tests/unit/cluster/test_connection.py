@@ -1,4 +1,4 @@
-"""Connections between two nodes: what is signed, what is refused, and how a lost end is noticed."""
+"""Connections between two nodes: signatures, refusals and lost ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from guard import GUARD_S
 from parabench.cluster import connection
 from parabench.cluster.connection import Connection, PeerLost, accept_peer, greet
-from parabench.cluster.messages import Abort, Hello, Proof, Reply, Stop
+from parabench.cluster.messages import PROTOCOL, Abort, Hello, Proof, Reply, Stop
 from parabench.cluster.secret import Secret
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, signals_restored, stop_signals
@@ -54,7 +54,7 @@ def met(ends: Ends, secret: Secret | None = OURS) -> tuple[Connection, Connectio
 
 
 @pytest.mark.parametrize("secret", [None, OURS])
-def test_messages_arrive_whole_in_both_directions(ends: Ends, secret: Secret | None) -> None:
+def test_connection_transfers_messages_both_ways(ends: Ends, secret: Secret | None) -> None:
     pair = met(ends, secret)
     for sender, receiver in (pair, pair[::-1]):
         for message in (Reply({"text": "\u00e4"}), Reply({"numbers": list(range(1000))})):
@@ -72,7 +72,7 @@ def test_messages_arrive_whole_in_both_directions(ends: Ends, secret: Secret | N
         (OTHER, OURS, "has another secret than this node"),
     ],
 )
-def test_other_secret_is_refused_on_both_sides(ends: Ends, own: Any, theirs: Any, error: str) -> None:
+def test_handshake_refuses_another_secret_on_both_ends(ends: Ends, own: Any, theirs: Any, error: str) -> None:
     found = node_0(ends[0], theirs)
     with pytest.raises(UsageError, match=error):
         greet(ends[1], own, "job42", "host0:29400")
@@ -80,21 +80,21 @@ def test_other_secret_is_refused_on_both_sides(ends: Ends, own: Any, theirs: Any
     assert not isinstance(found.get(timeout=GUARD_S), Connection)
 
 
-def test_other_session_is_refused(ends: Ends) -> None:
+def test_greet_refuses_another_session(ends: Ends) -> None:
     node_0(ends[0], None, "job43")
     with pytest.raises(UsageError, match="has --rdzv-id 'job43', and this node job42"):
         greet(ends[1], None, "job42", "host0:29400")
 
 
 def test_greet_refuses_another_version(ends: Ends) -> None:
-    Connection(ends[0]).send(Hello(connection.PROTOCOL + 1, "job42", "", signed=False))
+    Connection(ends[0]).send(Hello(PROTOCOL + 1, "job42", "", signed=False))
     with pytest.raises(UsageError, match="has another version of parabench; install the same on all nodes"):
         greet(ends[1], None, "job42", "host0:29400")
 
 
 @pytest.mark.parametrize("secret", [None, OURS])
 def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: Secret | None) -> None:
-    Connection(ends[0]).send(Hello(connection.PROTOCOL, "job42", "", signed=secret is not None))
+    Connection(ends[0]).send(Hello(PROTOCOL, "job42", "", signed=secret is not None))
     ends[0].shutdown(socket.SHUT_WR)
     with pytest.raises(PeerLost, match="its process has ended, or closed the connection"):
         greet(ends[1], secret, "job42", "host0:29400")
@@ -102,7 +102,7 @@ def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: Sec
 
 def test_greet_refuses_an_impostor(ends: Ends) -> None:
     impostor = Connection(ends[0])
-    impostor.send(Hello(connection.PROTOCOL, "job42", "", signed=True))
+    impostor.send(Hello(PROTOCOL, "job42", "", signed=True))
     impostor.send(Proof("guessed"))
     with pytest.raises(UsageError, match="has another secret than this node"):
         greet(ends[1], OURS, "job42", "host0:29400")
@@ -129,7 +129,7 @@ def test_connection_sends_whole_frames_after_a_signal(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\1x"])
-def test_what_is_not_parabench_does_not_answer_as_a_session(ends: Ends, text: bytes) -> None:
+def test_greet_retries_when_another_program_answers(ends: Ends, text: bytes) -> None:
     ends[0].sendall(text)
     ends[0].shutdown(socket.SHUT_WR)
     with pytest.raises(PeerLost, match="does not answer as a session of this parabench does"):
@@ -141,7 +141,7 @@ def changed(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("forge", [changed, lambda frame: frame + frame, lambda frame: frame[:36] + b"{}"])
-def test_forged_or_repeated_message_is_refused(ends: Ends, forge: Callable[[bytes], bytes]) -> None:
+def test_receive_refuses_forged_and_repeated_messages(ends: Ends, forge: Callable[[bytes], bytes]) -> None:
     node, zero = met(ends)
     kept: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -161,7 +161,7 @@ class Recorder:
         return len(data)
 
 
-def test_end_that_closes_or_is_silent_is_lost(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_lost_when_closed_or_silent(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "DEAD_AFTER_S", 0.2)
     node, zero = met(ends)
     lost = threading.Event()
@@ -175,7 +175,7 @@ def test_end_that_closes_or_is_silent_is_lost(ends: Ends, monkeypatch: pytest.Mo
     assert node.lost is not None
 
 
-def test_signs_of_life_keep_a_connection(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_stays_with_signs_of_life(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0.01)
     pair = met(ends)
     heard: SimpleQueue[Any] = SimpleQueue()

@@ -19,7 +19,7 @@ from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
 from parabench.cluster.connection import Connection, greet
 from parabench.cluster.coordinator import Coordinator, listen
-from parabench.cluster.messages import Proof, Reply, call
+from parabench.cluster.messages import Proof, Reply
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
@@ -244,7 +244,7 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
 
     node = Node(leader.topology, does=run)
     leader.assemble(())
-    leader._members[1].connection.send(call(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port))
+    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
     assert_set(started)
     leader._members[1].connection._lose(EOFError("gone"))
     assert node.aborts.get(timeout=GUARD_S) == LOST
@@ -253,18 +253,18 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
     assert node.end_of() == 0
 
 
-def test_node_obeys_end_when_its_result_comes_too_late(leader: Leader) -> None:
+def test_node_ends_when_its_result_comes_too_late(leader: Leader) -> None:
     late = threading.Event()
     node = Node(leader.topology, does=lambda context: assert_set(late))
     leader.wait_for(2)
-    leader._members[1].connection.send(call(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port))
+    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
     leader.goodbye_s = 0.0
     leader.end(0)
     late.set()
     assert node.end_of() == 0
 
 
-# -- who is admitted ---------------------------------------------------------------------------------------------------
+# -- admission of nodes ------------------------------------------------------------------------------------------------
 
 
 def test_node_with_other_facts_is_rejected_on_both_sides(leader: Leader) -> None:
