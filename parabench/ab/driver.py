@@ -1,6 +1,6 @@
 """`parabench ab`: measure two variants so that drift affects both.
 
-Their launches run at the same time and take turns round by round; cases that cannot are launched alternately.
+Their launches run at the same time and are interleaved. Cases that cannot be interleaved are launched alternately.
 """
 
 from __future__ import annotations

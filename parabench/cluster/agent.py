@@ -37,6 +37,12 @@ TRY_S, TRY_EVERY_S = 3.0, 0.25
 class Agent:
     """A node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`."""
 
+    # The connection to node 0, the address of node 0, the messages from there, and the last abort.
+    _connection: Connection
+    _address: str
+    _messages: SimpleQueue[Message]
+    _aborted: Abort
+
     def __init__(
         self,
         topology: Topology,
@@ -51,13 +57,8 @@ class Agent:
         # The requested number of the node, then the one that it was admitted as. `over` is its exit code.
         self.number, self.joined = topology.node, False
         self._over: int | None = None
-        # The connection to node 0, the address of node 0, and the messages from there.
-        self._connection: Connection
-        self._address = ""
-        self._messages: SimpleQueue[Message] = SimpleQueue()
-        # The launch that runs, and the one that node 0 aborted last.
+        # The launch that runs.
         self._running: tuple[int, LaunchContext] | None = None
-        self._aborted = Abort(-1, "")
 
     # -- requests of node 0 --------------------------------------------------------------------------------------------
 
@@ -119,7 +120,9 @@ class Agent:
 
         Raises PeerLost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
         """
-        self._connection, self._address, self._messages = connection, address, SimpleQueue()
+        self._connection, self._address = connection, address
+        # Another node 0 counts launches from 0 again.
+        self._messages, self._aborted = SimpleQueue(), Abort(-1, "")
         waiting = Waiting(self._log, math.inf, TRY_S)
         connection.start(self._heard, lambda: self._abort(LOST))
         try:

@@ -19,7 +19,7 @@ from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
 from parabench.cluster.connection import Connection, greet
 from parabench.cluster.coordinator import Coordinator, listen
-from parabench.cluster.messages import Proof, Reply
+from parabench.cluster.messages import Abort, Proof, Reply
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
@@ -251,6 +251,18 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
     leader.wait_for(2)
     leader.end(0)
     assert node.end_of() == 0
+
+
+def test_node_forgets_aborts_of_a_lost_node_0(leader: Leader) -> None:
+    node = Node(leader.topology)
+    for reason in (FAILED, None):
+        leader.wait_for(2)
+        connection = leader._members[1].connection
+        if reason is not None:
+            connection.send(Abort(0, reason))
+        connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+        assert node.aborts.get(timeout=GUARD_S) == reason
+        connection._lose(EOFError("gone"))
 
 
 def test_node_ends_when_its_result_comes_too_late(leader: Leader) -> None:
