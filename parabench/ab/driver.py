@@ -1,6 +1,6 @@
 """`parabench ab`: measure two variants so that drift affects both.
 
-Their launches run at the same time and take turns round by round; cases that cannot are launched alternately.
+Their launches run at the same time and are interleaved. Cases that cannot be interleaved are launched alternately.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from uuid import uuid4
 
 from rich.console import Console
 
+from parabench.ab.agent import VariantAgent
 from parabench.ab.memory import lack_of_memory
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis import format
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
+from parabench.cluster.messages import Progress
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
@@ -30,7 +32,7 @@ from parabench.plan.fields import option_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress, warner
-from parabench.session.request import TrainingRequest, check_label
+from parabench.session.request import Request, check_label
 from parabench.session.resume import (
     REPORT_NAME,
     ab_command,
@@ -48,20 +50,20 @@ from parabench.store.store import STORE_NAME, Store
 if TYPE_CHECKING:
     from parabench.analysis.answer import Answer
 
-# Whether launches of the sessions with these ids are enough.
+# Returns whether the launches of the sessions with these ids are enough.
 Enough = Callable[[Sequence[int]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """The unchecked options: variants `a` and `b` in words, what each runs, and how they are compared.
+    """The unchecked options: variants `a` and `b` as typed, the run of each, and the comparison.
 
     `files` are the options of output files, as typed. `go_on` is the command that resumes, if it is not `parabench ab`.
     """
 
     a: str
     b: str
-    run: TrainingRequest
+    run: Request
     tolerance: float = TOLERANCE
     alpha: float = ALPHA
     files: Sequence[str] = ()
@@ -145,20 +147,20 @@ class Turns:
         self._done: list[set[tuple[str, int]]] = []
         self._alone: set[str] = set()
 
-    def heard(self, side: str, event: dict[str, Any]) -> None:
+    def heard(self, side: str, event: Progress) -> None:
         """Show an event of a variant."""
-        label = f"{side}: {event['label']}"
+        label = f"{side}: {event.label}"
         if self._progress is None:
             return
-        if event["tells"] == "starting":
-            self._progress.starting(label, event["block"])
+        if event.outcome is None:
+            self._progress.starting(label, event.block)
         else:
-            self._progress.ended(label, event["block"], event["how"], event["ok"])
+            self._progress.ended(label, event.block, event.outcome, event.ok)
 
     def run(self, sides: list[VariantProcess]) -> None:
         """Plan, launch and finish both sessions."""
         for side in sides:
-            side.hello()
+            side.identify()
         if self._request.run.suite is not None:
             self._plan(sides)
         # The store is closed after both variants have closed theirs: the last one leaves one file.
@@ -170,7 +172,7 @@ class Turns:
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
-                side.ask("finish")
+                side.ask(VariantAgent.finish)
 
     def _plan(self, sides: list[VariantProcess]) -> None:
         """Let both variants plan, and then share the cases that both can run. Raises UsageError."""
@@ -179,18 +181,18 @@ class Turns:
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         suite = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
-            side.say("plan", **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
+            side.say(VariantAgent.plan, **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
         plans = [side.hear() for side in sides]
         both, apart = shared(plans, self.log)
         for side, aside in zip(sides, apart, strict=True):
-            side.ask("share", cases=both, aside=aside)
+            side.ask(VariantAgent.share, cases=both, aside=aside)
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Start both sessions."""
         self._run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
         return [
             side.ask(
-                "begin",
+                VariantAgent.begin,
                 store=os.path.abspath(store.path),
                 label=f"{label}-{side.variant.name}",
                 argv=hide(self._request, self.variants),
@@ -203,7 +205,7 @@ class Turns:
         """Resume both sessions. Raises UsageError if there are none, or the variants are others."""
         last = store.last_session()
         if last is None or not last.interleaved:
-            raise UsageError(f"the last session in {store.path} is not a side of an ab; start one without --resume")
+            raise UsageError(f"the last session in {store.path} is not a variant of an ab; start one without --resume")
         before, label = ab_sides(store, last), self._request.run.label
         command = self._command(store, settings_of(before))
         for side in sides:
@@ -211,17 +213,15 @@ class Turns:
             there = before[name].interleaved.get("setting")
             if there != here:
                 raise UsageError(
-                    f"side {name} was {there!r} and is now {here!r}; resume with the same sides, as in {command!r}, "
-                    "or start a new ab without --resume"
+                    f"variant {name} was {there!r} and is now {here!r}; resume with the same variants, as in "
+                    f"{command!r}, or start a new ab without --resume"
                 )
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
         path, self._run = os.path.abspath(store.path), last.interleaved["run"]
-        opened = [
-            side.ask("resume", store=path, run=self._run, side=side.variant.name, instead=command) for side in sides
+        return [
+            side.ask(VariantAgent.resume, store=path, run=self._run, side=side.variant.name, instead=command)
+            for side in sides
         ]
-        # The stop may have come after only one variant had removed a case.
-        gone = opened[0]["left_out"] | opened[1]["left_out"]
-        return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
         """Return the command that resumes variants with these settings."""
@@ -236,21 +236,21 @@ class Turns:
         if any(self._done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
-            self.log("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
+            self.log("a pair is completed after a stop; drift since then counts as a difference of the variants")
         if not left:
             return
         for side in sides:
-            side.say("start")
+            side.say(VariantAgent.start)
         for side in sides:
             side.hear()
         with make_progress(self.console, launches, opened[0]["blocks"]) as self._progress:
             gone: dict[str, str] = {}
             for side in sides:
-                gone |= side.ask("explain")["left_out"]
+                gone |= side.ask(VariantAgent.explain)["left_out"]
             for side in sides:
-                side.ask("leave_out", cases=gone)
+                side.ask(VariantAgent.leave_out, cases=gone)
             for reason in gone.values():
-                self.log(f"left out on both sides: {reason}")
+                self.log(f"left out in both variants: {reason}")
             cohorts = self._cohorts(opened)
             for block, launched in groupby((each for each in left if each.case not in gone), lambda each: each.block):
                 together: dict[Any, list[LaunchPair]] = {}
@@ -277,7 +277,7 @@ class Turns:
         """Launch pairs of a repetition: interleaved, or one variant after the other for the cases that cannot be."""
         for pair in group:
             for side in sides:
-                side.ask("prepare", case=pair.case)
+                side.ask(VariantAgent.prepare, case=pair.case)
         shared = [
             pair.case
             for pair in group
@@ -289,32 +289,38 @@ class Turns:
         for pair in group:
             for number in pair.order:
                 if pair.key not in self._done[number]:
-                    answer = sides[number].ask("take", case=pair.case, block=pair.block)
+                    answer = sides[number].ask(VariantAgent.take, case=pair.case, block=pair.block)
                     self._alone |= {*answer["failed"]}
 
     def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
         """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
-        need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
+        need = [side.ask(VariantAgent.turns_need, cases=cases, block=block) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
-        owns = [each["own"] for each in need]
-        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if owns[0] != owns[1] else {}
+        own = [max(steps) for steps in zip(*(each["own"] for each in need), strict=True)]
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
                 deadline_s = sum(each["deadline_s"] for each in need)
                 for side, pair in zip(sides, ends, strict=True):
-                    asked = {"cases": cases, "block": block, "pair": asdict(pair), "deadline_s": deadline_s}
-                    side.say("take_turns", **asked, **agreed)
+                    side.say(
+                        VariantAgent.take_turns,
+                        cases=cases,
+                        block=block,
+                        pair=asdict(pair),
+                        deadline_s=deadline_s,
+                        own=own,
+                    )
                 failed = hear_turns(sides, token)
         if failed and failed.status == Status.OOM:
             # Each may have enough memory without the other.
-            return self._set_apart(cases, f"side {sides[failed.side].variant.name} ran out of memory beside the other")
+            name = sides[failed.side].variant.name
+            return self._set_apart(cases, f"variant {name} ran out of memory next to the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
             if failed is None or failed.side == number:
-                answer = side.ask("keep_turns", block=block)
+                answer = side.ask(VariantAgent.keep_turns, block=block)
                 self._done[number] |= {(case, block) for case in answer["kept"]}
                 over |= {*answer["kept"]}
                 self._alone |= {*answer["failed"]}
@@ -364,7 +370,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     check_alike(plans)
     apart = [
         {
-            case: f"side {name} does not run it: {other['skipped'].get(case, 'its suite has no such case')}"
+            case: f"variant {name} does not run it: {other['skipped'].get(case, 'its suite does not have it')}"
             for case in own["cases"]
             if case not in other["cases"]
         }
@@ -373,7 +379,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     both = [case for case in plans[0]["cases"] if case in plans[1]["cases"]]
     if not both:
         why = next(chain(*(each.values() for each in apart)), "no cases")
-        raise UsageError(f"there is no case that both sides can run: {why}")
+        raise UsageError(f"no configuration runs in both variants: {why}")
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():
             log(f"skipped {own['cases'][case]} in {name}: {reason}")

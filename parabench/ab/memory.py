@@ -17,9 +17,8 @@ from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE, launch_bytes
 from parabench.store.record import GB
 
-# What a rank takes of its device in addition to the memory that torch's allocator has reserved: CUDA's context with
-# the loaded kernels (a few hundred MB by common experience with CUDA 12), and NCCL's buffers for the groups of a few
-# cases. An assumption, not yet measured on a GPU.
+# The device memory of a rank beyond the memory that torch's allocator reserves: CUDA's context and NCCL's buffers. This
+# is an assumption. It was not measured on a GPU.
 CONTEXT_BYTES = 1 << 30
 
 Need = dict[str, Any]
@@ -34,14 +33,14 @@ def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Ne
 
 
 def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
-    """Return the need of a launch of these cases on devices. A rank `held` so many bytes in a launch of one case."""
+    """Return the need of a launch of these cases on devices. `held` has the bytes of a rank in a launch of one case."""
     unseen = next((case.label for case in cases if case.id not in held), None)
     if unseen is not None:
-        return {"unknown": f"what the ranks of {unseen} hold of their devices is not known"}
+        return {"unknown": f"the device memory of the ranks of {unseen} is not known"}
     size = max(case.world_size for case in cases)
     there = free_memory(size)
     if not there:
-        return {"unknown": "NVML does not tell which devices the ranks use"}
+        return {"unknown": "NVML does not list the devices that the ranks use"}
     needs = -(-size // len(there)) * (launch_bytes(cases, held) + CONTEXT_BYTES)
     free_bytes = {f"device {each.number} ({each.address})": free and SEEN_SHARE * free for each, free in there}
     return {"parts": [{"place": place, "bytes": needs, "free_bytes": free} for place, free in free_bytes.items()]}
@@ -56,7 +55,7 @@ def lack_of_memory(needs: Sequence[Need]) -> str | None:
         of_place = [part for part in parts if part["place"] == place]
         free = [part["free_bytes"] for part in of_place]
         if None in free:
-            return f"how much memory of {place} is free is not known"
+            return f"the free memory of {place} is not known"
         if (least := sum(part["bytes"] for part in of_place)) > (most := min(free)):
-            return f"both sides at once need {least / GB:.1f} GB of {place}, and {most / GB:.1f} GB may be taken"
+            return f"both variants at once need {least / GB:.1f} GB of {place}, and {most / GB:.1f} GB may be taken"
     return None

@@ -9,8 +9,8 @@ from time import monotonic
 
 from rich.console import Console
 
+from parabench.ab.agent import IN_TURNS, alone_of
 from parabench.ab.driver import AbRequest, measure
-from parabench.ab.server import IN_TURNS, alone_of
 from parabench.analysis.answer import Answer
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.noise import lines, pilot_of, sensitivity
@@ -18,7 +18,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.suite import load_suite
 from parabench.session.progress import logger
-from parabench.session.request import TrainingRequest, plan_training
+from parabench.session.request import Request, plan_training
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
@@ -30,7 +30,7 @@ TURNS, FEWEST_ROUNDS = {"cpu": 24, accelerator.TYPE: 80}, 4
 LABEL = "noise"
 
 
-def run_noise(run: TrainingRequest, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
+def run_noise(run: Request, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
     """Measure the pilot, print its answer, and return it; None if stopped.
 
     `files` are the options of output files, as typed. Raises UsageError before anything is launched, and if a variant
@@ -54,17 +54,17 @@ def run_noise(run: TrainingRequest, minutes: float, console: Console, files: Seq
     return answer
 
 
-def with_rounds(run: TrainingRequest) -> TrainingRequest:
+def with_rounds(run: Request) -> Request:
     """Return the request with a pilot's defaults. Without a suite, the stored plan is resumed unchanged."""
     if run.suite is None:
         return run
     run = replace(run, label=LABEL if run.label is None and not run.resume else run.label)
-    asked = replace(run, options={**IN_TURNS, "launches": MOST_PAIRS, **run.options})
+    wanted = replace(run, options={**IN_TURNS, "launches": MOST_PAIRS, **run.options})
     if "rounds" in run.options:
-        return asked
-    cases = plan_training(asked, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
+        return wanted
+    cases = plan_training(wanted, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
     alone = alone_of(cases)
     turns = [case for case in cases if case.id not in alone]
     # With an even number both variants have the first turn equally often.
     rounds = max(FEWEST_ROUNDS, TURNS[turns[0].device] // len(turns) // 2 * 2) if turns else 0
-    return replace(asked, options={**asked.options, "rounds": rounds})
+    return replace(wanted, options={**wanted.options, "rounds": rounds})

@@ -1,45 +1,50 @@
-"""The process of one variant of `parabench ab`, and the connection to it."""
+"""The processes of the variants of `parabench ab`, and the driver's connections to them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import psutil
 
-from parabench.ab.server import COMMAND, PROTOCOL
+from parabench.ab.agent import COMMAND, VariantAgent
 from parabench.ab.variant import Variant
+from parabench.cluster.connection import Connection
+from parabench.cluster.messages import PROTOCOL, Progress, Refused, Reply
 from parabench.errors import UsageError
 from parabench.launch.token import Token
 from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
 from parabench.store.record import Status
 from parabench.store.schema import SCHEMA_VERSION
 
-# The time that a variant has to end its ranks when it is stopped. It gives them 2 s.
+# The time that a variant has to end its ranks when it is stopped, in seconds. It gives them 2 s.
 STOP_S = 10.0
 # The longest part of a variant's last line that is shown.
 LONGEST = 200
 
-Heard = Callable[[str, dict[str, Any]], None]
+P = ParamSpec("P")
+R = TypeVar("R")
+# Called with the variant's name and the progress of its launches.
+Heard = Callable[[str, Progress], None]
 
 
 class VariantProcess:
-    """A variant that is running. `heard(name, event)` is called for each event between answers."""
+    """A variant that is running. `heard` is called for its events."""
 
     def __init__(self, variant: Variant, heard: Heard) -> None:
         self.variant, self._heard = variant, heard
         # The output of its libraries, a sitecustomize, or a script around python.
         self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
-        self.connection, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        self.connection = Connection(ours)
         with theirs:
             try:
                 self.process = subprocess.Popen(
@@ -55,59 +60,60 @@ class VariantProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise UsageError(f"side {variant.name} does not start: {error}") from error
+                raise UsageError(f"variant {variant.name} does not start: {error}") from error
 
-    def hello(self) -> None:
-        """Raise UsageError if it has another protocol or schema, or is another parabench than that of its folder."""
+    def identify(self) -> None:
+        """Raise UsageError if its parabench has another protocol or schema, or is not the one in its folder."""
         try:
-            there = self.ask("hello")
+            there = self.ask(VariantAgent.identify)
         except UsageError as error:
             raise UsageError(
-                f"{error}; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
+                f"{error}; that variant needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
                 "install this one there, or give another"
             ) from None
         for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
             if there.get(what) != mine:
                 raise UsageError(
-                    f"side {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
-                    f"one has {mine}; both sides need a parabench that fits this one"
+                    f"variant {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
+                    f"one has {mine}; both variants need a parabench that fits this one"
                 )
         own = self.variant.folder / "parabench" if self.variant.folder else None
         if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(there["package"]):
             raise UsageError(
-                f"side {self._name} holds a parabench, but another one answered, that in {there['package']}; see what "
-                "that side's python imports before its PYTHONPATH"
+                f"variant {self._name} has a parabench, but another one answered, from {there['package']}; see what "
+                "that variant's python imports before its PYTHONPATH"
             )
 
-    def ask(self, question: str, **values: Any) -> dict[str, Any]:
-        """Return the answer to a question. Raises UsageError if the variant refuses, or ends."""
-        self.say(question, **values)
-        return self.hear()
+    def ask(self, request: Callable[Concatenate[Any, P], R], *nothing: P.args, **values: P.kwargs) -> R:
+        """Send a request, and return its result. Raises UsageError if the variant refuses, or ends."""
+        self.say(request, *nothing, **values)
+        return cast(R, self.hear())
 
-    def say(self, question: str, **values: Any) -> None:
-        """Send a question. `hear` returns its answer."""
+    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send a request. `hear` returns its result."""
         with contextlib.suppress(OSError):  # it has ended: `hear` reports how
-            self.connection.send_bytes(json.dumps({"ask": question, **values}).encode())
+            self.connection.say(request, *nothing, **values)
 
     def hear(self) -> dict[str, Any]:
-        """Return the next answer. Raises UsageError if the variant refuses, or ends."""
-        while (answer := self.receive()) is None:
+        """Return the next result. Raises UsageError if the variant refuses, or ends."""
+        while (result := self.receive()) is None:
             pass
-        return answer
+        return result
 
     def receive(self) -> dict[str, Any] | None:
-        """Receive a message. Return an answer, or `None` for an event. Raises UsageError if it refuses, or ends."""
+        """Receive a message. Return a result, or `None` for an event. Raises UsageError if it refuses, or ends."""
         try:
-            message = json.loads(self.connection.recv_bytes())
+            message = self.connection.receive()
         except (EOFError, OSError):
-            raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
-        if "answer" not in message:
-            self._heard(self.variant.name, message)
-            return None
-        answer: dict[str, Any] = message["answer"]
-        if "refused" in answer:
-            raise UsageError(f"side {self.variant.name}: {answer['refused']}")
-        return answer
+            raise UsageError(f"variant {self._name} {self._how_it_ended()}") from None
+        match message:
+            case Reply(values):
+                return values
+            case Refused(why):
+                raise UsageError(f"variant {self.variant.name}: {why}")
+            case Progress():
+                self._heard(self.variant.name, message)
+        return None
 
     def stop(self) -> None:
         """Ask it to end. If it launches, it ends its ranks first."""
@@ -148,28 +154,28 @@ class FailedTurns(NamedTuple):
 
 
 def hear_turns(sides: Sequence[VariantProcess], token: Token) -> FailedTurns | None:
-    """Hand the `token` back and forth until both launches have ended. Return the one that failed, if any.
+    """Pass the `token` back and forth until both launches have ended. Return the one that failed, if any.
 
-    If one variant hangs, both exceed their deadline: the one that the other waits for is the cause. Raises UsageError
-    if a variant refuses, or ends.
+    Raises UsageError if a variant refuses, or ends.
     """
     left = dict(enumerate(sides))
     # (whether it only waited for the other one, its place in time, the launch)
     failed: list[tuple[bool, int, FailedTurns]] = []
     while left:
-        ready = wait([*token.heard_at, *(side.connection for side in left.values())])
+        ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
         for number, pipe in enumerate(token.heard_at):
             if pipe in ready:
                 token.heard(number)
         for number, side in list(left.items()):
-            if side.connection not in ready or (answer := side.receive()) is None:
+            if side.connection.fileno() not in ready or (result := side.receive()) is None:
                 continue
             del left[number]
-            if answer["status"] != Status.OK:
+            if result["status"] != Status.OK:
                 token.end(1 - number)
-                if not answer["ended"]:
-                    innocent = answer["status"] == Status.HUNG and number not in token.awaited
-                    failed.append((innocent, len(failed), FailedTurns(number, answer["status"])))
+                if not result["ended"]:
+                    # If one variant hangs, both exceed their deadline. The other one waits for the cause.
+                    innocent = result["status"] == Status.HUNG and number not in token.awaited
+                    failed.append((innocent, len(failed), FailedTurns(number, result["status"])))
     return min(failed)[-1] if failed else None
 
 
@@ -183,7 +189,7 @@ def end(sides: Sequence[VariantProcess]) -> None:
 
 @contextlib.contextmanager
 def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
-    """Run the variants during the block. No process of theirs is left afterwards."""
+    """Run the variants during the block. Afterwards, none of their processes is left."""
     adopt_orphans()
     me = psutil.Process()
     others = {child.pid for child in me.children()}

@@ -32,10 +32,9 @@ _VERDICT = {True: "accepted", False: "rejected", None: "not decided"}
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal(Judgement):
-    """A proposal (variant b) against its baseline (a), in words without values of variables, and its judgement.
+    """A proposal (variant b) against its baseline (a), and its judgement.
 
-    `number` is its place in the series, `alpha` the chance of a false accept that it may spend, `seconds` the time of
-    its last attempt.
+    `number` is its place in the series, `alpha` its chance of a false accept, `seconds` the time of its last attempt.
     """
 
     number: int
@@ -66,11 +65,11 @@ class Series:
 TABLES = {"series": columns(Series, accept=bool | None), "proposals": columns(Proposal)}
 
 
-def answer(of: Series) -> Answer:
+def answer(series: Series) -> Answer:
     """Return the answer of `ab --series`; `accept` is the last decision."""
-    last = of.proposals[-1].accept if of.proposals else None
-    rows = {"series": [(of, {"accept": last})], "proposals": of.proposals}
-    return Answer(tuple(lines(of)), tables(TABLES, rows))
+    last = series.proposals[-1].accept if series.proposals else None
+    rows = {"series": [(series, {"accept": last})], "proposals": series.proposals}
+    return Answer(tuple(lines(series)), tables(TABLES, rows))
 
 
 def read_series(folder: Path) -> Series | None:
@@ -81,7 +80,9 @@ def read_series(folder: Path) -> Series | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
+        raise UsageError(
+            f"{path} is not a series of proposals ({format.one_line(error)}); give another folder"
+        ) from error
 
 
 def run_series(
@@ -94,8 +95,7 @@ def run_series(
 ) -> Series | None:
     """Measure variant b as a proposal against variant a. Return the series with the proposal, None if stopped.
 
-    `request.run.out` is the folder of the series. After `budget_s` seconds the launches until then decide. Raises
-    UsageError before anything is launched, if a variant ends early, and if `alpha` or `least` differ from the series.
+    `request.run.out` is the folder of the series. After `budget_s`, the launches so far decide. Raises UsageError.
     """
     folder = request.run.out
     series = read_series(folder) or Series(
@@ -169,7 +169,7 @@ def lines(series: Series) -> list[str]:
     accepted = sum(each.accept is True for each in series.proposals)
     found.append(
         f"Series: {format.count(len(series.proposals), 'proposal')}, {accepted} accepted; the chance that any is "
-        f"accepted although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
+        f"accepted although it gains nothing is {format.percent(series.alpha)} at most, for any number of proposals."
     )
     return found
 

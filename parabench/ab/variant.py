@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A variant. `venv` is a virtual environment, `folder` a checkout; `None` is that of this process."""
+    """A variant. `venv` is a virtual environment, and `folder` a checkout; `None` means those of this process."""
 
     name: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def read_variant(name: str, text: str) -> Variant:
             folders.append(path)
         else:
             raise UsageError(
-                f"{option}: {word!r} is neither NAME=VALUE nor a folder; {near(Path(word))}give one of them, or '' for "
+                f"{option}: {word!r} is neither NAME=VALUE nor a folder; {near(Path(word))}'' is "
                 "this checkout and environment"
             )
     for what, found in (("virtual environments", venvs), ("folders", folders)):

@@ -1,4 +1,4 @@
-"""A node other than node 0: it joins the session, runs its part of each launch, and hands over the results."""
+"""The agent of a node other than node 0: it joins the session, runs its ranks of each launch, and sends the results."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.connection import MOST_BYTES, Connection, PeerLost, greet
+from parabench.cluster.connection import Connection, PeerLost, greet
+from parabench.cluster.messages import Abort, Message, Stop, answer, request
 from parabench.cluster.network import addresses_of, route_to
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
@@ -34,7 +35,13 @@ TRY_S, TRY_EVERY_S = 3.0, 0.25
 
 
 class Agent:
-    """One node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`."""
+    """A node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`."""
+
+    # The connection to node 0, the address of node 0, the messages from there, and the last abort.
+    _connection: Connection
+    _address: str
+    _messages: SimpleQueue[Message]
+    _aborted: Abort
 
     def __init__(
         self,
@@ -47,112 +54,109 @@ class Agent:
     ) -> None:
         self.topology, self._secret, self._traces, self._log = topology, secret, traces, log
         self._facts, self._about = facts, about
-        # The number that it asks for, then the one that it was admitted as.
+        # The requested number of the node, then the one that it was admitted as. `over` is its exit code.
         self.number, self.joined = topology.node, False
-        self._messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
-        # The number of the launch that runs, and why launches were aborted.
-        self._launch = -1
-        self._context: LaunchContext | None = None
-        self._aborted: dict[int, str] = {}
+        self._over: int | None = None
+        # The launch that runs.
+        self._running: tuple[int, LaunchContext] | None = None
 
-    def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
-        """Run this node's part of a launch."""
+    # -- requests of node 0 --------------------------------------------------------------------------------------------
+
+    @request
+    def identify(self, *, code: list[str]) -> dict[str, Any]:
+        """Describe this node. `code` are names of the user's own models, strategies and algorithms."""
+        facts = {**self._facts, **fingerprint.of_own(code)}
+        return {"number": self.number, "host": socket.gethostname(), "facts": facts, "about": self._about}
+
+    @request
+    def admit(self, *, number: int) -> None:
+        """Take part as this node."""
+        self.number, self.joined = number, True
+        self._log(f"node {number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
+
+    @request
+    def reject(self, *, why: str) -> None:
+        """Do not take part. Raises UsageError."""
+        raise UsageError(why)
+
+    @request
+    def run(self, *, launch: int, spec: dict[str, Any], port: int) -> dict[str, Any]:
+        """Run this node's ranks of a launch, which meet at this port of node 0. Return {"launch", "result"}."""
+        assert self.number is not None
+        mine = LaunchSpec.from_dict(spec, self._traces)
+        point = RendezvousPoint(self._address, port, mine.nodes, mine.ranks_per_node)
+        route = route_to(point.address, port, self.topology.interface, self.topology.local_addr)
+        connection = self._connection
+        context = point.context(self.number, route.environment(), lambda reason: connection.send(Abort(launch, reason)))
+        self._running = launch, context
+        # The abort may have come before the context existed.
+        reason = self._aborted.reason if self._aborted.launch == launch else LOST if connection.lost else None
+        if reason is not None:
+            context.abort.set(reason)
+        try:
+            return {"launch": launch, "result": as_json(self.run_ranks(mine, context))}
+        finally:
+            self._running = None
+
+    @request
+    def show(self, *, line: str) -> None:
+        """Show a line about the session."""
+        self._log(f"node {self.number}: {line}")
+
+    @request
+    def end(self, *, code: int, why: str) -> None:
+        """End the session with this exit code."""
+        self._log(f"node {self.number}: {why}")
+        self._over = code
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def run_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
+        """Run this node's ranks of a launch."""
         return run_on_node(spec.replace(deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 
     def serve(self, connection: Connection, address: str) -> int:
-        """Take part until node 0, which is at `address`, ends the session. Return its exit code.
+        """Answer the requests of node 0, which is at `address`, until it ends the session. Return the exit code.
 
         Raises PeerLost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
         """
-        request = {"number": self.number, "host": socket.gethostname(), "address": connection.address}
-        self._messages, self._aborted = SimpleQueue(), {}
-        connection.most_bytes = MOST_BYTES
+        self._connection, self._address = connection, address
+        # Another node 0 counts launches from 0 again.
+        self._messages, self._aborted = SimpleQueue(), Abort(-1, "")
+        waiting = Waiting(self._log, math.inf, TRY_S)
+        connection.start(self._heard, lambda: self._abort(LOST))
         try:
-            connection.send({"join": {**request, "facts": self._facts, "about": self._about}})
-            connection.start(self._heard, self._when_lost)
-            self.number = self._admitted(connection)
-            self.joined = True
-            self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
-            return self._follow(connection, address, self.number)
+            while self._over is None:
+                try:
+                    message = self._messages.get(timeout=LOOK_S)
+                except Empty:
+                    if connection.lost is not None:
+                        raise connection.lost from None
+                    if not self.joined:
+                        waiting.still("node 0 is busy with a launch; waiting until it is over")
+                    continue
+                connection.send(answer(self, message))
+            return self._over
         except Interrupted as stop:
-            with suppress(PeerLost):
-                connection.send({"stop": int(stop.signal)})
+            connection.send(Stop(int(stop.signal)))
             raise
         finally:
             connection.close()
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _heard(self, message: Message) -> None:
         """Take a message of node 0, in the connection's thread."""
-        if "abort" not in message:
+        if not isinstance(message, Abort):
             self._messages.put(message)
             return
-        self._aborted[message["launch"]] = reason = REASONS[message["abort"]]
-        if (context := self._context) is not None and self._launch == message["launch"]:
-            context.abort.set(reason)
+        reason = REASONS[message.reason]
+        self._aborted = message
+        if (running := self._running) is not None and running[0] == message.launch:
+            self._abort(reason)
 
-    def _when_lost(self) -> None:
-        if (context := self._context) is not None:
-            context.abort.set(LOST)
-
-    def _next(self, connection: Connection) -> dict[str, Any] | None:
-        """Return the next message; None after a moment without one. Raises PeerLost."""
-        try:
-            return self._messages.get(timeout=LOOK_S)
-        except Empty:
-            if connection.lost is not None:
-                raise connection.lost from None
-            return None
-
-    def _admitted(self, connection: Connection) -> int:
-        """Return the number of this node. Node 0 may ask for fingerprints of the user's code first."""
-        waiting = Waiting(self._log, math.inf, TRY_S)
-        while True:
-            message = self._next(connection) or {}
-            if "code" in message:
-                connection.send({"code": fingerprint.of_own(message["code"])})
-            if "rejected" in message:
-                raise UsageError(str(message["rejected"]))
-            if "admitted" in message:
-                return int(message["admitted"])
-            waiting.still("node 0 is busy with a launch; waiting until it is over")
-
-    def _follow(self, connection: Connection, address: str, number: int) -> int:
-        """Run the launches that node 0 sends, and return its exit code."""
-        while True:
-            message = self._next(connection)
-            if message is None:
-                continue
-            for line in message["lines"]:
-                self._log(f"node {number}: {line}")
-            if "end" in message:
-                self._log(f"node {number}: {message['why']}")
-                return int(message["end"])
-            spec = LaunchSpec.from_dict(message["spec"], self._traces)
-            if number < spec.nodes:
-                at = message["launch"]
-                result = self._run(
-                    spec, at, RendezvousPoint(address, message["port"], spec.nodes, spec.ranks_per_node), connection
-                )
-                with suppress(PeerLost):  # the message that ends the session may have arrived before
-                    connection.send({"launch": at, "result": as_json(result)})
-
-    def _run(self, spec: LaunchSpec, at: int, point: RendezvousPoint, connection: Connection) -> NodeResult:
-        """Run this node's part of launch `at`."""
-        assert self.number is not None
-        route = route_to(point.address, point.port, self.topology.interface, self.topology.local_addr)
-
-        def tell(reason: str) -> None:
-            with suppress(PeerLost):
-                connection.send({"launch": at, "abort": reason})
-
-        self._launch, self._context = at, point.context(self.number, route.environment(), tell)
-        reason = self._aborted.get(at) or (LOST if connection.lost else None)
-        if reason is not None:  # the abort came before the context existed
-            self._context.abort.set(reason)
-        try:
-            return self.run(spec, self._context)
-        finally:
-            self._context = None
+    def _abort(self, reason: str) -> None:
+        """End the launch that runs."""
+        if (running := self._running) is not None:
+            running[1].abort.set(reason)
 
     def reach(self, waiting: Waiting) -> tuple[Connection, str]:
         """Return a connection to node 0 and node 0's address, as soon as it answers.
@@ -175,16 +179,16 @@ class Agent:
                         stack.pop_all()
                         return found, address
                     except PeerLost as lost:  # node 0 may be paused, or about to start
-                        why = f"what listens at {topology.endpoint} ({address}) {lost}"
+                        why = f"the program that listens at {topology.endpoint} ({address}) {lost}"
             waiting.still(f"waiting for node 0 at {topology.endpoint}, {waiting.left_s:.0f} s at most ({why})")
             if not waiting.left_s:
                 raise PeerLost(why)
             time.sleep(TRY_EVERY_S)
 
     def follow(self) -> int:
-        """Take part until node 0 ends the session, and return its exit code. If node 0 is lost, wait for it.
+        """Take part until node 0 ends the session, and return the exit code. If node 0 is lost, wait for it.
 
-        Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted if it is asked to stop.
+        Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted.
         """
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
         waiting = Waiting(self._log, seconds, TRY_S)

@@ -1,9 +1,10 @@
-"""Messages between node 0 and another node: JSON in frames over TCP, signed if the nodes share a secret.
+"""Connections between a driver and its agents: JSON messages in frames, over a socket. Nothing is unpickled."""
 
-A frame is its length (4 bytes), a tag, and compressed JSON; an empty frame is a sign of life. Each end proves that it
-knows the secret by signing the other's nonce. Tags are HMAC-SHA256 (RFC 2104) with a key of this connection, of the
-sender, the number of the message, and its content. Nothing is unpickled.
-"""
+# A frame is its length (4 bytes), a tag, and compressed JSON. An empty frame is a sign of life. Nodes prove that they
+# have the session's secret, by signing a nonce of the other end.
+#
+# Between nodes, the tag is an HMAC-SHA256 (RFC 2104) of the number of the message and its content. The key depends on
+# the secret, both nonces, and the direction.
 
 from __future__ import annotations
 
@@ -14,27 +15,31 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from msgspec import convert, to_builtins
+
+from parabench.cluster.messages import PROTOCOL, Hello, Message, Proof, Request
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import RUN_ID_LETTERS
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.rendezvous import DEAD_AFTER_S
 
-# Increases if the messages change.
-PROTOCOL = 1
+M = TypeVar("M", Hello, Proof)
+P = ParamSpec("P")
+
 # The time between two signs of life, in seconds.
 KEEP_ALIVE_S = 0.25
-# The longest step of the handshake, in seconds.
-HELLO_S = 10.0
-# The longest message, compressed and not: before a node is admitted, and afterwards.
-MOST_FIRST_BYTES, MOST_BYTES = 1 << 20, 1 << 30
+# The longest step of the handshake, and the longest wait until the last messages are sent, in seconds.
+HELLO_S, FLUSH_S = 10.0, 1.0
+# The longest message, compressed and not: in the handshake, and afterwards.
+MOST_HELLO_BYTES, MOST_BYTES = 1 << 16, 1 << 30
 _HEAD_BYTES, TAG_BYTES, _PIECE_BYTES = 4, 32, 1 << 20
-NODE_0, NODE = b"node 0", b"node"
-
-Message = Mapping[str, Any]
+SAME_SECRET = "give all nodes the same --secret-file, or none"
 
 
 class PeerLost(NodeGone):
@@ -42,80 +47,92 @@ class PeerLost(NodeGone):
 
 
 class Connection:
-    """A connection to another node.
+    """One end of a connection. With two `keys`, for this end and the other one, messages are signed.
 
-    `send` may be called from any thread. After `start`, received messages are handed to a function in a separate
-    thread. The other end is lost if it closes the connection, or shows no sign of life for DEAD_AFTER_S; then `lost`
-    has the reason.
+    After `start`, separate threads send and receive, and `lost` has the reason if the other end is lost.
     """
 
-    def __init__(self, connection: socket.socket, own: bytes = b"", other: bytes = b"", key: bytes = b"") -> None:
-        self._socket, self._ends, self._key = connection, (own, other), key
-        self._sending, self._over = threading.Lock(), threading.Event()
+    def __init__(
+        self, connection: socket.socket, keys: tuple[bytes, bytes] = (b"", b""), most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._socket, self._keys, self._most_bytes = connection, keys, most_bytes
+        # The number of messages that were sent, and received.
         self._numbers = [0, 0]
+        self._to_send: SimpleQueue[Message | None] = SimpleQueue()
+        self._sender: threading.Thread | None = None
         self._heard_s = time.monotonic()
-        self.most_bytes = MOST_FIRST_BYTES
         self.lost: PeerLost | None = None
 
-    @property
-    def address(self) -> str:
-        """Return this end's address."""
-        return str(self._socket.getsockname()[0])
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
 
     @property
     def silent_s(self) -> float:
         """Return the time since the last sign of life, in seconds."""
         return time.monotonic() - self._heard_s
 
-    def send(self, message: Message | None) -> None:
-        """Send a message, or a sign of life. Raises PeerLost."""
-        content = b"" if message is None else zlib.compress(json.dumps(message).encode(), 1)
-        with self._sending:
-            frame = self._tag(0, content) + content
-            left = memoryview(len(frame).to_bytes(_HEAD_BYTES, "big") + frame)
-            try:
-                while left:
-                    left = left[self._socket.send(left[:_PIECE_BYTES]) :]
-            except OSError as error:
-                raise self._lose(error) from error
+    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send a request: the method of an agent, and its arguments, which are keywords."""
+        self.send(Request(request.__name__, values))
 
-    def receive(self) -> dict[str, Any] | None:
-        """Receive a message; None for a sign of life. Raises EOFError, OSError, or ValueError for invalid content."""
+    def send(self, message: Message) -> None:
+        """Send a message. Before `start`, raises OSError if the other end is gone; afterwards, drops the message."""
+        if self._sender is None:
+            self._write(message)
+        else:
+            self._to_send.put(message)
+
+    def receive(self) -> Message | None:
+        """Receive a message; `None` for a sign of life. Raises an error if the other end is gone, or not an agent."""
         size = int.from_bytes(self._exactly(_HEAD_BYTES), "big")
-        if size > self.most_bytes:
+        if size > self._most_bytes:
             raise ValueError(f"a message of {size:,} bytes")
         frame = self._exactly(size)
-        tag = TAG_BYTES if self._key else 0
+        tag = TAG_BYTES if self._keys[1] else 0
         content = frame[tag:]
         if not hmac.compare_digest(frame[:tag], self._tag(1, content)):
             raise ValueError("a message that is not signed with this session's secret")
         if not content:
             return None
-        message = json.loads(_unpacked(content, self.most_bytes))
-        if not isinstance(message, dict):
-            raise ValueError("a message that no node sends")
+        message: Message = convert(json.loads(_unpacked(content, self._most_bytes)), Message)
         return message
 
-    def start(self, handle: Callable[[dict[str, Any]], None], when_lost: Callable[[], None]) -> None:
-        """Send signs of life, and hand received messages to `handle`. Call `when_lost` once the other end is lost."""
+    def start(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
+        """Send in one thread, and receive in another one. Then a signal does not interrupt them in a frame.
+
+        `handle` gets each message. `when_lost` is called at the end of the connection, or after DEAD_AFTER_S without a
+        sign of life.
+        """
         self._socket.settimeout(DEAD_AFTER_S)
-        for run in (lambda: self._receive_all(handle, when_lost), self._beat):
-            threading.Thread(target=run, name="parabench connection", daemon=True).start()
+        self._sender = threading.Thread(target=self._send_all, name="parabench sender", daemon=True)
+        self._sender.start()
+        threading.Thread(
+            target=self._receive_all, args=(handle, when_lost), name="parabench receiver", daemon=True
+        ).start()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._over.set()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """Send the messages that are left, and close the connection."""
+        if self._sender is not None:
+            self._to_send.put(None)
+            self._sender.join(FLUSH_S)
+        self._shut()
+
+    def _write(self, message: Message | None) -> None:
+        """Send a message, or a sign of life."""
+        content = b"" if message is None else zlib.compress(json.dumps(to_builtins(message)).encode(), 1)
+        frame = self._tag(0, content) + content
+        left = memoryview(len(frame).to_bytes(_HEAD_BYTES, "big") + frame)
+        while left:
+            left = left[self._socket.send(left[:_PIECE_BYTES]) :]
 
     def _tag(self, end: int, content: bytes) -> bytes:
         """Return the tag of the next message of this end (0) or the other one (1)."""
-        if not self._key:
+        if not self._keys[end]:
             return b""
         number = self._numbers[end].to_bytes(8, "big")
         self._numbers[end] += 1
-        return hmac.digest(self._key, self._ends[end] + number + content, "sha256")
+        return hmac.digest(self._keys[end], number + content, "sha256")
 
     def _exactly(self, size: int) -> bytes:
         found = bytearray()
@@ -127,26 +144,39 @@ class Connection:
             found += piece
         return bytes(found)
 
-    def _receive_all(self, handle: Callable[[dict[str, Any]], None], when_lost: Callable[[], None]) -> None:
+    def _send_all(self) -> None:
+        try:
+            while True:
+                try:
+                    message = self._to_send.get(timeout=KEEP_ALIVE_S)
+                except Empty:
+                    self._write(None)
+                    continue
+                if message is None:
+                    return
+                self._write(message)
+        except OSError as error:
+            self._lose(error)
+
+    def _receive_all(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
         try:
             while True:
                 if (message := self.receive()) is not None:
                     handle(message)
-        except Exception as error:
+        except Exception as error:  # also of wrong content
             self._lose(error)
             when_lost()
 
-    def _beat(self) -> None:
-        with suppress(PeerLost):
-            while not self._over.wait(KEEP_ALIVE_S):
-                self.send(None)
-
-    def _lose(self, error: Exception) -> PeerLost:
+    def _lose(self, error: Exception) -> None:
         if self.lost is None:
             why = str(error) or type(error).__name__
             self.lost = PeerLost(f"no sign of life for {DEAD_AFTER_S:g} s" if isinstance(error, TimeoutError) else why)
-            self.close()
-        return self.lost
+            self._shut()
+
+    def _shut(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 def _unpacked(content: bytes, most: int) -> bytes:
@@ -157,23 +187,18 @@ def _unpacked(content: bytes, most: int) -> bytes:
     return text
 
 
-def _proof(secret: Secret, end: bytes, *parts: str) -> str:
-    return secret.tag(end, *(part.encode() for part in parts)).hex()
-
-
 def accept_peer(connection: socket.socket, secret: Secret | None, session: str) -> Connection:
-    """Return node 0's end of a new connection. Raises OSError, EOFError or ValueError if the other is no such node."""
+    """Return node 0's end of a new connection. Raises an error if the other end is not a node of this session."""
     connection.settimeout(HELLO_S)
-    plain, own = Connection(connection), secrets.token_hex(16)
-    plain.send({"protocol": PROTOCOL, "session": session, "nonce": own, "signed": secret is not None})
-    answer = plain.receive() or {}
-    nonce = str(answer.get("nonce"))
-    if secret is None:
-        return Connection(connection, NODE_0, NODE)
-    if not hmac.compare_digest(str(answer.get("proof")), _proof(secret, NODE, session, own, nonce)):
+    plain, nonce = Connection(connection, most_bytes=MOST_HELLO_BYTES), secrets.token_hex(16)
+    plain.send(Hello(PROTOCOL, session, nonce, secret is not None))
+    theirs = _expect(plain, Proof)
+    signed = partial(_signed, secret, session, nonce, theirs.nonce)
+    if not hmac.compare_digest(theirs.proof, signed("proof of a node").hex()):
+        plain.send(Proof(""))
         raise ValueError("it does not know this session's secret; give all nodes the same --secret-file")
-    plain.send({"proof": _proof(secret, NODE_0, session, own, nonce)})
-    return Connection(connection, NODE_0, NODE, bytes.fromhex(_proof(secret, b"key", session, own, nonce)))
+    plain.send(Proof(signed("proof of node 0").hex()))
+    return Connection(connection, (signed("key of node 0"), signed("key of a node")))
 
 
 def greet(connection: socket.socket, secret: Secret | None, session: str, where: str) -> Connection:
@@ -182,30 +207,43 @@ def greet(connection: socket.socket, secret: Secret | None, session: str, where:
     Raises PeerLost if `where` does not answer as node 0 does, UsageError if it has another session or secret.
     """
     connection.settimeout(HELLO_S)
-    plain, own = Connection(connection), secrets.token_hex(16)
+    plain, nonce = Connection(connection, most_bytes=MOST_HELLO_BYTES), secrets.token_hex(16)
     try:
-        hello = plain.receive() or {}
-        protocol, there, nonce, signed = (hello[name] for name in ("protocol", "session", "nonce", "signed"))
-    except (OSError, EOFError, ValueError, LookupError) as error:
-        raise PeerLost(f"does not answer as a session of parabench does: {error}") from error
-    if protocol != PROTOCOL:
+        hello = _expect(plain, Hello)
+        _check(hello, secret, session, where)
+        signed = partial(_signed, secret, session, hello.nonce, nonce)
+        plain.send(Proof(signed("proof of a node").hex(), nonce))
+        theirs = _expect(plain, Proof)
+    except UsageError:
+        raise
+    except Exception as error:  # also of wrong content
+        raise PeerLost(f"does not answer as a session of this parabench does: {error}") from error
+    if not hmac.compare_digest(theirs.proof, signed("proof of node 0").hex()):
+        raise UsageError(f"node 0 at {where} has another secret than this node; {SAME_SECRET}")
+    return Connection(connection, (signed("key of a node"), signed("key of node 0")))
+
+
+def _expect(plain: Connection, kind: type[M]) -> M:
+    message = plain.receive()
+    if not isinstance(message, kind):
+        raise ValueError(f"no {kind.__name__}")
+    return message
+
+
+def _check(hello: Hello, secret: Secret | None, session: str, where: str) -> None:
+    """Raise UsageError if node 0 has another version or session, or if only one end has a secret."""
+    if hello.protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
-    if there != session:
-        named = str(there)[:RUN_ID_LETTERS]
+    if hello.session != session:
+        there = hello.session[:RUN_ID_LETTERS]
         raise UsageError(
-            f"the session at {where} has --rdzv-id {named!a}, and this node {session}; give all nodes the same"
+            f"the session at {where} has --rdzv-id {there!a}, and this node {session}; give all nodes the same"
         )
-    remedy = "give all nodes the same --secret-file, or none"
-    if signed != (secret is not None):
-        has = "has a secret, and this node has none" if signed else "has no secret, and this node has one"
-        raise UsageError(f"node 0 at {where} {has}; {remedy}")
-    if secret is None:
-        plain.send({"nonce": own})
-        return Connection(connection, NODE, NODE_0)
-    plain.send({"nonce": own, "proof": _proof(secret, NODE, session, nonce, own)})
-    answer: dict[str, Any] = {}
-    with suppress(OSError, EOFError, ValueError):
-        answer = plain.receive() or {}
-    if not hmac.compare_digest(str(answer.get("proof")), _proof(secret, NODE_0, session, nonce, own)):
-        raise UsageError(f"node 0 at {where} has another secret than this node; {remedy}")
-    return Connection(connection, NODE, NODE_0, bytes.fromhex(_proof(secret, b"key", session, nonce, own)))
+    if hello.signed != (secret is not None):
+        has = "has a secret, and this node has none" if hello.signed else "has no secret, and this node has one"
+        raise UsageError(f"node 0 at {where} {has}; {SAME_SECRET}")
+
+
+def _signed(secret: Secret | None, *parts: str) -> bytes:
+    """Return a proof or key of a connection. Without a secret, anyone can compute it."""
+    return (secret or Secret(b"")).tag(*(part.encode() for part in parts))

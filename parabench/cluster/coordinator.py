@@ -1,30 +1,31 @@
-"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results.
+"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results."""
 
-torch elastic has no way to decide the next launch during a session, or to send results to one node. Its dynamic
-rendezvous also compares times of several hosts' clocks: with clocks 20 s apart and a limit of 10 s (tried with torch
-2.13), a node drops the other one and continues as "rank 1 of 1". Here a node is lost if its connection ends or is
-silent. A node that comes back keeps its number, and one that is refused gets the reason.
-"""
+# torch elastic cannot decide the next launch during a session, or send results to one node. Its dynamic rendezvous
+# compares clocks of hosts: if they differ by more than its limit (tried with torch 2.13), a node drops the other one
+# and continues as "rank 1 of 1". Here a node is lost if its connection ends or is silent.
 
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
 from msgspec import Struct, convert
 
 from parabench.cluster import fingerprint
-from parabench.cluster.connection import MOST_BYTES, Connection, Message, PeerLost, accept_peer
+from parabench.cluster.agent import Agent
+from parabench.cluster.connection import Connection, accept_peer
+from parabench.cluster.messages import Abort, Message, Reply, Stop
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import Secret
@@ -41,14 +42,12 @@ from parabench.store.record import AnyCase, Launch
 
 # The exit code of the other nodes if node 0 finds a usage error.
 WRONG = 2
-# The time between two looks for results and requests.
+# The time between two looks for results and nodes, in seconds.
 LOOK_S = 0.005
 # The most connections that are being authenticated at the same time.
 MOST_PENDING = 100
 # A node with a sign of life within this time surely lives.
 ALIVE_S = 2.0
-# The time in which a node fingerprints its own files.
-ANSWER_S = 30.0
 
 WARNING = (
     "warning: c10d has no authentication: anyone who reaches these ports can read and change what the ranks compute; "
@@ -84,36 +83,46 @@ def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socke
     return listening, route
 
 
-class Join(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The request of a node to join as `number`, or as any. `facts` must equal node 0's, `about` is its environment."""
+class Identity(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The answer of a node to `identify`. It wants to be this `number`, or any."""
 
     number: int | None
     host: str
-    address: str
     facts: dict[str, Any]
     about: dict[str, Any]
 
     def __post_init__(self) -> None:
-        if not (self.host.isprintable() and self.address.isprintable()):  # a terminal shows both
+        if not self.host.isprintable():  # a terminal shows it
             raise ValueError("the name of a host is not text")
 
 
 class Member:
-    """A node that asks to join, or has joined."""
+    """A node that is connected from `address`. `identity` is `None` until it has identified itself."""
 
-    def __init__(self, connection: Connection, join: Join) -> None:
-        self.connection, self.join = connection, join
-        # The fingerprints of its own code, when it has answered.
-        self.code: SimpleQueue[dict[str, str]] = SimpleQueue()
+    def __init__(self, connection: Connection, address: str) -> None:
+        self.connection, self.address = connection, address
+        self.asked = False
+        self.identity: Identity | None = None
 
     @property
     def lives(self) -> bool:
         return self.connection.lost is None
 
-    def send(self, message: Message) -> None:
-        """Send a message, unless the node is lost."""
-        with suppress(PeerLost):
-            self.connection.send(message)
+    @property
+    def host(self) -> str:
+        return self.identity.host if self.identity else self.address
+
+
+@dataclass(slots=True)
+class Running:
+    """The launch that runs: its number, its nodes besides node 0, its context on node 0, and its results by node."""
+
+    number: int
+    nodes: range
+    context: LaunchContext
+    results: dict[int, NodeResult] = field(default_factory=dict)
+    # The reason that the other nodes got to end it early.
+    reason: str | None = None
 
 
 class Coordinator(Participants):
@@ -134,22 +143,18 @@ class Coordinator(Participants):
         self.topology, self.options = topology, topology.words
         self._listening, self._route, self._secret, self._facts, self._log = listening, route, secret, facts, log
         self._refused, self._pending = Waiting(log, math.inf), threading.BoundedSemaphore(MOST_PENDING)
-        self._wait_list: list[Member] = []
+        # The nodes that wait to be admitted, and those that were admitted, by number.
+        self._arrived: list[Member] = []
         self._members: dict[int, Member] = {}
         # The user code that must be equal on all nodes, and whether all nodes have joined once.
-        self._code: Sequence[str] = ()
+        self._code: list[str] = []
         self._begun = False
-        self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
-        # The launch that runs: its number, its context here, the number of its nodes, why it was aborted, its results.
-        self._number = -1
-        self._context: LaunchContext | None = None
-        self._size = 0
-        self._told: str | None = None
-        self._results: dict[int, NodeResult] = {}
+        self._launches = itertools.count()
+        self._running: Running | None = None
         threading.Thread(target=self._accept, name="parabench node 0", daemon=True).start()
 
-    # -- connections, in other threads -----------------------------------------------------------------------------
+    # -- connections, in other threads ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while self._listening.fileno() >= 0:  # it is closed at the end
@@ -164,40 +169,49 @@ class Coordinator(Participants):
                 connection.close()
 
     def _meet(self, connection: socket.socket, host: str) -> None:
-        """Put a node that proves the secret and asks to join on the wait list. A silent stranger blocks only this."""
+        """Let a node wait that proves the secret. A silent stranger blocks only this thread."""
         try:
-            other = accept_peer(connection, self._secret, self.topology.run_id)
-            member = Member(other, convert((other.receive() or {})["join"], Join))
+            member = Member(accept_peer(connection, self._secret, self.topology.run_id), host)
         except Exception as why:  # whatever a stranger sends
-            self._refused.still(f"refused: {host}: {str(why) or type(why).__name__}")
+            self._refuse(host, why)
             connection.close()
             return
         finally:
             self._pending.release()
-        other.most_bytes = MOST_BYTES
-        other.start(partial(self._heard, member), partial(self._when_lost, member))
-        self._wait_list.append(member)
+        member.connection.start(partial(self._heard, member), partial(self._when_lost, member))
+        self._arrived.append(member)
+
+    def _refuse(self, host: str, why: Exception) -> None:
+        self._refused.still(f"refused: {host}: {str(why) or type(why).__name__}")
 
     def _heard(self, member: Member, message: Message) -> None:
-        """Take a message of a node. Raises LookupError, TypeError or ValueError if no node sends it."""
-        number = self._number_of(member)
-        if "code" in message:
-            member.code.put(dict(message["code"]))
-        elif number is None:
-            raise ValueError("a message of a node that was not admitted")
-        elif "stop" in message:
-            self._stopped = signal.Signals(message["stop"]), f"node {number} ({member.join.host})"
-            if context := self._context:
-                context.abort.set(STOP)
-        elif message["launch"] == self._number:
-            if "abort" in message:
-                self._abort(REASONS[message["abort"]])
-            else:
-                self._results[number] = NodeResult.from_json(message["result"])
+        """Take a message of a node. Raises an error, which ends the connection, if no node sends it."""
+        number, running = self._number_of(member), self._running
+        match message:
+            case Reply(values) if member.identity is None:
+                try:
+                    member.identity = convert(values, Identity)
+                except Exception as why:
+                    self._refuse(member.address, why)
+                    raise
+            case Reply({"launch": at, "result": result}) if number is not None:
+                if running is not None and at == running.number:
+                    running.results[number] = NodeResult.from_json(result)
+            case Reply():
+                pass
+            case Abort(at, reason) if number is not None:
+                if running is not None and at == running.number:
+                    self._abort(REASONS[reason])
+            case Stop(stop) if number is not None:
+                self._stopped = signal.Signals(stop), f"node {number} ({member.host})"
+                if running is not None:
+                    running.context.abort.set(STOP)
+            case _:
+                raise ValueError("a message that no node sends")
 
     def _when_lost(self, member: Member) -> None:
-        number = self._number_of(member)
-        if number is not None and number < self._size and number not in self._results:
+        number, running = self._number_of(member), self._running
+        if running is not None and number in running.nodes and number not in running.results:
             self._abort(LOST)
 
     def _number_of(self, member: Member) -> int | None:
@@ -205,22 +219,22 @@ class Coordinator(Participants):
 
     def _abort(self, reason: str) -> None:
         """End the launch that runs on all nodes. Only the first reason counts."""
-        if (context := self._context) is not None and context.abort.reason is None:
-            context.abort.set(reason)
+        if (running := self._running) is not None and running.context.abort.reason is None:
+            running.context.abort.set(reason)
             self._tell(reason)
 
     def _tell(self, reason: str) -> None:
         """Let the other nodes end the launch that runs."""
-        if self._told is None:
-            self._told = reason
-            for number, member in sorted(self._members.items()):
-                if number < self._size:
-                    member.send({"abort": reason, "launch": self._number})
+        if (running := self._running) is not None and running.reason is None:
+            running.reason = reason
+            for number in running.nodes:
+                self._members[number].connection.send(Abort(running.number, reason))
 
-    # -- members ---------------------------------------------------------------------------------------------------
+    # -- members -------------------------------------------------------------------------------------------------------
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
         self._code = fingerprint.user_code(cases)
+        self._facts = {**self._facts, **fingerprint.of_own(self._code)}
         try:
             with stop_signals():
                 self.wait_for(self.topology.nodes)
@@ -229,7 +243,8 @@ class Coordinator(Participants):
         self._begun = True
         # The rest of node 0's environment is the session's.
         members = sorted(self._members.items())
-        self.environments = [{"node": 0}] + [{"node": number, **each.join.about} for number, each in members]
+        about = [{"node": number, **each.identity.about} for number, each in members if each.identity]
+        self.environments = [{"node": 0}, *about]
 
     def wait_for(self, nodes: int) -> None:
         """Wait for the first `nodes` nodes.
@@ -241,7 +256,7 @@ class Coordinator(Participants):
         waiting = Waiting(self._log, seconds)
         while True:
             self.check_stop()
-            self._answer()
+            self._admit()
             missing = [node for node in range(1, nodes) if not self._is_here(node)]
             if not missing:
                 return
@@ -258,64 +273,48 @@ class Coordinator(Participants):
     def _is_here(self, number: int) -> bool:
         return number in self._members and self._members[number].lives
 
-    def _answer(self) -> None:
-        """Admit or reject the nodes that wait. A node that may be a lost member waits until the loss is certain.
+    def _admit(self) -> None:
+        """Identify the nodes that have arrived, and admit or reject them.
 
         Raises UsageError if one differs from node 0 before anything was launched.
         """
-        size = self.topology.nodes
-        for member in [each for each in self._wait_list if each.lives]:
-            asked = member.join.number
-            free = (number for number in range(1, size) if not self._is_here(number))
-            number = next(free, None) if asked is None else asked
-            if asked is not None and not 0 <= asked < size:
-                if self._is_alike(asked, member):  # its --nnodes differs, unless it is a stranger
-                    why = f"--node-rank is {asked}; with --nnodes {size} it is from 0 to {size - 1}"
-                    member.send({"rejected": why})
-                self._wait_list.remove(member)
+        for member in [*self._arrived]:  # other threads append to the list
+            if not member.asked:
+                member.asked = True
+                member.connection.say(Agent.identify, code=self._code)
+            if member.lives and (member.identity is None or not self._decide(member, member.identity)):
                 continue
-            if number is not None and 0 < number < size and not self._is_here(number):
-                if self._is_alike(number, member):
-                    self._members[number] = member
-                    member.send({"admitted": number})
-                    self._log(f"node {number} is here: {member.join.host}, {member.join.address}")
-                self._wait_list.remove(member)
-                continue
-            holders = [*self._members.values()] if asked is None else [self._members[asked]] if asked else []
-            if all(each.connection.silent_s < ALIVE_S for each in holders):
-                there = f"all {size} nodes are" if asked is None else f"node {asked} is"
-                why = f"{member.join.host} came too, and {there} there already; give each node its own --node-rank"
-                self._wait_list.remove(member)
-                member.send({"rejected": why})
-                self._log(why)
-        # One by one: other threads append to the list.
-        for member in [each for each in self._wait_list if not each.lives]:
-            self._wait_list.remove(member)
+            self._arrived.remove(member)
 
-    def _is_alike(self, number: int, member: Member) -> bool:
-        """Return whether a node has the same facts and code as node 0; reject it if not. Raises UsageError likewise."""
-        found = self._differences(member)
-        if not found:
+    def _decide(self, member: Member, identity: Identity) -> bool:
+        """Admit or reject a node. Return False if it has to wait until a node with its number is certainly lost."""
+        size, asked = self.topology.nodes, identity.number
+        free = [number for number in range(1, size) if not self._is_here(number)]
+        number = next(iter(free), None) if asked is None else asked
+        differences = fingerprint.differences(self._facts, identity.facts)
+        if differences:
+            who = "a node" if number is None else f"node {number}"
+            why = f"{who} ({identity.host}) has {'; '.join(differences)}: give all nodes the same"
+        elif number in free:
+            self._members[number] = member
+            member.connection.say(Agent.admit, number=number)
+            self._log(f"node {number} is here: {identity.host}, {member.address}")
             return True
-        why = f"node {number} ({member.join.host}) has {'; '.join(found)}: give all nodes the same"
-        member.send({"rejected": why})
-        if not self._begun:
+        elif asked is not None and not 0 <= asked < size:
+            why = f"--node-rank is {asked}; with --nnodes {size} it is from 0 to {size - 1}"
+        else:
+            holders = [each for at, each in self._members.items() if asked in (None, at)]
+            if any(each.connection.silent_s >= ALIVE_S for each in holders):
+                return False
+            there = f"all {size} nodes are" if asked is None else f"node {asked} is"
+            why = f"{identity.host} came too, and {there} there already; give each node its own --node-rank"
+        member.connection.say(Agent.reject, why=why)
+        if differences and not self._begun:
             raise UsageError(why)
         self._log(why)
-        return False
+        return True
 
-    def _differences(self, member: Member) -> list[str]:
-        found = fingerprint.differences(self._facts, member.join.facts)
-        if found or not self._code:
-            return found
-        member.send({"code": list(self._code)})
-        try:
-            theirs = member.code.get(timeout=ANSWER_S)
-        except Empty:
-            return [f"no fingerprint of {', '.join(self._code)}"]
-        return fingerprint.differences(fingerprint.of_own(self._code), theirs)
-
-    # -- launches --------------------------------------------------------------------------------------------------
+    # -- launches ------------------------------------------------------------------------------------------------------
 
     def executor(self) -> Callable[[LaunchSpec], Launch]:
         return partial(launch, run=self.run)
@@ -325,26 +324,6 @@ class Coordinator(Participants):
 
         Raises NodeGone if a node does not come (back), Interrupted if any is asked to stop.
         """
-        with self._launching(spec, workload) as context:
-            deadline = time.monotonic() + spec.deadline_s
-            self._results[0] = run_on_node(spec, workload, context)
-            if self._told is not None:
-                context.abort.set(self._told)
-            self._collect(spec.nodes, deadline)
-            return [self._results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
-
-    def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
-        """Return the result of a node that handed over nothing."""
-        member = self._members[number]
-        ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
-        ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        why = member.connection.lost or f"no result within {self.hand_over_s:g} s"
-        lost = f"node {number} ({member.join.host}), which ran {ran}, was lost: {why}"
-        return NodeResult.silent(number, member.join.host, ranks, workload.marks(spec), lost=lost)
-
-    @contextmanager
-    def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
-        """Wait for the nodes of a launch and send it to them. Yield this node's context."""
         self.wait_for(spec.nodes)
         context, store = LaunchContext(local_world_size=workload.ranks(spec)), None
         if spec.nodes > 1:
@@ -352,59 +331,68 @@ class Coordinator(Participants):
             point = RendezvousPoint(self._route.address, store.port, spec.nodes, spec.ranks_per_node)
             context = point.context(0, self._route.environment(), self._tell)
         # Set before the launch is sent: a node may be lost as soon as it has it.
-        self._number, self._results, self._told = self._number + 1, {}, None
-        self._size, self._context = spec.nodes, context
+        self._running = running = Running(next(self._launches), range(1, spec.nodes), context)
+        deadline = time.monotonic() + spec.deadline_s
         try:
-            if store is not None:
-                self._publish({"launch": self._number, "spec": spec.to_dict(), "port": store.port})
-            if not all(self._is_here(number) for number in range(1, spec.nodes)):  # lost since the wait
+            for number in running.nodes:
+                connection, port = self._members[number].connection, store.port if store else 0
+                connection.say(Agent.run, launch=running.number, spec=spec.to_dict(), port=port)
+            if not all(self._is_here(number) for number in running.nodes):  # lost since the wait
                 self._abort(LOST)
-            yield context
+            running.results[0] = run_on_node(spec, workload, context)
+            if running.reason is not None:
+                context.abort.set(running.reason)
+            self._collect(running, deadline)
             self.check_stop()
         except BaseException:
             context.abort.set(STOP)
             self._tell(STOP)
             raise
         finally:
-            self._context, self._size = None, 0
+            self._running = None
+        return [running.results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
 
-    def _collect(self, nodes: int, deadline: float) -> None:
+    def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
+        """Return the result of a node that handed over nothing."""
+        member = self._members[number]
+        ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
+        ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        why = member.connection.lost or f"no result within {self.hand_over_s:g} s"
+        lost = f"node {number} ({member.host}), which ran {ran}, was lost: {why}"
+        return NodeResult.silent(number, member.host, ranks, workload.marks(spec), lost=lost)
+
+    def _collect(self, running: Running, deadline: float) -> None:
         """Wait for the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
-        context, ended = self._context, math.inf
-        assert context is not None
-        while left := [number for number in range(1, nodes) if number not in self._results]:
+        ended = math.inf
+        while left := [number for number in running.nodes if number not in running.results]:
             self.check_stop()
             now = time.monotonic()
             if now > deadline:
                 self._abort(HUNG)
-            if context.abort.reason is not None:
+            if running.context.abort.reason is not None:
                 ended = min(ended, now)
             if now > ended + self.hand_over_s or not any(self._is_here(number) for number in left):
                 return
             time.sleep(LOOK_S)
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
-        def keep_and_tell(launch: Launch) -> None:
+        def keep_and_show(launch: Launch) -> None:
             keep(launch)
-            self._lines.append(f"{launch.case.label}: {outcome(launch)}")
+            for each in self._members.values():
+                each.connection.say(Agent.show, line=f"{launch.case.label}: {outcome(launch)}")
 
-        return keep_and_tell
-
-    def _publish(self, message: Message) -> None:
-        lines, self._lines = self._lines, []
-        for each in [*self._members.values()]:
-            each.send({**message, "lines": lines})
+        return keep_and_show
 
     def check_stop(self) -> None:
         """Raise Interrupted if another node was asked to stop."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(self, code: int) -> None:
         host = f"node 0 ({socket.gethostname()})"
-        over = f"the session was stopped; what is done is on {host}, where it can be resumed"
+        over = f"the session was stopped; resume it on {host}, which has the results"
         self.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
 
     def close(self, code: int, why: str) -> None:
@@ -412,13 +400,14 @@ class Coordinator(Participants):
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # ends the `accept` of the other thread
         self._listening.close()
-        for each in [*self._wait_list]:
-            each.send({"rejected": why})
-        self._publish({"end": code, "why": why})
+        for each in self._arrived:
+            each.connection.say(Agent.reject, why=why)
+        for each in self._members.values():
+            each.connection.say(Agent.end, code=code, why=why)
         until = time.monotonic() + self.goodbye_s
         while any(each.lives for each in self._members.values()) and time.monotonic() < until:
             time.sleep(LOOK_S)
-        for each in [*self._wait_list, *self._members.values()]:
+        for each in [*self._arrived, *self._members.values()]:
             each.connection.close()
 
     def __exit__(

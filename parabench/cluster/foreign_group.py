@@ -1,9 +1,7 @@
-"""Processes that torchrun, mpirun or srun started: the first one of each host leads, the others wait until it ends.
+"""Processes that torchrun, mpirun or srun started: the first one of each host leads, the others wait until it ends."""
 
-The leader takes the cores and visible devices of all processes of its host. Then it continues as if it had received
-torchrun's flags (`topology`): it is its host's node and starts fresh ranks. The others run no command and never
-initialize CUDA.
-"""
+# The leader takes the cores and visible devices of all processes of its host. Then it continues with torchrun's flags
+# (`topology`) as the node of its host, and starts new ranks. The other processes never initialize CUDA.
 
 # Sources of the variables:
 # - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR: torchrun. Ray Train sets all but
@@ -94,7 +92,7 @@ class ForeignGroup:
 
     @property
     def address(self) -> str:
-        """The abstract Unix socket on which this host's leader listens."""
+        """The abstract Unix socket of this host's leader."""
         return f"\0parabench/{self.job}/{self.node}"
 
     def flags(self) -> dict[str, str]:
@@ -118,9 +116,8 @@ class ForeignGroup:
 def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGroup | None:
     """Return the group that the environment describes; `None` if this process was started alone.
 
-    `terminal` is whether a standard stream is a terminal. srun connects one task alone to a terminal, and only with
-    `--pty`: that task is an interactive shell, and commands in it are not the tasks of a group. Raises UsageError if
-    hosts have different numbers of processes.
+    With a `terminal`, srun's variables belong to the shell of `srun --pty`. Raises UsageError if hosts have different
+    numbers of processes.
     """
     by = next((by for by, (names, _) in NAMES.items() if all(environ.get(name, "").isdigit() for name in names)), None)
     if by is not None:
@@ -139,7 +136,7 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
         return None
     if uneven:
         raise UsageError(
-            f"{by} started {size} processes, and not as many on each host; give every host the same number of them"
+            f"{by} started {size} processes, but not equally many on each host; give every host the same number"
         )
     host = None
     if local_rank == 0 and size > local_size:
@@ -153,8 +150,8 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
 def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """Run the block in one process of each host; the others wait for its end and exit with its code.
 
-    A process that was started alone just runs the block. `measures` is whether the command can measure on several
-    nodes. Raises UsageError if the processes of a host do not meet, or their leader may not use what they may use.
+    `measures` is whether the command can measure on several nodes. Raises UsageError if the processes of a host do not
+    meet.
     """
     group = group_of(environ, terminal=any(os.isatty(stream) for stream in (0, 1, 2)))
     if group is None:
@@ -217,8 +214,8 @@ def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
                     f"without {group.launcher}"
                 ) from None
             with connection.makefile() as lines:
-                told = json.loads(lines.readline())
-            shares[told["local_rank"]] = told
+                theirs = json.loads(lines.readline())
+            shares[theirs["local_rank"]] = theirs
             _descriptors.append(connection.detach())
     return [shares[each] for each in sorted(shares)]
 

@@ -32,7 +32,7 @@ class Route:
         found = {}
         if self.interface is not None:
             found["GLOO_SOCKET_IFNAME"] = self.interface
-            # NCCL often finds faster interfaces than that of the rendezvous.
+            # NCCL often finds faster interfaces than the rendezvous uses.
             if self.restricted or self.interface == LOOPBACK:
                 found["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
         return found if self.restricted else {name: environ.get(name, value) for name, value in found.items()}
@@ -68,7 +68,7 @@ def check_loopback() -> None:
     state = psutil.net_if_stats().get(LOOPBACK)
     if state is None or not state.isup or LOOPBACK not in own_addresses().values():
         raise UsageError(
-            f"interface {LOOPBACK} (loopback), over which ranks of one machine talk, is down or has no address; bring "
+            f"interface {LOOPBACK} (loopback), which connects ranks of one machine, is down or has no address; bring "
             f"it up: ip link set {LOOPBACK} up"
         )
 
@@ -79,7 +79,7 @@ def check(interface: str | None, local_addr: str | None) -> None:
     have = ", ".join(dict.fromkeys(own.values()))
     if interface is not None and interface not in own.values():
         hint = did_you_mean(interface, own.values())
-        raise UsageError(f"--interface {interface!r} has no address here; {hint}use one of {have}")
+        raise UsageError(f"--interface {interface!r} has no address here; {hint}this host has {have}")
     if local_addr is not None and not any(address in own for address in addresses_of(local_addr)):
         raise UsageError(f"--local-addr {local_addr!r} is not an address of this host; it has {', '.join(own)}")
 
@@ -92,7 +92,7 @@ def listen_route(endpoint: str, interface: str | None = None, local_addr: str | 
         return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
     for host in filter(None, (local_addr, endpoint)):
         found = addresses_of(host)
-        # Debian gives a host's own name 127.0.1.1, where no other node finds it.
+        # Debian resolves the name of the host to 127.0.1.1, which other nodes cannot reach.
         far = [address for address in found if address in own and not is_loopback(address)]
         if far:
             return Route(far[0], own[far[0]])
@@ -102,7 +102,7 @@ def listen_route(endpoint: str, interface: str | None = None, local_addr: str | 
 
 
 def route_to(address: str, port: int, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """Return the address of this host from which it reaches node 0 at `address`."""
+    """Return the route of this host to node 0 at `address`."""
     own = own_addresses()
     if interface is not None:
         return Route(next(address for address in own if own[address] == interface), interface, restricted=True)

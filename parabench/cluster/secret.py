@@ -21,7 +21,7 @@ LEAST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A key that only the nodes know. Its text does not show it."""
+    """A key that only the nodes have. `repr` does not show it."""
 
     key: bytes = field(repr=False)
 
@@ -38,7 +38,7 @@ def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ
     """
     value, path = environ.pop(VALUE, None), path or environ.get(FILE)
     if value is not None and path is not None:
-        raise UsageError(f"a secret is given twice, in {VALUE} and as the file {path}; give one of them")
+        raise UsageError(f"a secret is given twice, in {VALUE} and as the file {path}; give it once")
     if path is not None:
         return _checked(_content(Path(path)), f"the secret in {path}")
     return None if value is None else _checked(value.encode(errors="surrogateescape"), f"the secret in {VALUE}")
@@ -50,7 +50,7 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (os.geteuid(), 0):
-                raise UsageError(f"{path} belongs to another user, who knows the secret; make a file of your own")
+                raise UsageError(f"{path} belongs to another user, who can read the secret; create another file")
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 mode = stat.S_IMODE(status.st_mode)
                 raise UsageError(f"{path} can be read or changed by others (mode {mode:04o}); chmod 600 it")

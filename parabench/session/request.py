@@ -272,7 +272,3 @@ def protocol_of(request: Request, suites: Protocol) -> Protocol:
     other = BY_STEPS_OR_TIME | {timed: name for name, timed in BY_STEPS_OR_TIME.items()}
     freed = {other[name]: None for name in request.options if name in other}
     return suites.replace(**freed | dict(request.options))
-
-
-# `ab/` has this name.
-TrainingRequest = Request

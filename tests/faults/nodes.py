@@ -1,4 +1,4 @@
-"""Sessions on two nodes: a node ends, is killed or suspended, their link is cut, or a rank fails.
+"""Faults in sessions on two nodes: a node ends, is killed or stopped, the link is cut, or a rank fails.
 
 The nodes are network namespaces of this machine with one rank each, so these trials need root.
 """
@@ -28,8 +28,7 @@ PORT = 29400
 # A node is waited for so long: longer than two of them may begin apart on a machine that others use too.
 TIMEOUT_S = 12.0
 
-# The exit codes of a node that was stopped, of a node that waited for it too long, and of a node whose session ended
-# early.
+# The exit codes of a node that was stopped, of a node that waited too long, and of a session that ended early.
 STOPPED, WRONG, NOT_OK = 130, 2, 1
 
 # A launch whose node or link is gone while its ranks find one another, work, or are waited for.
@@ -66,7 +65,7 @@ class TwoNodes(Trial):
             self.verdict.fault("orphans", f"on node {number}: {told}")
 
     def check_words(self, drivers: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Check that a node that ended early printed the reason and the next command in its last lines."""
+        """Check that the last lines of a driver that ended early have the reason and the command to resume."""
         zero, one = drivers
         if zero.returncode in (STOPPED, NOT_OK) and "the session ends here" in self.said(zero):
             self.check_says(zero, "the session ends here: ", "resume with: parabench run --resume")
@@ -78,7 +77,7 @@ class TwoNodes(Trial):
             self.check_says(one, "node 0")
 
     def resume_both(self) -> list[Row]:
-        """Resume the session on both nodes, or begin it where there is none, and see it complete."""
+        """Resume the session on both nodes, or start it if there is none, and check that it completes."""
         before = self.rows()
         drivers = self.both("--resume")
         code = self.ended(drivers[0])
@@ -113,13 +112,13 @@ def _session_s() -> float:
 
 
 def moment_s(lot: Random) -> float:
-    """Return a random time of a session, in seconds from its start."""
+    """Return a random time within a session, in seconds from its start."""
     with _measuring:
         return lot.uniform(0.0, _session_s())
 
 
 def _end(trial: TwoNodes, drivers: Sequence[subprocess.Popen[bytes]], allowed: Sequence[Sequence[int]]) -> list[Row]:
-    """Check that both drivers end with `allowed` exit codes, and return the stored launches."""
+    """Check that both drivers end with an `allowed` code and leave nothing behind. Return the stored rows."""
     for driver, codes in zip(drivers, allowed, strict=True):
         trial.check_exit(driver, trial.ended(driver), *codes)
     trial.check_orphans()
@@ -129,7 +128,7 @@ def _end(trial: TwoNodes, drivers: Sequence[subprocess.Popen[bytes]], allowed: S
 
 
 def told_to_end(lot: Random, number: int) -> Verdict:
-    """Stop or kill a node; then resume the session, or start the node again at once."""
+    """Stop or kill a node. Then resume the session, or start that node again at once."""
     told = lot.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
     with two_nodes() as trial:
         drivers = trial.both()
@@ -142,7 +141,7 @@ def told_to_end(lot: Random, number: int) -> Verdict:
             again = number == 1 and drivers[0].poll() is None and lot.random() < 0.5
             if again:
                 drivers[1] = trial.node(1)
-        # A node that is stopped before it has met the other ends alone, and the other waits until its timeout.
+        # If a node is stopped before it has met the other one, the other one waits until its timeout.
         own, other = (-told, STOPPED, 0), (STOPPED, 0, 1, WRONG)
         if told == signal.SIGKILL:
             own = (-told, 0, 1, WRONG)
@@ -166,7 +165,7 @@ def keeper_told_to_end(lot: Random) -> Verdict:
 
 
 def stands_still(lot: Random) -> Verdict:
-    """A node's driver is stopped: for a moment, for longer than the others wait, or for good."""
+    """Pause the driver of a node: shortly, for longer than the others wait, or forever."""
     number, for_s = lot.randrange(2), lot.choice([lot.uniform(0.1, 3.0), DEAD_AFTER_S + 4.0, None])
     with two_nodes() as trial:
         drivers = trial.both()
@@ -188,7 +187,7 @@ def stands_still(lot: Random) -> Verdict:
 
 
 def link_cut(lot: Random) -> Verdict:
-    """The link between the nodes is cut: for a moment, for longer than they wait for a sign of life, or for good."""
+    """Cut the link between the nodes: shortly, for longer than they wait for a sign of life, or forever."""
     for_s = lot.choice([lot.uniform(0.1, 4.0), DEAD_AFTER_S + 4.0, None])
     with two_nodes() as trial:
         drivers = trial.both()
@@ -206,13 +205,13 @@ def link_cut(lot: Random) -> Verdict:
 
 
 def _check_lost_launch(trial: TwoNodes, rows: list[Row]) -> None:
-    """No more than one launch suffered, and the session is whole once it is resumed."""
+    """Check that at most one launch failed, and that the resumed session is complete."""
     trial.check_statuses(rows, GONE, most=1)
     trial.check_statuses(trial.resume_both(), GONE, most=1)
 
 
 def rank_struck(lot: Random) -> Verdict:
-    """One rank of one launch is struck, on either node, and all else goes on, on both."""
+    """Let a rank of a launch fail, on either node. Everything else must continue on both."""
     fault = ranks.fault_by(lot, lot.choice(KINDS))
     with two_nodes() as trial:
         drivers = trial.both(environment=fault.environment(trial.folder))

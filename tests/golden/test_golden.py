@@ -30,9 +30,9 @@ from fake_base import base, of_ranks
 from fake_launch import FakeLauncher
 from fake_sides import InProcess
 from parabench import __version__
-from parabench.ab import driver, server
+from parabench.ab import agent, driver
+from parabench.ab.agent import VariantAgent
 from parabench.ab.remote import Heard
-from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.compare import gate
 from parabench.cli import COMMANDS, main
@@ -165,17 +165,20 @@ def of_run(**more: Any) -> str:
     )
 
 
+def variant_here(variant: Variant, heard: Heard, slower: float) -> InProcess:
+    """Return a variant of `ab` in this process, with a fake launcher; variant b takes `slower` times as long."""
+    times = slower if variant.name == "b" else 1.0
+    launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
+    return InProcess(variant, heard, VariantAgent(lambda event: None, launcher))
+
+
 def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     Path("mine.py").write_text(SUITE)
-    monkeypatch.setattr(server, "this_machine", lambda: HERE)
-
-    def side(variant: Variant, heard: Heard) -> InProcess:
-        times = slower if variant.name == "b" else 1.0
-        launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
-        return InProcess(variant, heard, Side(lambda told: None, launcher))
-
-    variants = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
-    monkeypatch.setattr(driver, "running", lambda _, heard: nullcontext([side(each, heard) for each in variants]))
+    monkeypatch.setattr(agent, "this_machine", lambda: HERE)
+    sides = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
+    monkeypatch.setattr(
+        driver, "running", lambda _, heard: nullcontext([variant_here(one, heard, slower) for one in sides])
+    )
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
     run = Request.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)

@@ -27,7 +27,7 @@ THREE = Case(world_size=3, device="cpu", backend="gloo")
 
 PORT = 29400
 
-# Of each packet of 1514 bytes on a link TCP carries 1448.
+# A packet has 1514 bytes on a link, and 1448 of them are the payload of TCP.
 PAYLOAD = 1448 / 1514
 RATE, BYTES_PER_S = "200mbit", 200e6 / 8
 
@@ -46,7 +46,7 @@ def test_three_ranks_measure_all_pairs_both_ways():
     assert all(each.latency_s and each.latency_s > 0 for each in links)
     # On a busy machine a round trip may last as long as the largest transfer of so few bytes.
     assert all((each.bytes_per_s or 0) > 0 or each.reason for each in links)
-    # What was seen follows from the messages that count; of the others there are as many as were asked for, or sizes.
+    # The results follow from the measured messages. There is a warm-up message for each requested one, or each size.
     for link in links:
         own = [each for each in messages if (each.from_rank, each.to_rank) == (link.from_rank, link.to_rank)]
         trips, transfers = ([each for each in own if (each.bytes == 8) is small] for small in (True, False))
@@ -60,9 +60,9 @@ def test_three_ranks_measure_all_pairs_both_ways():
         assert link.bytes_per_s is None or link.bytes_per_s == rate(sizes[-1], took, link.latency_s)
 
 
-def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(monkeypatch):
+def test_links_before_a_hang_are_kept(monkeypatch):
     slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
-    # Rank 1 is the first to send; it marks its latency before it does for ever.
+    # Rank 1 is the first to send. It writes its latency before it sends without end.
     marks = files.own_folder()
     pass_when(monkeypatch, lambda _: any(np.fromfile(each)[1] > 0 for each in marks.glob(f"*/{marks_path(Path(), 1)}")))
     links, messages = measure(slow)
@@ -71,7 +71,7 @@ def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(mon
         each.bytes_per_s is None and each.reason and each.reason.startswith(f"hung: no end after {GUARD_S:g} s")
         for each in links
     )
-    # The first sender had its latency before it began to send for ever.
+    # The first sender had its latency before it hung.
     assert links[0].latency_s is not None
     assert links[-1].latency_s is None
     assert "ranks 1 and 2" in str(links[0].reason)

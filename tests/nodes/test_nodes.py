@@ -95,8 +95,10 @@ def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    """A session in which one node has a secret in its environment and the other in a file, while another host in their
-    network holds connections."""
+    """Run a session in which one node reads the secret from its environment, and the other one from a file.
+
+    Meanwhile, another host in their network holds connections.
+    """
     folder = tmp_path_factory.mktemp("nodes")
     secret = folder / "secret"
     secret.write_text(SECRET)
@@ -126,7 +128,7 @@ def test_a_session_on_two_hosts_is_verified_and_knows_its_nodes(with_a_secret: N
             (0, "h0", 0, 2),
             (1, "h1", 2, 2),
         ]
-        # Both hosts are this machine, so their clocks are one: what was found is within what it says it may be off.
+        # Both hosts are this machine and have the same clock.
         clock = facts["nodes"][1]["clock"]
         assert abs(clock["offset_s"]) <= clock["error_s"]
     two_level = next(each for each in launches if each["algorithm"] == "two_level")
@@ -152,7 +154,7 @@ def test_no_rank_and_no_file_has_the_secret_of_a_session(with_a_secret: Nodes) -
 
 # Half a minute of launches: every strategy, and every algorithm in the three that differ in what travels.
 @pytest.mark.slow
-def test_every_strategy_and_algorithm_computes_the_same_on_two_hosts(tmp_path: Path) -> None:
+def test_strategies_and_algorithms_are_correct_on_two_hosts(tmp_path: Path) -> None:
     with session(tmp_path, EVERY) as nodes:
         launches = all_ok(nodes)
         every = {name for name, entry in STRATEGIES.items() if entry.missing is None} - {"dp", "single"}
@@ -189,7 +191,7 @@ def answer(nodes: Nodes) -> list[str]:
     return closing_lines(session_data(load(nodes.out(0) / "results.db"), "1"))
 
 
-@pytest.mark.slow  # another session on two hosts; trainings have one
+@pytest.mark.slow  # another session on two hosts
 def test_single_operations_run_on_two_hosts(tmp_path: Path) -> None:
     with cluster(2) as hosts:
         nodes = Nodes(hosts, tmp_path, SOME)

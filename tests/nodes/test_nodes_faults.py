@@ -1,4 +1,4 @@
-"""Sessions on two hosts in which something goes wrong: it is recorded, on every node, and nothing is left running.
+"""Faults in sessions on two hosts: they are recorded on every node, and no process is left.
 
 `make faults` ends, kills and stops either node, and cuts the link."""
 
@@ -45,9 +45,7 @@ def statuses(nodes: Nodes) -> list[str]:
 
 
 @pytest.mark.slow  # three nodes and two sessions
-def test_after_ctrl_c_on_node_1_the_rest_runs_on_two_nodes_and_a_rank_that_is_killed_is_named_on_both(
-    nodes: Nodes,
-) -> None:
+def test_session_resumes_after_ctrl_c_and_names_a_killed_rank(nodes: Nodes) -> None:
     drivers = nodes.all()
     held_up(nodes)
     with nothing_left(*drivers):

@@ -85,7 +85,7 @@ class User:
         try:
             end = time.monotonic() + GUARD_S
             while self.bed.told(job)["JobState"] in ALIVE and time.monotonic() < end:
-                # b"" as long as nobody has it open; then all that is written at once.
+                # b"" until the other end is open, then the whole message.
                 with suppress(BlockingIOError):
                     if os.read(pipe, 100) == b"held up":
                         return
@@ -111,7 +111,7 @@ def test_the_batch_script_measures_on_both_nodes(bed: Slurm, tmp_path: Path) -> 
         if strategy != "single"
     }
     assert spread == {"ddp": [(0, 1), (1, 1)]}
-    # Beside the log and the results nobody has left anything.
+    # Only the log and the results are left.
     assert {each.name for each in tmp_path.iterdir()} == {"mine.py", "parabench-results", f"parabench-{job}.log"}
 
 

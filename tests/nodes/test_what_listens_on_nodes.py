@@ -48,7 +48,7 @@ def test_the_page_lists_who_listens() -> None:
     assert "`net.ipv4.ip_local_port_range`" in listed["node 0, the rendezvous store of the ranks"][0]
 
 
-@pytest.mark.slow  # a session on two hosts, of which others have what is measured
+@pytest.mark.slow  # a session on two hosts
 def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     found: list[set[tuple[str, Place]]] = [set(), set()]

@@ -1,4 +1,4 @@
-"""The sides of ab as processes: what the two ends say to each other, and whole runs with real sides."""
+"""The variants of ab as processes: the connection to them, and whole runs."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ import pytest
 
 from guard import GUARD_S
 from parabench.ab.remote import running
-from parabench.ab.server import PROTOCOL
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.gate import compare, the_verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
+from parabench.cluster.messages import PROTOCOL
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
+from paths import ROOT
 from process_helpers import end, end_all, left_of, start_ab
 
-# -- the line between the two ends -----------------------------------------------------------------------------------
+# -- the connection to a variant ---------------------------------------------------------------------------------------
 
 
 FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench"}
 
 
 def answers(**values: object) -> str:
-    return f"line.send_bytes({json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}}).encode()!r})"
+    return f"line.send(Reply({ {**FITS, 'version': '0.0.9', **values}!r}))"
 
 
 def scripted(folder: Path, does: str) -> str:
-    """A virtual environment whose `python` is a script that is asked one question and `does` that."""
+    """Return a virtual environment whose `python` is a script. It receives one request and `does` that."""
     python = folder / "scripted" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f"#!{sys.executable}\nimport os, sys\nfrom multiprocessing.connection import Connection\n"
-        f"line = Connection(int(sys.argv[-1]))\nline.recv_bytes()\n{does}\n"
+        f"#!{sys.executable}\nimport socket, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from parabench.cluster.connection import Connection\n"
+        "from parabench.cluster.messages import Reply\n"
+        f"line = Connection(socket.socket(fileno=int(sys.argv[-1])))\nline.receive()\n{does}\n"
     )
     python.chmod(0o755)
     return str(python.parents[1])
@@ -57,19 +60,19 @@ def scripted(folder: Path, does: str) -> str:
         (answers(schema=3), f"is parabench 0.0.9 with schema 3, and this one has {SCHEMA_VERSION}"),
         (
             "print('it hurts', file=sys.stderr); sys.exit(7)",
-            f"ended with exit code 7: it hurts; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}",
+            f"ended with exit code 7: it hurts; that variant needs a parabench whose `ab` speaks protocol {PROTOCOL}",
         ),
         ("sys.exit(130)", "was stopped; "),
-        (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
+        (answers(), "has a parabench, but another one answered, from /lib/parabench; see what"),
     ],
 )
-def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) -> None:
+def test_identify_refuses_variants_that_do_not_fit(tmp_path: Path, does: str, why: str) -> None:
     (tmp_path / "tree" / "parabench").mkdir(parents=True)
     (tmp_path / "tree" / "parabench" / "__init__.py").touch()
     variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
-    named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
+    named = pytest.raises(UsageError, match=re.escape(f"variant b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
     with running([variant], lambda side, told: None) as (side,), named:
-        side.hello()
+        side.identify()
     assert not psutil.pid_exists(side.process.pid)
 
 
@@ -77,9 +80,9 @@ def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) 
 
 ROUNDS = 4
 
-# A custom model. A step takes a time given by its folder and the environment, on a clock that nothing else advances. A
-# rank records what it received. In each pass it holds a lock, and raises BlockingIOError if the other side is in a
-# pass. A side that must wait prints that, and waits.
+# A custom model with exact step times: its clock advances only by the variant's seconds per step, times TIMES. In each
+# forward pass a rank holds a lock, and raises BlockingIOError if the other variant is in a forward pass. If the file
+# `plan` exists, the variant waits while it plans.
 OWN = """
 import fcntl, os, signal, sys, time
 from pathlib import Path
@@ -128,7 +131,7 @@ def model():
         Path("noted").write_text(repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")]))
     return Model(module=Slow(), loss=nn.CrossEntropyLoss(), batch=batch)
 """
-# It lies where ab is started, not in the sides' folders.
+# It is in the working directory of ab, not in the folders of the variants.
 QUESTION = """\"\"\"Is it slow?\"\"\"
 from parabench import Protocol, sweep
 
@@ -148,9 +151,10 @@ def start(here: Path, *options: str) -> subprocess.Popen[str]:
     return start_ab(here, "question.py", "--model", "own:model", *options)
 
 
-def test_sides_have_separate_code_environment_and_python(tmp_path: Path) -> None:
-    """Step times are 20 and 30 ms, twice: their ratio is 3 if code, environment and Python all arrive. Each variant has
-    a separate launch and two interleaved ones.
+def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None:
+    """Steps of 20 ms against 30 ms, which TIMES doubles, have a ratio of 3.
+
+    Each variant has one separate launch and two interleaved ones.
     """
     fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
     new = tmp_path / "new"
@@ -206,7 +210,7 @@ def test_sides_have_separate_code_environment_and_python(tmp_path: Path) -> None
 
 
 class Held:
-    """An ab whose side b is held up while it plans, and all its processes."""
+    """An ab whose variant b waits while it plans, and all its processes."""
 
     def __init__(self, here: Path, stack: ExitStack) -> None:
         checkout(here / "free", 0.0)
@@ -223,13 +227,13 @@ class Held:
         self.side_b = next(each for each in self.driver.children() if each.cwd() == str(mine))
 
     def output(self) -> str:
-        """Return its output after all its processes have ended."""
+        """Return its output, after all its processes have ended."""
         said = self.process.communicate(timeout=GUARD_S)[0]
         assert left_of(self.family) == []
         return said
 
 
-def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
+def test_variants_end_when_ab_is_killed(tmp_path: Path) -> None:
     with ExitStack() as stack:
         held = Held(tmp_path, stack)
         held.process.kill()

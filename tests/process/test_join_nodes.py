@@ -1,7 +1,4 @@
-"""The nodes of a session join, or are refused by name with a remedy before anything is stored.
-
-All nodes run on this host, and one of them is this process.
-"""
+"""Nodes join a session or are refused with a remedy, before anything is stored. This process is one of the nodes."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Words:
-    """`words(node, *options)` returns the command line of a node, which runs in its folder, `node0` or `node1`. This
-    process runs in the folder of node 0.
-    """
+    """Return `words(node, *options)`, the command line of a node, for the folder `node0` or `node1`."""
     for name in ("node0", "node1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(SUITE)
@@ -76,14 +71,14 @@ def assert_nothing_stored(folder: Path) -> None:
         assert not db.execute("SELECT * FROM session").fetchall()
 
 
-def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(words: Words) -> None:
+def test_node_0_ends_with_a_remedy_when_a_node_is_missing(words: Words) -> None:
     zero = here(words(0, "--rdzv-timeout", "1"))
     assert zero.exit_code == 2
     assert zero.stderr.startswith("parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
     assert_nothing_stored(Path())
 
 
-def test_node_reports_a_missing_node_0(words: Words) -> None:
+def test_node_reports_that_node_0_was_not_reached(words: Words) -> None:
     one = here(words(1, "--rdzv-timeout", "1"))
     assert one.exit_code == 2
     assert re.search(
@@ -91,7 +86,7 @@ def test_node_reports_a_missing_node_0(words: Words) -> None:
     )
 
 
-def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> None:
+def test_run_refuses_nodes_that_differ(words: Words, tmp_path: Path) -> None:
     (tmp_path / "node1" / "mine.py").write_text(SUITE + "\n# another version\n")
     one = elsewhere(tmp_path / "node1", words(1, "--steps", "3"))
     zero = here(words(0))
@@ -103,7 +98,7 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
     assert_nothing_stored(Path())
 
 
-def test_a_port_that_another_process_has_is_named(words: Words) -> None:
+def test_run_names_a_port_that_is_in_use(words: Words) -> None:
     given = words(0)
     port = int(given[given.index("--rdzv-endpoint") + 1].partition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
@@ -113,7 +108,7 @@ def test_a_port_that_another_process_has_is_named(words: Words) -> None:
     assert "give another port" in zero.stderr
 
 
-def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
+def test_run_refuses_wrong_flags_of_nodes(tmp_path: Path) -> None:
     for words, said in (
         (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: the number of nodes cannot change"),
         (["--nnodes", "2"], "2 nodes need --rdzv-endpoint HOST:PORT"),

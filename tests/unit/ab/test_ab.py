@@ -1,4 +1,4 @@
-"""Two sides in turns: what a side is, and whose turn it is; launches are faked."""
+"""Variants of `ab`: their words, and the order of their launches, which are faked."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_sides import AXES, Lab
+from parabench.ab.agent import IN_TURNS, VariantAgent
 from parabench.ab.driver import AbRequest, hide
-from parabench.ab.server import IN_TURNS, Side
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
+from parabench.cluster.messages import request
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.report import build
@@ -32,12 +33,12 @@ from parabench.signals import STOPPED
 from parabench.store.record import Failure, Launch, Status
 from parabench.store.results import load
 
-# -- what a side is -------------------------------------------------------------------------------------------------
+# -- words of a variant ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A virtual environment (its python at least), two folders, and a file; the test stands beside them."""
+    """Create a virtual environment (only its python), two folders and a file in the working directory."""
     (tmp_path / "new" / "bin").mkdir(parents=True)
     (tmp_path / "new" / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "my code").mkdir()
@@ -47,7 +48,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_side_is_told_in_three_kinds_of_words(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_variant_reads_variables_environment_and_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/before")
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("KEPT", "yes")
@@ -61,12 +62,12 @@ def test_a_side_is_told_in_three_kinds_of_words(places: Path, monkeypatch: pytes
     assert environment["PYTHONPATH"] == f"{places / 'my code'}:/before"
     assert environment["PATH"] == f"{places / 'new' / 'bin'}:/usr/bin"
     assert environment["VIRTUAL_ENV"] == str(places / "new")
-    # What the store has of it: neither a path nor what may be a secret.
+    # The results database has neither paths nor values that may be secret.
     assert side.recorded() == "OMP_NUM_THREADS=2 TOKEN=... new 'my code'"
     assert side.shown() == f"OMP_NUM_THREADS=2 TOKEN=... {places}/new '{places}/my code'"
 
 
-def test_an_empty_side_is_as_it_is_here() -> None:
+def test_read_variant_returns_this_process_when_empty() -> None:
     side = read_variant("a", "")
     assert (side.python, side.folder, side.recorded()) == (sys.executable, None, "")
     assert side.environment() == dict(os.environ)
@@ -83,12 +84,12 @@ def test_an_empty_side_is_as_it_is_here() -> None:
         ("'new", "No closing quotation"),
     ],
 )
-def test_other_words_are_refused(places: Path, text: str, why: str) -> None:
+def test_read_variant_refuses_other_words(places: Path, text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         read_variant("a", text)
 
 
-def test_the_recorded_command_holds_no_secret(places: Path) -> None:
+def test_recorded_command_has_no_secret(places: Path) -> None:
     texts = {"a": "TOKEN=hush", "b": f"{places}/other"}
     argv = ["parabench", "ab", "--a", texts["a"], f"--b={texts['b']}", "quick"]
     request = AbRequest(**texts, run=Request.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
@@ -96,7 +97,7 @@ def test_the_recorded_command_holds_no_secret(places: Path) -> None:
     assert hide(request, variants) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
 
 
-# -- whose turn it is -----------------------------------------------------------------------------------------------
+# -- order of launches ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert lab.run(b="TOKEN=hush OMP_NUM_THREADS=2") == 0, lab.output
     cases = 3
     there = lab.launches()
-    assert [label for label, _, block in there if block < 0] == ["ab-a", "ab-b"]  # each has its own reference
+    assert [label for label, _, block in there if block < 0] == ["ab-a", "ab-b"]  # each variant has a reference
     counted = [each for each in there if each[2] >= 0]
     assert len(counted) == 2 * cases * 3
     for one, other in zip(counted[::2], counted[1::2], strict=True):
@@ -130,7 +131,7 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]
 
 
-def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
+def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     lab.step_s["b"] = 0.012
     assert lab.run(label="mine") == 1, lab.output
     assert "Regression: 3 cases slower (" in lab.output
@@ -168,7 +169,7 @@ def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
     assert json.loads((lab.folder / "json").read_text())["tables"]["verdict"][0]["tolerance"] == 0.2
 
 
-def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
+def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     lab.interrupt_at = 7
     assert lab.run(b="TOKEN=hush") == 130
     go_on = f"parabench ab --resume --a '' --b TOKEN=... --out {lab.folder / 'out'}"
@@ -176,18 +177,18 @@ def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
     before, lab.interrupt_at = lab.launches(), None
     assert len(before) == 7
 
-    # One side alone does not go on, nor do others.
+    # One variant alone cannot be resumed, nor can others.
     with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
         run_session(Request.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
-    with pytest.raises(UsageError, match=r"side b was 'TOKEN=...' and is now 'KEN=...'; resume with the same sides"):
+    with pytest.raises(UsageError, match=r"variant b was 'TOKEN=...' and is now 'KEN=...'; resume with the same"):
         lab.run(suite=None, b="KEN=hush", resume=True)
-    with pytest.raises(UsageError, match=r"side a: the last session in .* was planned otherwise"):
+    with pytest.raises(UsageError, match=r"variant a: the last session in .* was planned otherwise"):
         lab.run(b="TOKEN=hush", steps=5, resume=True)
     assert lab.launches() == before
 
     assert lab.run(suite=None, b="TOKEN=hush", resume=True) == 0, lab.output
     assert "resuming: 5 of 18 launches are done" in lab.output
-    assert "a pair is completed after a stop: what drifted meanwhile, counts as a difference" in lab.output
+    assert "a pair is completed after a stop; drift since then counts as a difference" in lab.output
     there = lab.launches()
     assert there[:7] == before
     assert len(there) == len(set(there)) == 20
@@ -202,7 +203,7 @@ ROUNDS = {"rounds": 4, "launches": 2}
 
 
 def blocks(lab: Lab, at: int) -> list[str]:
-    """What was launched from the `at`-th launch on: the side, and how many cases."""
+    """Return the variant and the number of cases of each launch, from the `at`-th on."""
     return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
 
 
@@ -217,17 +218,17 @@ def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
     pairs = [each["turns"]["pair"] for each in facts if "turns" in each]
     assert len(pairs) == 12
     assert len({each["run"] for each in pairs}) == 1
-    # What each launch has to itself is no part of the comparison.
+    # Separate launches are not compared.
     assert "2 launches per side" in lab.output
 
 
-def test_turns_are_what_is_measured_where_nobody_says(lab: Lab) -> None:
+def test_ab_interleaves_by_default(lab: Lab) -> None:
     lab.run(rounds=None, launches=None)
     protocol = select_session(load(lab.folder / "out" / "results.db"), "ab-b").plan["protocol"]
     assert {name: protocol[name] for name in IN_TURNS} == IN_TURNS
 
 
-def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None:
+def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:
     def fails(name: str, spec: LaunchSpec, seen: Launch) -> None:
         if name == "b" and spec.pair and len(spec.cases) == 3:
             # A launch that fails has the case whose turn it was.
@@ -246,9 +247,10 @@ def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None
     assert statuses.count("crashed") == 1
 
 
-class OneCaseLess(Side):
-    def plan(self, **request: Any) -> dict[str, Any]:
-        answer = super().plan(**request)
+class OneCaseLess(VariantAgent):
+    @request
+    def plan(self, /, **fields: Any) -> dict[str, Any]:
+        answer = super().plan(**fields)
         assert self._planned is not None
         gone, *rest = self._planned.plan.cases
         self._planned = replace(self._planned, plan=self._planned.plan.replace(cases=tuple(reversed(rest))))
@@ -257,12 +259,13 @@ class OneCaseLess(Side):
         return answer
 
 
-class OtherSuite(Side):
-    """Its suite says otherwise how each case is launched."""
+class OtherSuite(VariantAgent):
+    """A variant whose suite has another protocol."""
 
-    def plan(self, **request: Any) -> dict[str, Any]:
-        answer = super().plan(**request)
-        # What only one version knows is no difference of the suites.
+    @request
+    def plan(self, /, **fields: Any) -> dict[str, Any]:
+        answer = super().plan(**fields)
+        # A field that only one version has is ignored.
         return answer | {"protocol": answer["protocol"] | {"launches": 4, "profile": True, "unheard": 1}}
 
 
@@ -274,13 +277,13 @@ def test_ab_refuses_variants_with_other_protocols(lab: Lab) -> None:
     assert not (lab.folder / "out").exists()
 
 
-def test_what_only_one_side_can_run_is_set_aside(lab: Lab) -> None:
+def test_ab_skips_cases_that_one_variant_cannot_run(lab: Lab) -> None:
     lab.sides["b"] = OneCaseLess
     assert lab.run() == 0, lab.output
-    assert "in a: side b does not run it: this side has no room for it" in lab.output
+    assert "in a: variant b does not run it: this side has no room for it" in lab.output
     results = load(lab.folder / "out" / "results.db")
     plan = select_session(results, "ab-a").plan
     assert len(plan["cases"]) == 2
-    assert [each["reason"] for each in plan["skipped"]] == ["side b does not run it: this side has no room for it"]
+    assert [each["reason"] for each in plan["skipped"]] == ["variant b does not run it: this side has no room for it"]
     # Both walk in one order, whatever the order that one side had planned.
     assert select_session(results, "ab-b").plan["cases"] == plan["cases"]

@@ -1,4 +1,4 @@
-"""Two sides on CUDA devices that are not here: when their launches take turns, and when whole ones alternate."""
+"""Two variants on fake CUDA devices: interleaved launches, and whole launches that alternate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = sweep(
 
 
 class Devices(Lab):
-    """An ab whose ranks each hold so many `bytes` of their device; None is what nobody tells."""
+    """An ab whose ranks each hold `bytes` of their device; None means unknown."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, monkeypatch)
@@ -60,7 +60,7 @@ class Devices(Lab):
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devices:
     monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
-    monkeypatch.setattr("parabench.ab.server.this_machine", lambda: Machine(cores=8, gpus=GPUS))
+    monkeypatch.setattr("parabench.ab.agent.this_machine", lambda: Machine(cores=8, gpus=GPUS))
     monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return Devices(tmp_path, monkeypatch)
@@ -70,7 +70,7 @@ def devices(monkeypatch: pytest.MonkeyPatch, **of: Any) -> None:
     FakeNvml(Device(**of), Device(uuid="GPU-1", **of)).install(monkeypatch)
 
 
-def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ab_interleaves_when_both_variants_fit_into_devices(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     devices(monkeypatch)
     assert lab.measure() in (0, 3), lab.output
     assert "whole launches alternate" not in lab.output
@@ -85,8 +85,8 @@ def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, mon
         (
             65.0 * GIB,
             {},
-            # Each side's rank has both cases' state, which is small beside the rest, and a context.
-            rf"both sides at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0 \(.+\), and "
+            # A rank of each variant has the small states of both cases, and a context.
+            rf"both variants at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0 \(.+\), and "
             rf"{SEEN_SHARE * 138 * GIB / GB:.1f} GB may be taken",
         ),
         (10.0 * GIB, {"compute_mode": 3}, r"a device lets one process compute at a time"),
@@ -107,7 +107,7 @@ def test_ab_alternates_launches_when_both_do_not_fit(
     assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
 
 
-def test_out_of_memory_beside_the_other_is_no_regression(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ab_alternates_launches_after_running_out_of_memory(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     devices(monkeypatch)
 
     def too_much(name: str, spec: LaunchSpec, seen: Launch) -> None:
@@ -119,16 +119,13 @@ def test_out_of_memory_beside_the_other_is_no_regression(lab: Devices, monkeypat
     lab.befalls = too_much
     assert lab.measure() in (0, 3), lab.output
     assert lab.pairs == [("a", 2), ("b", 2)]
-    assert "whole launches alternate in 2 cases: side b ran out of memory beside the other" in lab.output
+    assert "whole launches alternate in 2 cases: variant b ran out of memory next to the other" in lab.output
     assert set(load(lab.folder / "out" / "results.db").launch["status"]) == {"ok"}
 
 
-def test_sides_whose_steps_take_unlike_long_agree_on_the_turns(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_with_different_step_times_agree_on_turns(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     devices(monkeypatch)
     lab.step_s = {"a": 0.005, "b": 0.010}
     assert lab.measure() == 1, lab.output
     timed = {name: {spec.protocol.own for side, spec in lab.specs if spec.pair and side == name} for name in "ab"}
-    assert timed["a"] == timed["b"] == {(10, 10)}  # of the side whose steps are shorter
-
-
-# -- what a launch needs, and what is there ---------------------------------------------------------------------------
+    assert timed["a"] == timed["b"] == {(10, 10)}  # from the variant with the shorter steps

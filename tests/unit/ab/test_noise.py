@@ -1,4 +1,4 @@
-"""A pilot of equal sides: when it ends, what it says, what it leaves; launches are faked."""
+"""`noise`: the end of its pilot, its answer and its files; launches are faked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     asked = Asked(lab)
     assert asked.code == 0, lab.output
     assert asked.answer is not None
-    assert asked.answer.pairs == 23  # of 10 s each, and the time before the first look
+    assert asked.answer.pairs == 23  # 10 s each, and the time before the first look
     assert asked.answer.rounds == TURNS["cpu"] // 3
     assert asked.answer.cases == 3
     assert "Here `ab` of quick sees " in lab.output
@@ -73,7 +73,7 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     assert [each["change"] for each in told["tables"]["seen"]] == [each.change for each in asked.answer.seen]
 
 
-def test_noise_ends_with_the_pairs_asked_for(lab: Lab) -> None:
+def test_noise_ends_after_the_requested_pairs(lab: Lab) -> None:
     asked = Asked(lab, minutes=1e3)
     assert asked.answer is not None
     assert asked.answer.pairs == MOST_PAIRS
@@ -83,7 +83,7 @@ def test_noise_ends_with_the_pairs_asked_for(lab: Lab) -> None:
     assert {label for label, _, _ in lab.launches()} >= {"mine-a", "mine-b"}
 
 
-def test_after_a_stop_it_goes_on(lab: Lab) -> None:
+def test_noise_resumes_after_a_stop(lab: Lab) -> None:
     lab.interrupt_at = 9
     assert Asked(lab).code == STOPPED
     assert f"resume with: parabench noise --resume --minutes 4 --out {lab.folder / 'out'}" in lab.output
@@ -111,7 +111,7 @@ def test_short_pilot_reports_the_pairs_that_it_needs(lab: Lab) -> None:
         (("--resume", "--out", "none"), "none/results.db does not exist, so it holds no ab to resume"),
     ],
 )
-def test_bad_input_is_a_line_and_nothing_is_measured(lab: Lab, arguments: tuple[str, ...], why: str) -> None:
+def test_noise_refuses_wrong_input(lab: Lab, arguments: tuple[str, ...], why: str) -> None:
     said = parabench("noise", *arguments)
     assert (said.exit_code, why in said.stderr) == (2, True), said.output
     assert lab.log == []

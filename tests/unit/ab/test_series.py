@@ -1,4 +1,4 @@
-"""A series of proposals: what is kept, what it may spend, what goes on after a stop; launches are faked."""
+"""`ab --series`: decisions, error probabilities and resumed proposals; launches are faked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def series(lab: Lab) -> Series:
     return there
 
 
-def test_what_gains_is_kept_and_what_does_not_is_discarded(lab: Lab) -> None:
+def test_series_accepts_gains_and_rejects_the_rest(lab: Lab) -> None:
     lab.step_s["b"] = 0.009
     assert propose(lab, "FAST=1") == 0, lab.output
     assert "Proposal 1: accepted: it saves 10% of a step, at least " in lab.output
@@ -88,7 +88,7 @@ def test_series_resumes_a_stopped_proposal(lab: Lab) -> None:
     assert [(each.number, each.accept) for each in series(lab).proposals] == [(1, False), (2, None), (3, False)]
 
 
-def test_the_series_is_shown_and_a_folder_without_one_is_refused(lab: Lab) -> None:
+def test_series_is_shown_or_refused_when_the_folder_has_none(lab: Lab) -> None:
     folder = str(lab.folder / "series")
     said = CliRunner().invoke(main, ["ab", "--series", folder])
     assert said.exit_code == 2
@@ -103,7 +103,7 @@ def test_the_series_is_shown_and_a_folder_without_one_is_refused(lab: Lab) -> No
     assert "1       rejected  ONE=..." in said.output
     (lab.folder / "series" / "series.json").write_text("{}")
     said = CliRunner().invoke(main, ["ab", "--series", folder])
-    assert (said.exit_code, "is no series of proposals" in said.output) == (2, True)
+    assert (said.exit_code, "is not a series of proposals" in said.output) == (2, True)
 
 
 def test_series_refuses_options_that_it_ignores(tmp_path: Path) -> None:

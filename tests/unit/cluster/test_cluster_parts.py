@@ -1,4 +1,4 @@
-"""The parts of a session on several nodes, each alone: no hosts, no drivers."""
+"""Parts of a session on several nodes: specs, clocks, failures, fingerprints and addresses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
         (CollectiveCase(op="all_reduce", world_size=4, nodes=2), CollectiveProtocol(iterations=3)),
     ],
 )
-def test_a_spec_travels_as_json(case: Any, protocol: Any) -> None:
+def test_launch_spec_survives_json(case: Any, protocol: Any) -> None:
     spec = LaunchSpec.of(case, protocol, 12.5)
     assert (spec.kind, spec.nodes, spec.ranks_per_node) == (case.kind, 2, 2)
     assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
@@ -50,7 +50,7 @@ def test_a_spec_travels_as_json(case: Any, protocol: Any) -> None:
 # -- clocks ----------------------------------------------------------------------------------------------------------
 
 
-def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_offset_is_measured_by_the_first_rank_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     store, point = HashStore(), RendezvousPoint("", 0, nodes=3, ranks_per_node=2)
     ahead = threading.local()
     monkeypatch.setattr("parabench.launch.rendezvous.perf_counter", lambda: time_of(ahead))
@@ -98,7 +98,7 @@ def layout(moments: int = 5) -> MarkLayout:
     return MarkLayout(columns=5, moments=moments, rows=2, position=lambda n: f"to moment {n}")
 
 
-def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
+def test_align_shifts_times_to_the_clock_of_node_0() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
     case = CaseReport(stalls=[(0, 101.0, 102.0)], calls=[call])
     told = RankReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, cases=[case, None])
@@ -108,7 +108,7 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
     case = second.reports[0].of(0)
     assert case.stalls == [(0, 2.0, 3.0)]
     assert case.calls == [call._replace(made_s=2.0, start_s=2.5)]
-    # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
+    # Node 1 started at 100 s on its clock, which is 1 s on the clock of node 0.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
     assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, told.clock]
 
@@ -127,7 +127,7 @@ def judged(*parts: NodeResult) -> tuple[Status, Failure | None]:
 ECHO = error(0, "RuntimeError: Connection closed by peer [10.0.0.2]:1234", 0.0)
 
 
-def test_killed_rank_of_another_node_is_the_cause() -> None:
+def test_diagnose_names_a_killed_rank_of_another_node() -> None:
     zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     one = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     status, failure = judged(zero, one)
@@ -138,7 +138,7 @@ def test_killed_rank_of_another_node_is_the_cause() -> None:
     assert str(failure).endswith("on node 1 (h1)")
 
 
-def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
+def test_diagnose_ignores_echoes_of_an_error() -> None:
     zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "ValueError: no such layer", 500.0), silent(3)])
     status, failure = judged(zero, one)
@@ -147,7 +147,7 @@ def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
     assert failure.message == "ValueError: no such layer on node 1 (h1)"
 
 
-def test_a_lost_node_and_a_hang() -> None:
+def test_diagnose_names_a_lost_node_and_a_hang() -> None:
     gone = NodeResult.silent(1, "h1", range(2, 4), layout(), lost="node 1 was lost")
     assert judged(part(0, ProcessOutcome(ok=False, rank=0)), gone) == (Status.CRASHED, Failure("node 1 was lost"))
     short = np.full((2, 5), np.nan)
@@ -170,7 +170,7 @@ def test_a_lost_node_and_a_hang() -> None:
 # -- agreement -------------------------------------------------------------------------------------------------------
 
 
-def test_what_differs_is_named_with_both_values() -> None:
+def test_differences_have_both_values() -> None:
     mine = {"torch": "2.13.0", "NCCL": None, "options": None}
     assert fingerprint.differences(mine, dict(mine)) == []
     theirs = {"torch": "2.11.0", "NCCL": "2.27", "options": None}
@@ -180,7 +180,7 @@ def test_what_differs_is_named_with_both_values() -> None:
     ]
 
 
-def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_is_identified_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_code_of_own.py").write_text("def model(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     cases = [CASE.replace(model="my_code_of_own:model"), CASE.replace(algorithm="nccl:ring"), CASE]
@@ -216,12 +216,12 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"endpoint": "far", "interface": "ib0"}, "10.1.0.1", "ib0", True),
     ],
 )
-def test_node_0_listens_where_the_endpoint_leads(changes: Any, address: str, interface: str, restricted: bool) -> None:
+def test_listen_route_follows_the_endpoint(changes: Any, address: str, interface: str, restricted: bool) -> None:
     assert network.listen_route(**changes) == network.Route(address, interface, restricted)
 
 
 @pytest.mark.usefixtures("host")
-def test_only_what_leads_here_is_ours() -> None:
+def test_is_ours_accepts_only_addresses_of_this_host() -> None:
     assert [network.is_ours(name) for name in ("both", "node0", "localhost", "far", "nowhere")] == [
         True, True, True, False, False,
     ]  # fmt: skip
@@ -233,7 +233,7 @@ def test_only_what_leads_here_is_ours() -> None:
     [
         (
             {"interface": "eth9"},
-            r"--interface 'eth9' has no address here; did you mean 'eth0'\? use one of lo, eth0, ib0",
+            r"--interface 'eth9' has no address here; did you mean 'eth0'\? this host has lo, eth0, ib0",
         ),
         (
             {"local_addr": "10.9.9.9"},
@@ -241,7 +241,7 @@ def test_only_what_leads_here_is_ours() -> None:
         ),
     ],
 )
-def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said: str) -> None:
+def test_check_refuses_unknown_interfaces_and_addresses(changes: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         network.check(**{"interface": None, "local_addr": None} | changes)
     network.check(interface="eth0", local_addr="10.1.0.1")
@@ -261,5 +261,7 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
         (network.Route("0.0.0.0", None), {}, {}),
     ],
 )
-def test_ranks_keep_to_the_interface(route: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
+def test_route_restricts_ranks_to_its_interface(
+    route: network.Route, environ: dict[str, str], told: dict[str, str]
+) -> None:
     assert route.environment(environ) == told

@@ -1,11 +1,13 @@
-"""Connections between two nodes: what is signed, what is refused, and how a lost end is noticed."""
+"""Connections between two nodes: signatures, refusals and lost ends."""
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,8 +16,10 @@ import pytest
 from guard import GUARD_S
 from parabench.cluster import connection
 from parabench.cluster.connection import Connection, PeerLost, accept_peer, greet
+from parabench.cluster.messages import PROTOCOL, Abort, Hello, Proof, Reply, Stop
 from parabench.cluster.secret import Secret
 from parabench.errors import UsageError
+from parabench.signals import Interrupted, signals_restored, stop_signals
 
 OURS, OTHER = Secret(b"0123456789abcdef"), Secret(b"0123456789abcdeF")
 Ends = tuple[socket.socket, socket.socket]
@@ -50,12 +54,12 @@ def met(ends: Ends, secret: Secret | None = OURS) -> tuple[Connection, Connectio
 
 
 @pytest.mark.parametrize("secret", [None, OURS])
-def test_messages_arrive_whole_in_both_directions(ends: Ends, secret: Secret | None) -> None:
+def test_connection_transfers_messages_both_ways(ends: Ends, secret: Secret | None) -> None:
     pair = met(ends, secret)
     for sender, receiver in (pair, pair[::-1]):
-        for message in ({"text": "\u00e4"}, {"numbers": list(range(1000))}):
+        for message in (Reply({"text": "\u00e4"}), Reply({"numbers": list(range(1000))})):
             sender.send(message)
-            sender.send(None)
+            sender._write(None)
             assert receiver.receive() == message
             assert receiver.receive() is None
 
@@ -68,7 +72,7 @@ def test_messages_arrive_whole_in_both_directions(ends: Ends, secret: Secret | N
         (OTHER, OURS, "has another secret than this node"),
     ],
 )
-def test_other_secret_is_refused_on_both_sides(ends: Ends, own: Any, theirs: Any, error: str) -> None:
+def test_handshake_refuses_another_secret_on_both_ends(ends: Ends, own: Any, theirs: Any, error: str) -> None:
     found = node_0(ends[0], theirs)
     with pytest.raises(UsageError, match=error):
         greet(ends[1], own, "job42", "host0:29400")
@@ -76,17 +80,59 @@ def test_other_secret_is_refused_on_both_sides(ends: Ends, own: Any, theirs: Any
     assert not isinstance(found.get(timeout=GUARD_S), Connection)
 
 
-def test_other_session_is_refused(ends: Ends) -> None:
+def test_greet_refuses_another_session(ends: Ends) -> None:
     node_0(ends[0], None, "job43")
     with pytest.raises(UsageError, match="has --rdzv-id 'job43', and this node job42"):
         greet(ends[1], None, "job42", "host0:29400")
 
 
+def test_greet_refuses_another_version(ends: Ends) -> None:
+    Connection(ends[0]).send(Hello(PROTOCOL + 1, "job42", "", signed=False))
+    with pytest.raises(UsageError, match="has another version of parabench; install the same on all nodes"):
+        greet(ends[1], None, "job42", "host0:29400")
+
+
+@pytest.mark.parametrize("secret", [None, OURS])
+def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: Secret | None) -> None:
+    Connection(ends[0]).send(Hello(PROTOCOL, "job42", "", signed=secret is not None))
+    ends[0].shutdown(socket.SHUT_WR)
+    with pytest.raises(PeerLost, match="its process has ended, or closed the connection"):
+        greet(ends[1], secret, "job42", "host0:29400")
+
+
+def test_greet_refuses_an_impostor(ends: Ends) -> None:
+    impostor = Connection(ends[0])
+    impostor.send(Hello(PROTOCOL, "job42", "", signed=True))
+    impostor.send(Proof("guessed"))
+    with pytest.raises(UsageError, match="has another secret than this node"):
+        greet(ends[1], OURS, "job42", "host0:29400")
+
+
+def interrupted(node: Connection, message: Reply) -> None:
+    with stop_signals():
+        node.send(message)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_connection_sends_whole_frames_after_a_signal(ends: Ends) -> None:
+    """The frame does not fit into the buffer of the socket, so that it is sent in parts."""
+    node, zero = met(ends)
+    ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    node.start(lambda message: None, lambda: None)
+    long = Reply({"text": random.randbytes(1 << 18).hex()})
+    with signals_restored(), pytest.raises(Interrupted):
+        interrupted(node, long)
+    node.send(Stop(2))
+    received = [message for message in iter(zero.receive, Stop(2)) if message is not None]
+    assert received == [long]
+    node.close()
+
+
 @pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\1x"])
-def test_what_is_not_parabench_does_not_answer_as_a_session(ends: Ends, text: bytes) -> None:
+def test_greet_retries_when_another_program_answers(ends: Ends, text: bytes) -> None:
     ends[0].sendall(text)
     ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(PeerLost, match="does not answer as a session of parabench does"):
+    with pytest.raises(PeerLost, match="does not answer as a session of this parabench does"):
         greet(ends[1], None, "job42", "host0:29400")
 
 
@@ -95,13 +141,13 @@ def changed(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("forge", [changed, lambda frame: frame + frame, lambda frame: frame[:36] + b"{}"])
-def test_forged_or_repeated_message_is_refused(ends: Ends, forge: Callable[[bytes], bytes]) -> None:
+def test_receive_refuses_forged_and_repeated_messages(ends: Ends, forge: Callable[[bytes], bytes]) -> None:
     node, zero = met(ends)
     kept: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node, "_socket", Recorder(kept))
-        node.send({"abort": "failed"})
-    ends[1].sendall(forge(b"".join(kept)) + b"\0" * 40)
+        node.send(Abort(1, "failed"))
+    ends[1].sendall(forge(b"".join(kept)) + b"\0" * 100)
     with pytest.raises(ValueError, match="not signed with this session's secret"):
         all(iter(zero.receive, ""))
 
@@ -115,30 +161,28 @@ class Recorder:
         return len(data)
 
 
-def test_end_that_closes_or_is_silent_is_lost(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_lost_when_closed_or_silent(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "DEAD_AFTER_S", 0.2)
     node, zero = met(ends)
     lost = threading.Event()
     zero.start(lambda message: None, lost.set)
     assert lost.wait(GUARD_S)
     assert str(zero.lost) == "no sign of life for 0.2 s"
-    with pytest.raises(PeerLost):
-        zero.send({})
+    zero.send(Stop(2))
     gone = threading.Event()
-    with suppress(PeerLost):  # it may notice at once
-        node.start(lambda message: None, gone.set)
+    node.start(lambda message: None, gone.set)
     assert gone.wait(GUARD_S)
     assert node.lost is not None
 
 
-def test_signs_of_life_keep_a_connection(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_stays_with_signs_of_life(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0.01)
     pair = met(ends)
     heard: SimpleQueue[Any] = SimpleQueue()
     for each in pair:
         each.start(heard.put, lambda: None)
-    pair[0].send({"one": 1})
-    assert heard.get(timeout=GUARD_S) == {"one": 1}
+    pair[0].send(Stop(2))
+    assert heard.get(timeout=GUARD_S) == Stop(2)
     assert all(each.lost is None for each in pair)
     for each in pair:
         each.close()

@@ -1,10 +1,12 @@
-"""Node 0 of a session and its other nodes, all in this process and without ranks."""
+"""Node 0 and the agents of other nodes in one process, over real sockets, without ranks."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -12,22 +14,43 @@ from typing import Any
 import pytest
 
 from guard import GUARD_S
-from parabench.cluster import coordinator as node_0
+from parabench.cluster import coordinator as coordinator_module
+from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
+from parabench.cluster.connection import Connection, greet
 from parabench.cluster.coordinator import Coordinator, listen
+from parabench.cluster.messages import Abort, Proof, Reply
+from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
-from parabench.launch.rendezvous import LOST, STOP, LaunchContext
-from parabench.launch.results import NodeResult
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import FAILED, HUNG, LOST, STOP, LaunchContext
+from parabench.launch.results import MarkLayout, NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import workload_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.signals import STOPPED, Interrupted
+from parabench.signals import STOPPED, Interrupted, signals_restored
 
-SPEC = LaunchSpec.of(Case(world_size=3, nodes=3, device="cpu", backend="gloo"), Protocol(), GUARD_S)
-WORKLOAD = workload_of(SPEC.kind)
-Run = Callable[[LaunchContext], None]
+FACTS = {"torch": "2.13.0"}
+SPEC = LaunchSpec.of(Case(strategy="ddp", world_size=2, nodes=2, device="cpu", backend="gloo"), Protocol(), GUARD_S)
+SECRET = Secret(b"what nobody else knows")
+Does = Callable[[LaunchContext], None]
+
+
+class NoWorkload:
+    """Ranks that do nothing."""
+
+    def ranks(self, spec: LaunchSpec) -> int:
+        return spec.ranks_per_node
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        return MarkLayout(columns=1, moments=1, rows=1, position=str)
+
+
+def result_of(node: int, *, ok: bool = True) -> NodeResult:
+    result = NodeResult.silent(node, f"h{node}", range(node, node + 1), NoWorkload().marks(SPEC))
+    result.outcome = ProcessOutcome(ok=ok)
+    return result
 
 
 def until_abort(context: LaunchContext) -> None:
@@ -36,119 +59,295 @@ def until_abort(context: LaunchContext) -> None:
         assert ended.wait(GUARD_S)
 
 
-def silent(context: LaunchContext) -> NodeResult:
-    ranks = range(context.first_rank, context.first_rank + 1)
-    return NodeResult.silent(context.node_rank, "lab", ranks, WORKLOAD.marks(SPEC))
-
-
 class Node(Agent):
-    """Another node in a thread. `aborts` has the reason why each of its launches ended, `ended` its exit code."""
+    """An agent in a thread, whose ranks do `does(context)`. `aborts` has the reason why each launch ended."""
 
     def __init__(
-        self, at: Topology, number: int, run: Run = until_abort, facts: Mapping[str, str] | None = None
+        self,
+        at: Topology,
+        number: int | None = None,
+        does: Does = lambda context: None,
+        *,
+        secret: Secret | None = None,
+        facts: dict[str, str] | None = None,
     ) -> None:
-        topology = Topology(nodes=at.nodes, ranks_per_node=1, host=at.host, port=at.port, node=number)
-        super().__init__(topology, None, facts or {}, {}, Path("traces"), lambda line: None)
-        self.act, self.aborts, self.ended = run, SimpleQueue[str | None](), SimpleQueue[Any]()
+        self.lines: list[str] = []
+        topology = replace(at, node=number)
+        super().__init__(topology, secret, facts or FACTS, {"host": "h1"}, Path("traces"), self.lines.append)
+        self.does, self.aborts = does, SimpleQueue[str | None]()
+        self._ended = SimpleQueue[Any]()
         threading.Thread(target=self._thread, daemon=True).start()
 
     def _thread(self) -> None:
         try:
-            self.ended.put(self.follow())
+            self._ended.put(self.follow())
         except BaseException as error:
-            self.ended.put(error)
+            self._ended.put(error)
 
-    def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
-        self.act(context)
+    def run_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
+        self.does(context)
         self.aborts.put(context.abort.reason)
-        return silent(context)
+        assert self.number is not None
+        return result_of(self.number)
+
+    def end_of(self) -> Any:
+        """Return its exit code, or the error that ended it."""
+        return self._ended.get(timeout=GUARD_S)
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+class Leader(Coordinator):
+    """Node 0, whose ranks do `does(context)`. `lines` has its output."""
+
+    def __init__(self, nodes: int = 2, secret: Secret | None = None) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.lines: list[str] = []
+        topology = Topology(nodes=nodes, ranks_per_node=1, host="127.0.0.1", port=port, node=0, timeout_s=GUARD_S)
+        listening = listen(topology, self.lines.append)
+        assert listening is not None
+        self.does: Does = lambda context: None
+        super().__init__(*listening, topology, secret, FACTS, self.lines.append)
+
+    def launch(self, spec: LaunchSpec = SPEC) -> list[NodeResult]:
+        return self.run(spec, NoWorkload())  # type: ignore[arg-type]
+
+    def stranger(self) -> socket.socket:
+        """Return a connection of another program, which has found the port."""
+        return socket.create_connection((self.topology.host, self.topology.port))
 
 
 @pytest.fixture
-def led() -> Iterator[Coordinator]:
-    topology = Topology(nodes=3, ranks_per_node=1, host="127.0.0.1", port=free_port(), node=0, timeout_s=GUARD_S)
-    listening = listen(topology, lambda line: None)
-    assert listening is not None
-    leader = Coordinator(*listening, topology, None, {}, lambda line: None)
-    yield leader
+def lead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Leader]]:
+    """Return a function that starts node 0."""
+    with signals_restored(), ExitStack() as stack:
+
+        def start(**options: Any) -> Leader:
+            leader = Leader(**options)
+            monkeypatch.setattr(coordinator_module, "run_on_node", lambda spec, workload, context: ranks(context))
+
+            def ranks(context: LaunchContext) -> NodeResult:
+                leader.does(context)
+                return result_of(0, ok=context.abort.reason is None)
+
+            stack.callback(close, leader)
+            return leader
+
+        yield start
+
+
+def close(leader: Leader) -> None:
     leader.goodbye_s = 0.0
     leader.close(1, "the test is over")
 
 
-@pytest.fixture(autouse=True)
-def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let node 0 take part in a launch until it is aborted."""
-
-    def run(spec: LaunchSpec, workload: Any, context: LaunchContext) -> NodeResult:
-        until_abort(context)
-        return silent(context)
-
-    monkeypatch.setattr(node_0, "run_on_node", run)
+@pytest.fixture
+def leader(lead: Callable[..., Leader]) -> Leader:
+    return lead()
 
 
-def test_stop_of_one_node_ends_the_launch_of_the_others(led: Coordinator) -> None:
-    def stopped(context: LaunchContext) -> None:
-        raise Interrupted(2)
-
-    first, second = Node(led.topology, 1, stopped), Node(led.topology, 2)
-    with pytest.raises(Interrupted, match="SIGINT on node 1"), led:
-        led.run(SPEC, WORKLOAD)
-    assert isinstance(first.ended.get(timeout=GUARD_S), Interrupted)
-    assert second.aborts.get(timeout=GUARD_S) == STOP
-    assert second.ended.get(timeout=GUARD_S) == STOPPED
+# -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def test_end_is_followed_when_the_result_comes_too_late(led: Coordinator) -> None:
-    late = threading.Event()
-    nodes = [Node(led.topology, number, lambda context: assert_set(late)) for number in (1, 2)]
-    led.wait_for(3)
-    led._publish({"launch": 0, "spec": SPEC.to_dict(), "port": led.topology.port})
-    led.goodbye_s = 0.0
-    led.end(0)
-    late.set()
-    assert [each.ended.get(timeout=GUARD_S) for each in nodes] == [0, 0]
+def test_coordinator_collects_results_and_ends_all_nodes(leader: Leader) -> None:
+    node = Node(leader.topology)
+    leader.assemble(())
+    for _ in range(2):
+        assert [result.host for result in leader.launch()] == ["h0", "h1"]
+    assert leader.environments == [{"node": 0}, {"node": 1, "host": "h1"}]
+    leader.end(3)
+    assert node.end_of() == 3
+    assert node.lines[-1].startswith("node 1: the session is over; store and report are on node 0 (")
+
+
+def test_failure_of_a_node_aborts_the_launch_on_the_other(leader: Leader) -> None:
+    leader.does = until_abort
+    Node(leader.topology, does=lambda context: context.tell(FAILED))
+    leader.assemble(())
+    assert [result.outcome.ok for result in leader.launch()] == [False, True]
+
+
+def test_failure_of_node_0_aborts_the_launch_on_the_other(leader: Leader) -> None:
+    leader.does = lambda context: context.tell(FAILED)
+    node = Node(leader.topology, does=until_abort)
+    leader.assemble(())
+    leader.launch()
+    assert node.aborts.get(timeout=GUARD_S) == FAILED
+
+
+def test_node_without_a_result_after_the_deadline_is_lost(leader: Leader) -> None:
+    over = threading.Event()
+    leader.hand_over_s = 0.5
+    node = Node(leader.topology, does=lambda context: assert_set(over))
+    leader.assemble(())
+    lost = leader.launch(SPEC.replace(deadline_s=0.0))[1].lost
+    assert lost is not None
+    assert lost.startswith("node 1 (")
+    assert lost.endswith(", which ran rank 1, was lost: no result within 0.5 s")
+    over.set()
+    assert node.aborts.get(timeout=GUARD_S) == HUNG
 
 
 def assert_set(event: threading.Event) -> None:
     assert event.wait(GUARD_S)
 
 
-def test_node_lost_before_the_launch_aborts_it(led: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [Node(led.topology, number) for number in (1, 2)]
-    wait_for = led.wait_for
+def test_stop_of_a_node_ends_the_launch_of_the_others(lead: Callable[..., Leader]) -> None:
+    def stopped(context: LaunchContext) -> None:
+        raise Interrupted(15)
+
+    leader = lead(nodes=3)
+    leader.does = until_abort
+    first, second = Node(leader.topology, 1, stopped), Node(leader.topology, 2, until_abort)
+    spec = LaunchSpec.of(SPEC.cases[0].replace(world_size=3, nodes=3), Protocol(), GUARD_S)
+    with pytest.raises(Interrupted, match="SIGTERM on node 1"), leader:
+        leader.launch(spec)
+    assert isinstance(first.end_of(), Interrupted)
+    assert second.aborts.get(timeout=GUARD_S) == STOP
+    assert second.end_of() == STOPPED
+
+
+def test_node_that_closes_its_connection_is_lost_and_may_return(leader: Leader) -> None:
+    def leave(context: LaunchContext) -> None:
+        raise UsageError("broken")
+
+    node = Node(leader.topology, does=leave)
+    leader.assemble(())
+    lost = leader.launch()[1].lost
+    assert lost is not None
+    assert lost.endswith(", which ran rank 1, was lost: its process has ended, or closed the connection")
+    assert str(node.end_of()) == "broken"
+    Node(leader.topology)
+    assert leader.launch()[1].lost is None
+
+
+def test_node_lost_before_a_launch_aborts_it(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for = leader.wait_for
 
     def then_lost(number: int) -> None:
         wait_for(number)
-        led._members[2].connection.close()
-        led._members[2].connection._lose(EOFError("gone"))
+        leader._members[1].connection._lose(EOFError("gone"))
 
-    monkeypatch.setattr(led, "wait_for", then_lost)
-    found = led.run(SPEC, WORKLOAD)
-    assert nodes[0].aborts.get(timeout=GUARD_S) == LOST
-    assert found[2].lost is not None
-    assert "node 2" in found[2].lost
-
-
-def test_node_with_a_number_out_of_range_is_refused(led: Coordinator) -> None:
-    led._facts = {"--nnodes": "3"}
-    node = Node(led.topology, 3, facts={"--nnodes": "4"})
-    error = r"node 3 \(.+\) has --nnodes 4, and node 0 has 3"
-    with pytest.raises(UsageError, match=error):
-        led.wait_for(3)
-    ended = node.ended.get(timeout=GUARD_S)
-    assert isinstance(ended, UsageError)
-    assert "has --nnodes 4" in str(ended)
+    Node(leader.topology)
+    monkeypatch.setattr(leader, "wait_for", then_lost)
+    leader.does = until_abort
+    found = leader.launch()
+    assert (found[0].outcome.ok, str(found[1].lost).endswith("was lost: gone")) == (False, True)
 
 
-def test_stranger_with_a_number_out_of_range_is_refused(led: Coordinator) -> None:
-    stranger, _, _ = [Node(led.topology, number) for number in (-1, 1, 2)]
-    led.wait_for(3)
-    while stranger.ended.empty():
-        led._answer()
-    assert "--node-rank is -1" in str(stranger.ended.get())
+def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None:
+    started = threading.Event()
+
+    def run(context: LaunchContext) -> None:
+        started.set()
+        until_abort(context)
+
+    node = Node(leader.topology, does=run)
+    leader.assemble(())
+    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+    assert_set(started)
+    leader._members[1].connection._lose(EOFError("gone"))
+    assert node.aborts.get(timeout=GUARD_S) == LOST
+    leader.wait_for(2)
+    leader.end(0)
+    assert node.end_of() == 0
+
+
+def test_node_forgets_aborts_of_a_lost_node_0(leader: Leader) -> None:
+    node = Node(leader.topology)
+    for reason in (FAILED, None):
+        leader.wait_for(2)
+        connection = leader._members[1].connection
+        if reason is not None:
+            connection.send(Abort(0, reason))
+        connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+        assert node.aborts.get(timeout=GUARD_S) == reason
+        connection._lose(EOFError("gone"))
+
+
+def test_node_ends_when_its_result_comes_too_late(leader: Leader) -> None:
+    late = threading.Event()
+    node = Node(leader.topology, does=lambda context: assert_set(late))
+    leader.wait_for(2)
+    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+    leader.goodbye_s = 0.0
+    leader.end(0)
+    late.set()
+    assert node.end_of() == 0
+
+
+# -- admission of nodes ------------------------------------------------------------------------------------------------
+
+
+def test_node_with_other_facts_is_rejected_on_both_sides(leader: Leader) -> None:
+    node = Node(leader.topology, facts={"torch": "2.11.0"})
+    with pytest.raises(UsageError, match=r"node 1 \(.*\) has torch 2\.11\.0, and node 0 has 2\.13\.0: give all nodes"):
+        leader.assemble(())
+    assert "and node 0 has 2.13.0" in str(node.end_of())
+
+
+def test_node_with_other_user_code_is_rejected(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter(["aa", "bb"])
+    monkeypatch.setattr(fingerprint, "of_own", lambda names: {name: next(found) for name in names})
+    node = Node(leader.topology)
+    with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model bb, and node 0 has aa"):
+        leader.assemble([SPEC.case.replace(model="mine:model")])
+    assert isinstance(node.end_of(), UsageError)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_surplus_node_is_rejected(leader: Leader, number: int | None) -> None:
+    Node(leader.topology, 1)
+    leader.assemble(())
+    surplus = Node(leader.topology, number)
+    while not (ended := str(surplus.end_of() if not surplus._ended.empty() else "")):
+        leader.wait_for(2)
+    there = "all 2 nodes are" if number is None else "node 1 is"
+    assert f"came too, and {there} there already; give each node its own --node-rank" in ended
+
+
+def test_node_with_a_number_out_of_range_is_rejected(leader: Leader) -> None:
+    stranger = Node(leader.topology, -1)
+    Node(leader.topology, 1)
+    leader.wait_for(2)
+    while stranger._ended.empty():
+        leader._admit()
+    assert "--node-rank is -1; with --nnodes 2 it is from 0 to 1" in str(stranger.end_of())
+
+
+def test_node_with_a_wrong_secret_ends_and_the_session_starts(lead: Callable[..., Leader]) -> None:
+    leader = lead(secret=SECRET)
+    assert "has a secret, and this node has none" in str(Node(leader.topology).end_of())
+    assert "has another secret" in str(Node(leader.topology, secret=Secret(b"x" * 16)).end_of())
+    (line,) = [line for line in leader.lines if line.startswith("refused: ")]
+    assert line.startswith("refused: 127.0.0.1: ")
+    Node(leader.topology, secret=SECRET)
+    leader.assemble(())
+    assert [result.node for result in leader.launch()] == [0, 1]
+
+
+def test_strangers_are_refused_in_one_line_and_block_nothing(lead: Callable[..., Leader]) -> None:
+    leader = lead(secret=SECRET)
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(leader.stranger()) for _ in range(20)]
+        for each in strangers[:3]:
+            Connection(each).send(Proof("x"))
+        Node(leader.topology, secret=SECRET)
+        leader.assemble(())
+        assert [result.node for result in leader.launch()] == [0, 1]
+        (line,) = [line for line in leader.lines if line.startswith("refused: ")]
+        reason = "it does not know this session's secret; give all nodes the same --secret-file"
+        assert line == f"refused: 127.0.0.1: {reason}"
+
+
+IDENTITY = {"number": 1, "host": "evil", "facts": FACTS, "about": {}}
+
+
+@pytest.mark.parametrize("changed", [{"host": "\x1b[2J"}, {"number": "1"}, {"more": 1}])
+def test_malformed_identity_is_refused(leader: Leader, changed: dict[str, Any]) -> None:
+    with leader.stranger() as stranger:
+        greet(stranger, None, leader.topology.run_id, "").send(Reply(IDENTITY | changed))
+        while not any(line.startswith("refused: 127.0.0.1: ") for line in leader.lines):
+            pass
+        Node(leader.topology)
+        leader.assemble(())

@@ -1,4 +1,4 @@
-"""Processes that torchrun, mpirun or srun started: their place, and how those of one host work together."""
+"""Groups of processes that torchrun, mpirun or srun started."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def flags(environ: Mapping[str, str]) -> dict[str, str]:
         ),
     ],
 )
-def test_flags_are_those_of_the_hosts_node(environ: dict[str, str], expected: dict[str, str]) -> None:
+def test_flags_describe_the_node_of_the_host(environ: dict[str, str], expected: dict[str, str]) -> None:
     assert flags(environ) == expected
 
 
@@ -100,7 +100,7 @@ def test_group_of_takes_the_innermost_launcher() -> None:
     ],
     ids=["no launcher", "a pod", "one process", "a batch script", "the shell of srun --pty"],
 )
-def test_group_of_is_none_for_a_process_alone(environ: dict[str, str], terminal: bool) -> None:
+def test_group_of_returns_none_for_a_single_process(environ: dict[str, str], terminal: bool) -> None:
     assert group_of(environ, terminal=terminal) is None
 
 

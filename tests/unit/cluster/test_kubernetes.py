@@ -28,7 +28,7 @@ KINDS = {
 
 
 def documents(name):
-    # By way of JSON, as kubectl does it: what an alias repeats is a copy, and a change to one leaves the others.
+    # Through JSON, as in kubectl: an alias becomes a copy.
     return json.loads(json.dumps(list(yaml.safe_load_all((FOLDER / name).read_text()))))
 
 
@@ -91,8 +91,8 @@ def container(found):
     return pod(found)["containers"][0]
 
 
-def test_whoever_is_started_again_can_take_its_place():
-    """A driver that was killed, not node 0: its new session would begin beside the one that was cut off."""
+def test_manifests_restart_only_other_nodes():
+    """Node 0 is not restarted, because it would start a new session."""
     assert {name: each["restartPolicy"] for name, each in replicas().items()} == {
         "Master": "Never", "Worker": "ExitCode",
     }  # fmt: skip
@@ -100,7 +100,7 @@ def test_whoever_is_started_again_can_take_its_place():
     assert document("indexed-job.yaml", "Job")["spec"]["backoffLimitPerIndex"] == 0
 
 
-def test_processes_are_as_many_as_gpus_and_nodes_as_many_as_pods():
+def test_manifests_agree_on_gpus_and_nodes():
     job = document("indexed-job.yaml", "Job")["spec"]
     options = dict(zip(commands()[2][3::2], commands()[2][4::2], strict=True))
     assert job["completionMode"] == "Indexed"
@@ -115,7 +115,7 @@ def test_processes_are_as_many_as_gpus_and_nodes_as_many_as_pods():
         == container({"kind": "PyTorchJob", "spec": kubeflow})["resources"]["limits"]["nvidia.com/gpu"]
     )
     assert sum(each["replicas"] for each in replicas().values()) == 2
-    # What the operator tells by PET_ variables is said nowhere else.
+    # Flags that the operator sets as PET_ variables are not in the command.
     told = {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"}
     assert not told & {word.partition("=")[0] for word in commands()[0]}
 

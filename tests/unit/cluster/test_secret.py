@@ -1,4 +1,4 @@
-"""Where a secret is read from, and which ones are refused."""
+"""Sources of a secret, and secrets that are refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def file_of(folder: Path, content: bytes, mode: int = 0o600) -> str:
     return str(path)
 
 
-def test_secret_is_read_and_never_shown(tmp_path: Path) -> None:
+def test_read_secret_returns_a_secret_without_showing_it(tmp_path: Path) -> None:
     path = file_of(tmp_path, OURS.key + b"\n", 0o400)
     assert read_secret(path, {}) == read_secret(None, {FILE: path}) == OURS
     assert OURS.key.decode() not in f"{OURS} {OURS!r}"
     assert read_secret(None, {}) is None
 
 
-def test_a_value_is_taken_out_of_the_environment() -> None:
+def test_read_secret_removes_the_value_from_the_environment() -> None:
     environ = {VALUE: OURS.key.decode(), "HOME": "/root"}
     assert read_secret(None, environ) == OURS
     assert environ == {"HOME": "/root"}
@@ -44,12 +44,12 @@ def test_a_value_is_taken_out_of_the_environment() -> None:
         (OURS.key[1:], 0o600, "has 15 bytes, and 16 are the least"),
     ],
 )
-def test_a_file_that_keeps_no_secret_is_refused(tmp_path: Path, content: bytes, mode: int, said: str) -> None:
+def test_read_secret_refuses_open_and_short_files(tmp_path: Path, content: bytes, mode: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_secret(file_of(tmp_path, content, mode), {})
 
 
-def test_what_is_no_file_or_given_twice_is_refused(tmp_path: Path) -> None:
+def test_read_secret_refuses_missing_and_double_sources(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_secret(str(tmp_path / "none"), {})
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
@@ -60,7 +60,7 @@ def test_what_is_no_file_or_given_twice_is_refused(tmp_path: Path) -> None:
         read_secret(None, {VALUE: ""})
 
 
-def test_the_fork_server_has_no_secret() -> None:
+def test_fork_server_does_not_inherit_the_secret() -> None:
     """Ranks have what it has."""
     program = (
         "import multiprocessing.forkserver as forkserver, parabench.launch.processes as processes\n"

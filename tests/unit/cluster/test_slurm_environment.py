@@ -1,4 +1,4 @@
-"""What a task is told by Slurm's variables; those here are what Slurm 22.05 sets, and test_slurm.py runs a real one."""
+"""Slurm's variables, as Slurm 22.05 sets them. test_slurm.py runs a real Slurm."""
 
 from __future__ import annotations
 

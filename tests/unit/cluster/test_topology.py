@@ -1,4 +1,4 @@
-"""Where a session takes place: torchrun's flags, Slurm's variables, and what is wrong with them."""
+"""Nodes and ranks from torchrun's flags and Slurm's variables, and wrong values of these."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""One variant of `parabench ab`: a driver that launches when it is told to.
+"""The agent of a variant of `parabench ab`: it plans, launches and stores when the driver requests it.
 
-It receives questions in JSON, one at a time, and answers each. Before an answer it may send events: a launch starts, or
-has ended. `driver` decides which variant launches, `remote` is the other end of the connection.
+`driver` decides which variant launches. `remote` has the other end of the connection.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,9 @@ import parabench
 from parabench.ab.memory import device_need, host_need
 from parabench.analysis import format
 from parabench.analysis.numbers import unique_labels
+from parabench.cluster import messages
+from parabench.cluster.connection import Connection
+from parabench.cluster.messages import PROTOCOL, Message, Refused, Reply, answer, request
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
@@ -33,7 +33,7 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.registry import import_from_here
 from parabench.session.progress import Progress, outcome
-from parabench.session.request import Planned, TrainingRequest, plan_training
+from parabench.session.request import Planned, Request, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
 from parabench.session.runner import Executor, TrainingRunner
 from parabench.session.session import runner_of
@@ -42,38 +42,34 @@ from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
-# Raised when the messages change: variants may have several versions of parabench.
-PROTOCOL = 6
-
-# The default for cases that can be interleaved. 8 launches of 60 rounds find a slowdown of 5% in 99% of simulated gates
-# in which launches differ by 1.5%, 5 launches in 89% (docs/explanation/certainty.md).
+# The default for cases that can be interleaved. With it, 99% of simulated gates detect a slowdown of 5% if launches
+# differ by 1.5%. With 5 launches, 89% do (docs/explanation/certainty.md).
 IN_TURNS = {"launches": 8, "rounds": 60}
 
 # Starts a variant. With `-m`, every rank would import that module again.
-COMMAND = "from parabench.ab.server import main; main()"
+COMMAND = "from parabench.ab.agent import main; main()"
 
-Tell = Callable[[dict[str, Any]], None]
+Tell = Callable[[messages.Progress], None]
 
 
-class Told(Progress):
-    """Send the progress of launches to the other end."""
+class SentProgress(Progress):
+    """Send the progress of launches to the driver."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
     def launching(self, case: AnyCase, block: int) -> None:
-        self._tell({"tells": "starting", "label": case.label, "block": block})
+        self._tell(messages.Progress(case.label, block))
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
-        event = {"label": launch.case.label, "block": launch.block, "how": outcome(launch), "ok": ok}
-        self._tell({"tells": "ended", **event})
+        self._tell(messages.Progress(launch.case.label, launch.block, outcome(launch), ok))
 
 
-class Side:
-    """A variant, with a method for each question. `launch` replaces real processes in tests."""
+class VariantAgent:
+    """A variant. `launch` replaces real processes in tests."""
 
-    _request: TrainingRequest
+    _request: Request
     _planned: Planned[Case, Protocol] | None = None
     _store: Store
     _state: SessionState[Case, Protocol]
@@ -85,38 +81,38 @@ class Side:
     def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
         self._tell, self._launch = tell, launch
 
-    def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question, {"refused": why} if it fails."""
+    def reply_to(self, message: Message) -> Reply | Refused:
+        """Return the reply to a request, or the error that it raised."""
         try:
-            return getattr(self, asked)(**values) or {}
+            return answer(self, message)
         except (UsageError, OSError, sqlite3.Error) as error:
-            return {"refused": " ".join(str(error).split())}
+            return Refused(" ".join(str(error).split()))
 
-    def hello(self) -> dict[str, Any]:
+    @request
+    def identify(self) -> dict[str, Any]:
         """Return the versions of this parabench, and the folder of its package."""
         package = str(Path(__file__).resolve().parent.parent)
         return {
             "protocol": PROTOCOL, "schema": SCHEMA_VERSION, "version": parabench.__version__, "package": package
         }  # fmt: skip
 
-    def plan(self, **request: Any) -> dict[str, Any]:
-        """Plan a request, given by its fields. Launches are interleaved by default if cases can be.
+    @request
+    def plan(self, /, **fields: Any) -> dict[str, Any]:
+        """Plan a session, given by the fields of its request. Launches are interleaved by default if cases can be.
 
         Return {"cases": {id: label}, "skipped": {id: reason}, "protocol": its fields, "seed"}.
         """
-        asked = TrainingRequest.of(
-            **request | {"argv": [], "out": Path(request["out"]), "axes": tuple(request.get("axes", ()))}
-        )
-        assert asked.suite is not None
-        suite, machine = load_suite(asked.suite), this_machine()
-        in_turns = replace(asked, options={**IN_TURNS, **asked.options})
-        asked = in_turns if asked.options.get("rounds") else asked
-        planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
-        if "rounds" not in asked.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
-            asked, planned = in_turns, plan_training(in_turns, suite, machine, turns=True)
-        self._request, self._planned = asked, planned
+        wanted = Request.of(**fields | {"argv": [], "out": Path(fields["out"]), "axes": tuple(fields.get("axes", ()))})
+        assert wanted.suite is not None
+        suite, machine = load_suite(wanted.suite), this_machine()
+        in_turns = replace(wanted, options={**IN_TURNS, **wanted.options})
+        wanted = in_turns if wanted.options.get("rounds") else wanted
+        planned = plan_training(wanted, suite, machine, turns="rounds" in wanted.options)
+        if "rounds" not in wanted.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
+            wanted, planned = in_turns, plan_training(in_turns, suite, machine, turns=True)
+        self._request, self._planned = wanted, planned
         plan = planned.plan
-        check_traces(asked.out, plan.protocol)
+        check_traces(wanted.out, plan.protocol)
         return {
             "cases": unique_labels({case.id: case for case in plan.cases}),
             "skipped": {each.case.id: each.reason for each in plan.skipped},
@@ -124,7 +120,8 @@ class Side:
             "seed": plan.seed,
         }
 
-    def share(self, cases: list[str], aside: dict[str, str]) -> None:
+    @request
+    def share(self, *, cases: list[str], aside: dict[str, str]) -> None:
         """Plan only these cases, in this order, and skip those `aside`."""
         assert self._planned is not None
         plan = self._planned.plan
@@ -133,55 +130,58 @@ class Side:
         plan = plan.replace(cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
         self._planned = replace(self._planned, plan=plan)
 
-    def begin(self, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
+    @request
+    def begin(self, *, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
         """Start a session of the shared plan."""
         assert self._planned is not None
         self._store = Store.open_or_create(Path(store))
         named = replace(self._request, label=label, argv=argv)
         return self._open(begin_session(self._store, named, self._planned, this_machine(), interleaved=interleaved))
 
-    def resume(self, store: str, run: str, side: str, instead: str) -> dict[str, Any]:
+    @request
+    def resume(self, *, store: str, run: str, side: str, instead: str) -> dict[str, Any]:
         """Continue a session. A plan, if there is one, must be the stored one; else `instead` is the right command."""
         self._store = Store.open_or_create(Path(store))
         plan = self._planned.plan if self._planned else None
         return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
 
+    @request
     def start(self) -> None:
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
         runner = runner_of(self._store, self._state, self._launch)
         assert isinstance(runner, TrainingRunner)
-        runner.progress = Told(self._tell)
+        runner.progress = SentProgress(self._tell)
         self._runner = runner
 
+    @request
     def explain(self) -> dict[str, Any]:
         """Run launches that read NCCL's choices. Return {"left_out": {case id: why}} of pins that NCCL refuses."""
         for case in self._runner.plan.cases:
             self._runner.run_nccl_probe(case)
-        return {"left_out": left_out(self._runner.plan)}
+        skipped = self._runner.plan.skipped
+        return {"left_out": {each.case.id: each.reason for each in skipped if each.tried}}
 
-    def leave_out(self, cases: dict[str, str]) -> dict[str, Any]:
-        """Remove cases that a variant cannot launch, {case id: why}. Return {"turns": the launches left}."""
-        started = hasattr(self, "_runner")
-        plan = self._runner.plan if started else self._state.plan
-        for case in plan.cases:
+    @request
+    def leave_out(self, *, cases: dict[str, str]) -> None:
+        """Remove cases that a variant cannot launch, {case id: why}."""
+        for case in self._runner.plan.cases:
             if case.id in cases:
-                plan = plan.without(case, cases[case.id])
-        self._store.replan(self._state.session_id, plan.to_dict())
-        self._state = replace(self._state, plan=plan)
-        if started:
-            self._runner.plan = plan
-        return {"turns": turns_of(plan)}
+                self._runner.plan = self._runner.plan.without(case, cases[case.id])
+        self._store.replan(self._state.session_id, self._runner.plan.to_dict())
 
-    def prepare(self, case: str) -> None:
+    @request
+    def prepare(self, *, case: str) -> None:
         """Launch the single-device reference of a case, if it is not known yet."""
         self._runner.run_reference(next(each for each in self._runner.plan.cases if each.id == case))
 
-    def take(self, case: str, block: int) -> dict[str, Any]:
+    @request
+    def take(self, *, case: str, block: int) -> dict[str, Any]:
         """Launch a case by itself. Return {"failed": ids of all cases that have failed}."""
         self._runner.run_launch(self._turns[case, block])
         return self._failed()
 
-    def turns_need(self, cases: list[str], block: int) -> dict[str, Any]:
+    @request
+    def turns_need(self, *, cases: list[str], block: int) -> dict[str, Any]:
         """Return {"deadline_s", "own": the measured steps per turn of each case} of a launch that these cases share,
         and its need of memory (see `memory`)."""
         shared = self._cases(cases, block)
@@ -190,29 +190,32 @@ class Side:
         memory = device_need(shared, self._runner.held()) if on_cuda else host_need(shared, self._runner.peaks)
         return {"deadline_s": spec.deadline_s, "own": list(spec.protocol.own), **memory}
 
+    @request
     def take_turns(
-        self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int] | None = None
+        self, *, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int]
     ) -> dict[str, Any]:
-        """Run a launch that these cases share, interleaved with the other variant's, but do not store it.
+        """Run a launch that these cases share, interleaved with a launch of the other variant, but do not store it.
 
-        `own` is the agreed one of `turns_need`. Return {"status", "ended": whether only the other launch had ended}.
+        `own` are the agreed steps per turn. Return {"status", "ended": whether it ended because the other one did}.
         """
         shared = self._cases(cases, block)
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else shared[0].label
-        self._tell({"tells": "starting", "label": label, "block": block})
-        spec = self._runner.turns_spec(shared, block).replace(pair=Pair(**pair), deadline_s=deadline_s)
-        if own is not None:
-            spec = spec.replace(protocol=spec.protocol.replace(own=tuple(own)))
+        self._tell(messages.Progress(label, block))
+        spec = self._runner.turns_spec(shared, block)
+        protocol = spec.protocol.replace(own=tuple(own))
+        spec = spec.replace(pair=Pair(**pair), deadline_s=deadline_s, protocol=protocol)
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}
 
-    def keep_turns(self, block: int) -> dict[str, Any]:
+    @request
+    def keep_turns(self, *, block: int) -> dict[str, Any]:
         """Store the launch of `take_turns`. Return {"kept": ids of its cases, "failed": as `take` does}."""
         planned = {each.case: each for each in self._turns.values() if each.block == block}
         kept = self._runner.keep_turns(self._shared, planned)
         return {"kept": [case.id for case in kept], **self._failed()}
 
+    @request
     def finish(self) -> None:
         self._store.finish_session(self._state.session_id)
 
@@ -229,8 +232,8 @@ class Side:
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """Return the launches of the session.
 
-        "cohorts" are ids of cases that share launches, "alone" and "left_out" have reasons by case id; "turns" and
-        "done" are [[case id, block]].
+        "cohorts" are ids of cases that share launches, "alone" has reasons by case id, and "turns" and "done" are
+        [[case id, block]].
         """
         self._state, plan = state, state.plan
         # The other variant needs its half.
@@ -245,7 +248,6 @@ class Side:
             "alone": alone_of(plan.cases),
             "turns": turns_of(plan),
             "done": sorted(state.done),
-            "left_out": left_out(plan),
         }
 
 
@@ -258,39 +260,30 @@ def alone_of(cases: Sequence[Case]) -> dict[str, str]:
     return found
 
 
-def left_out(plan: TrainingPlan) -> dict[str, str]:
-    """Return {case id: why} of the cases that were launched and cannot run here."""
-    return {each.case.id: each.reason for each in plan.skipped if each.tried}
-
-
 def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:
     """Return the (case id, block) of each launch, in order."""
     return [(each.case.id, each.block) for each in plan.launches()]
 
 
 def main() -> None:
-    """Answer questions on the connection with the descriptor argv[2], until it or the process argv[1] ends."""
+    """Answer requests on the socket with the descriptor argv[2], until it or the process argv[1] ends."""
     die_with_parent(int(sys.argv[1]))
-    connection = Connection(int(sys.argv[2]))
-    os.set_inheritable(connection.fileno(), False)
+    connected = socket.socket(fileno=int(sys.argv[2]))
+    connected.set_inheritable(False)
     find_code()
     try:
         with stop_signals():
-            serve(connection)
+            serve(Connection(connected))
     except Interrupted:
         sys.exit(STOPPED)
 
 
-def serve(connection: Connection[bytes, bytes]) -> None:
-    """Answer each question."""
-
-    def say(values: dict[str, Any]) -> None:
-        connection.send_bytes(json.dumps(values).encode())
-
-    with closing(Side(say)) as side, suppress(EOFError, ConnectionError):
+def serve(connection: Connection) -> None:
+    """Answer requests until the driver closes the connection."""
+    with closing(VariantAgent(connection.send)) as agent, suppress(EOFError, ConnectionError):
         while True:
-            values = json.loads(connection.recv_bytes())
-            say({"answer": side.answer(values.pop("ask"), values)})
+            if (message := connection.receive()) is not None:
+                connection.send(agent.reply_to(message))
 
 
 def find_code() -> None:
