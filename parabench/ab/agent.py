@@ -35,7 +35,7 @@ from parabench.registry import import_from_here
 from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, Request, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
-from parabench.session.runner import Executor, TrainingRunner
+from parabench.session.runner import Executor, Runner
 from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
 from parabench.store.record import AnyCase, Launch, Status
@@ -74,7 +74,7 @@ class VariantAgent:
     _store: Store
     _state: SessionState[Case, Protocol]
     _turns: dict[tuple[str, int], PlannedLaunch[Case]]
-    _runner: TrainingRunner
+    _runner: Runner
     # The launch of `take_turns`.
     _shared: Launch
 
@@ -149,7 +149,6 @@ class VariantAgent:
     def start(self) -> None:
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
         runner = runner_of(self._store, self._state, self._launch)
-        assert isinstance(runner, TrainingRunner)
         runner.progress = SentProgress(self._tell)
         self._runner = runner
 

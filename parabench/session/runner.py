@@ -347,7 +347,3 @@ class Runner:
         if isinstance(protocol, TurnsProtocol):
             return training_deadline_s(new, own, max(1.0, protocol.all_steps / own.all_steps))
         return training_deadline_s(new, protocol, 1.0, self._wall_s.get((new[0].reference().id, SINGLE)))
-
-
-# `ab/` has this name.
-TrainingRunner = Runner
