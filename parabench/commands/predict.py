@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=Command,
     examples={
-        "Predict 8 and 16 ranks from what `parabench run foresight` measured:": (
+        "Predict 8 and 16 ranks from what `parabench run calibration` measured:": (
             "parabench predict parabench-results --world-size 8,16"
         ),
         "Find the fastest configuration of 64 ranks over links that are not here:": (
@@ -70,7 +70,7 @@ def predict(
     check: str | None,
     **options: Any,
 ) -> None:
-    """Predict step times from what `parabench run foresight` measured into STORE, with 90% intervals.
+    """Predict step times from what `parabench run calibration` measured into STORE, with 90% intervals.
 
     Several databases of one kind of machine count as one. If something was neither measured nor given, the prediction
     is refused with the command that measures it; if all are refused, the exit code is 2.

@@ -100,7 +100,7 @@ def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
 
 
 def twin_of(cases: Sequence[Case]) -> Case:
-    """Return the case that `--self-check` measures twice: PyTorch's default if it is among them, else the first."""
+    """Return the case that `--aa` measures twice: PyTorch's default if it is among them, else the first."""
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib")}
     found = (case for case in cases if all(getattr(case, name) == value for name, value in usual.items()))
     return next(found, cases[0])

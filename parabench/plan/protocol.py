@@ -141,11 +141,11 @@ class Protocol(Record, frozen=True, kw_only=True):
             f"{SHARED_S:g} s; 0 with --launches]",
         ),
     ] = None
-    self_check: Annotated[
+    aa_test: Annotated[
         bool,
         Field(
             role=TURNS,
-            option="--self-check",
+            option="--aa",
             help="Measure one case twice in every shared launch: the difference of its copies is the noise floor.",
         ),
     ] = False

@@ -179,9 +179,9 @@ def plan_training(request: Request, suite: Suite, machine: Machine, turns: bool 
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
     if protocol.races and all(len(cohort) == 1 for cohort in cohorts(plan.cases)):
         protocol = protocol.without_turns()
-    if protocol.self_check and not protocol.takes_turns:
+    if protocol.aa_test and not protocol.takes_turns:
         raise UsageError(
-            "--self-check measures a case twice in a launch that cases share, and here none do; drop --launches, or "
+            "--aa measures a case twice in a launch that cases share, and here none do; drop --launches, or "
             "give --rounds with it"
         )
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)

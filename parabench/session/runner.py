@@ -213,7 +213,7 @@ class Runner:
 
     def turns_spec(self, cases: tuple[Any, ...], block: int) -> LaunchSpec:
         """Return the launch that interleaves these cases, and a copy of one for an A/A test."""
-        if isinstance(self.plan.protocol, Protocol) and self.plan.protocol.self_check:
+        if isinstance(self.plan.protocol, Protocol) and self.plan.protocol.aa_test:
             cases = (*cases, twin_of([case for case in self.plan.cases if case in cases]))
         protocol = self.turns_of(cases, block)
         deadline_s = self.deadline_s(cases, protocol)

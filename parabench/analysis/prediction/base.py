@@ -30,7 +30,7 @@ _TRAVELS = ("algorithm", "nodes", "world_size")
 # If configurations were measured with several values of these, one must be named.
 MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
 
-NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
+NEEDED = "measure what predictions need: parabench run calibration --out FOLDER"
 
 
 @dataclass(frozen=True, slots=True)

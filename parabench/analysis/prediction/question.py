@@ -84,7 +84,7 @@ def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
             raise UsageError(f"{strategy} cannot be predicted, because its ranks do different things or share no links")
         raise UsageError(
             f"what ranks of {strategy!r} compute was not measured; use {', '.join(known)}, or measure it: "
-            f"parabench run foresight --set strategy={strategy}"
+            f"parabench run calibration --set strategy={strategy}"
         )
     return asked
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import simulated
-from docs.drawing import foresight
+from docs.drawing import prediction
 from docs.drawing.pictures import PICTURES, every
 from docs.drawing.space_time import space_time
 from parabench.collectives import ALGORITHMS, is_backends
@@ -31,7 +31,7 @@ def drawn() -> dict[str, str]:
 def test_committed_pictures_are_what_the_code_draws(drawn: dict[str, str]) -> None:
     committed = {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
     assert committed == drawn, "run: make pictures"
-    assert foresight.FILE.read_text() == foresight.how(), "run: make pictures"
+    assert prediction.FILE.read_text() == prediction.how(), "run: make pictures"
 
 
 def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str]) -> None:

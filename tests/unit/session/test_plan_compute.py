@@ -19,26 +19,26 @@ def planned(suite: Suite, *axes: str, cores: int = 4) -> list[tuple[str, int, in
     return [(case.strategy, case.world_size, case.nodes) for case in plan.cases]
 
 
-FORESIGHT = load_suite("foresight")
+CALIBRATION = load_suite("calibration")
 
 
 def test_plan_compute_divides_ranks_among_nodes() -> None:
-    assert set(planned(FORESIGHT)) == {
+    assert set(planned(CALIBRATION)) == {
         *((strategy, ranks, nodes) for strategy in ("ddp", "zero1", "fsdp") for ranks, nodes in ((2, 1), (16, 4))),
         ("tp", 2, 1), ("tp", 4, 1),
     }  # fmt: skip
 
 
 def test_plan_compute_takes_the_world_sizes_and_strategies_given() -> None:
-    assert set(planned(FORESIGHT, "strategy=ddp", "world_size=4,8", cores=2)) == {("ddp", 4, 2), ("ddp", 8, 4)}
+    assert set(planned(CALIBRATION, "strategy=ddp", "world_size=4,8", cores=2)) == {("ddp", 4, 2), ("ddp", 8, 4)}
 
 
 @pytest.mark.parametrize("axes", [("strategy=pp",), ("strategy=ddp,parameter_server", "world_size=4")])
 def test_plan_compute_refuses_strategies_whose_ranks_differ(axes: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="cannot be predicted, because its ranks do different things"):
-        planned(FORESIGHT, *axes)
+        planned(CALIBRATION, *axes)
 
 
 def test_plan_compute_refuses_world_sizes_that_are_not_counts() -> None:
     with pytest.raises(UsageError, match="world_size is 0; it must be a whole number"):
-        planned(FORESIGHT, "world_size=0")
+        planned(CALIBRATION, "world_size=0")

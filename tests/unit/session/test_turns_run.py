@@ -96,7 +96,7 @@ def test_shared_launch_has_a_deadline_from_its_cases(run):
 
 def test_self_check_shows_the_noise_floor(run, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
-    code, said = run(fake, self_check=True)
+    code, said = run(fake, aa_test=True)
     assert code == 0
     assert "Fastest: ddp native 4 MiB, 2 ranks" in said
     assert "Two copies of ddp native 1 MiB, 2 ranks differed by 0.0% (95%: no spread) in 3 shared launches." in said

@@ -54,7 +54,7 @@ def test_given_link_replaces_the_measured_one() -> None:
          "links between nodes were not measured"),
         ({}, of_ranks(4, algorithm="tree"), "links within a node were not measured for tree"),
         ({}, of_ranks(4, model="mlp"), "samples, was not measured"),
-        ({}, of_ranks(4).replace(strategy="fsdp"), "parabench run foresight --out FOLDER --set strategy=fsdp"),
+        ({}, of_ranks(4).replace(strategy="fsdp"), "parabench run calibration --out FOLDER --set strategy=fsdp"),
         ({}, of_ranks(4).replace(global_batch=32), "with 8 samples, was not measured"),
         ({}, of_ranks(4).replace(strategy="pp"), "its ranks do different things"),
         ({"computed": (computed(DDP.replace(device="cuda")),), "device_bytes": 0.5e9},

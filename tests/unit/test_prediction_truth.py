@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.foresight.held_out import GIVEN, MEASURED, held_out, summary
+from benchmarks.prediction.held_out import GIVEN, MEASURED, held_out, summary
 
 
 def test_predictions_of_the_recorded_truth_keep_their_promise() -> None:

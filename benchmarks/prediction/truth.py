@@ -1,6 +1,6 @@
 """Measure the truth that predictions are compared with: step times on emulated machines, and the calibration.
 
-    python -m benchmarks.foresight.truth OUT [--only base|held] [--session NAME]
+    python -m benchmarks.prediction.truth OUT [--only base|held] [--session NAME]
 
 `base` sessions are training runs of one device and of two ranks, and single collectives of two ranks, on one node and
 over each link. `held` sessions are training runs that a prediction has not seen: more ranks and nodes, other buckets
@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.foresight.machines import Session
-from benchmarks.foresight.measured import Measured, measured
-from benchmarks.foresight.sessions import KINDS
+from benchmarks.prediction.machines import Session
+from benchmarks.prediction.measured import Measured, measured
+from benchmarks.prediction.sessions import KINDS
 from benchmarks.hosts import NodeFailed, NoNodes
 
 
@@ -43,7 +43,7 @@ def finished(kind: str, session: Session, folder: Path) -> list[Measured]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.truth")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction.truth")
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--session", help="the name of the only session to run")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.foresight.machines import IDLE, STORE
+from benchmarks.prediction.machines import IDLE, STORE
 from parabench.analysis.launch_number import launch_number
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase

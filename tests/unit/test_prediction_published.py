@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.foresight.published import PREDICTED, TABLES, forecasts, page
-from benchmarks.foresight.published_steps import compute_s
+from benchmarks.prediction.published import PREDICTED, TABLES, forecasts, page
+from benchmarks.prediction.published_steps import compute_s
 from paths import DOCS
 
 

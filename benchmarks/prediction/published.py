@@ -1,6 +1,6 @@
 """Compare predictions for more GPUs with step rates that others have published.
 
-    python -m benchmarks.foresight.published [--table FILE]
+    python -m benchmarks.prediction.published [--table FILE]
 
 Each table of `published.json` has rows that differ only in the number of GPUs. It is predicted from one row alone
 (*predicted*), and with one more row, from which the spread of the GPUs' compute times is taken (*with the slowest of
@@ -22,8 +22,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from benchmarks.foresight.markdown import table as markdown
-from benchmarks.foresight.published_steps import Table, compute_s, step_s
+from benchmarks.prediction.markdown import table as markdown
+from benchmarks.prediction.published_steps import Table, compute_s, step_s
 
 DATA: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 TABLES = tuple(
@@ -35,7 +35,7 @@ FAILS = 0.05
 
 INTRODUCTION = """# Predictions of published step rates
 
-`python -m benchmarks.foresight.published --table docs/measured/published.md` writes this page. Rates are samples or
+`python -m benchmarks.prediction.published --table docs/measured/published.md` writes this page. Rates are samples or
 tokens per second of each GPU, and errors are relative to the rate. There are four forecasts of each table:
 
 - *predicted*: from its first row alone. The compute time is the step time of this row minus the simulated effect of
@@ -161,14 +161,14 @@ def page(found: Sequence[Sequence[Forecast]]) -> str:
         f"## Tables\n\n{markdown((HEAD, *(row for each in found for row in rows(each))))}\n"
         f"Left out: {DATA['left_out']}.\n",
         f"## Links\n\n{markdown(machines)}\nLatencies: {DATA['latencies']}.\n",
-        "## Sources and assumptions\n\n`benchmarks/foresight/published.json` has the source, model, machine, batch and "
+        "## Sources and assumptions\n\n`benchmarks/prediction/published.json` has the source, model, machine, batch and "
         f"assumptions of each table.\n\n{''.join(sources())}",
     ]
     return "\n".join(parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.published")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction.published")
     parser.add_argument("--table", type=Path)
     asked = parser.parse_args()
     found = [forecasts(table) for table in TABLES]

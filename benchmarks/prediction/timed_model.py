@@ -1,6 +1,6 @@
 """A model whose compute is a timer, so that more ranks than cores do not compete for cores.
 
-    parabench run strategies --model benchmarks.foresight.timed_model:factory --data synthetic
+    parabench run strategies --model benchmarks.prediction.timed_model:factory --data synthetic
 
 Each block sleeps in forward and backward, in proportion to its samples and to this rank's share of the layers. A sample
 is a short sequence: the messages of tensor parallelism take time on a link, but little arithmetic. The model is a real

@@ -1,6 +1,6 @@
 """The recorded truth: what sessions on emulated machines measured, in a file of the repository.
 
-So predictions are compared with it in a second, on any machine. `benchmarks.foresight.truth` measures it again.
+So predictions are compared with it in a second, on any machine. `benchmarks.prediction.truth` measures it again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.foresight.machines import DONE, STORE, Machine
-from benchmarks.foresight.measured import measured
-from benchmarks.foresight.sessions import base, held
+from benchmarks.prediction.machines import DONE, STORE, Machine
+from benchmarks.prediction.measured import measured
+from benchmarks.prediction.sessions import base, held
 from parabench.analysis.prediction.base import Base, Computed, computed_of, sessions_of, trainings
 from parabench.analysis.prediction.links import Row, measured_rows
 from parabench.analysis.prediction.program import Event, Program, program_of
@@ -36,7 +36,7 @@ class Truth:
 
 
 def record(folder: Path) -> None:
-    """Write FILE from the databases of `folder`, as `benchmarks.foresight.truth` leaves them."""
+    """Write FILE from the databases of `folder`, as `benchmarks.prediction.truth` leaves them."""
     sessions: dict[str, Any] = {}
     for each in base():
         results = load(folder / "base" / each.name / STORE)

@@ -1,6 +1,6 @@
 """Draw the pictures of docs/explanation/prediction.md: the method, and predicted over measured step times.
 
-`python -m docs.drawing.foresight` writes the first one. `benchmarks.foresight.held_out` draws the second one.
+`python -m docs.drawing.prediction` writes the first one. `benchmarks.prediction.held_out` draws the second one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def how() -> str:
             canvas.text(x + 10, first + 18 * at, line, font_size=12, font_weight=weight)
     width = LEFT + 3.75 * (BOX + 8) + BOX + LEFT
     described = "; ".join(f"{' '.join(BOXES[a][2][:1])} goes into {' '.join(BOXES[b][2][:1])}" for a, b in ARROWS)
-    return canvas.document("foresight", "How a step time is predicted", described, width, LEFT + 4.0 * (TALL + 26))
+    return canvas.document("prediction", "How a step time is predicted", described, width, LEFT + 4.0 * (TALL + 26))
 
 
 class Point(NamedTuple):

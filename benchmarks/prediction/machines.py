@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.hosts import hosts, rendezvous, run
 
-MODEL = "benchmarks.foresight.timed_model:factory"
+MODEL = "benchmarks.prediction.timed_model:factory"
 DEADLINE_S = 1200.0
 # The period of reading the CPU's idle time. The kernel counts it in ticks of 10 ms.
 PERIOD_S = 0.05

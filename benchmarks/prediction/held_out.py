@@ -1,9 +1,9 @@
 """Compare predictions with step times that they have not seen.
 
-    python -m benchmarks.foresight.held_out [--record TRUTH] [--table FILE] [--figure FILE]
+    python -m benchmarks.prediction.held_out [--record TRUTH] [--table FILE] [--figure FILE]
 
-The step times are the recorded truth (`benchmarks.foresight.recorded`); --record reads it from TRUTH, a folder of
-`benchmarks.foresight.truth`, and keeps it. Each held-out case is predicted from one node of two ranks and, if it has
+The step times are the recorded truth (`benchmarks.prediction.recorded`); --record reads it from TRUTH, a folder of
+`benchmarks.prediction.truth`, and keeps it. Each held-out case is predicted from one node of two ranks and, if it has
 several nodes, from two nodes of one rank over links of the same rate: `measured` links. With several nodes, it is
 predicted once more from one node and the rate of the link: `given`. A case is left out if the cores were the limit.
 
@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.foresight.machines import Machine
-from benchmarks.foresight.markdown import table
-from benchmarks.foresight.measured import LEAST_IDLE
-from benchmarks.foresight.recorded import Truth, base_of_sessions, on_nodes, record, truths
-from benchmarks.foresight.sessions import TOGETHER
-from docs.drawing.foresight import Point
-from docs.drawing.foresight import held_out as held_out_picture
+from benchmarks.prediction.machines import Machine
+from benchmarks.prediction.markdown import table
+from benchmarks.prediction.measured import LEAST_IDLE
+from benchmarks.prediction.recorded import Truth, base_of_sessions, on_nodes, record, truths
+from benchmarks.prediction.sessions import TOGETHER
+from docs.drawing.prediction import Point
+from docs.drawing.prediction import held_out as held_out_picture
 from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction.links import Link, given_link
 from parabench.analysis.prediction.predict import Prediction, Predictor, Refused
@@ -130,7 +130,7 @@ def _cell(held: Held | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.held_out")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction.held_out")
     parser.add_argument("--record", type=Path, metavar="TRUTH")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--figure", type=Path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.foresight.machines import Machine, Session, trainings
+from benchmarks.prediction.machines import Machine, Session, trainings
 
 Sweeps = Sequence[Mapping[str, Any]]
 
