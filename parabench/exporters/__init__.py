@@ -46,7 +46,7 @@ EXPORTERS = {
 def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
     """Return the format's entry, `None` for a user's own, and its function.
 
-    Raises UsageError for an unknown name, a package that is not installed, and an object that is no function.
+    Raises UsageError for an unknown name, a package that is not installed, and an object that is not a function.
     """
     entry = find(EXPORTERS, KIND, name)
     if entry and entry.missing:

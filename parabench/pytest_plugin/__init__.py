@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def launch_options() -> dict[str, Declared]:
-    """Return the options of launches, without those of traces and racing, which only `parabench run` has."""
+    """Return the options of launches. Only `parabench run` has options of traces and racing."""
     from parabench.plan.fields import option_fields
     from parabench.plan.protocol import Protocol
 

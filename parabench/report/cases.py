@@ -34,11 +34,10 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns`, `_behind` and
     `ranking.marks`.
 
-    - `work` is the index of the workload, `heading` its name if there are several, and `unit` the unit of its
-      throughput.
-    - `compared` is whether intervals of `slower` are known for the workload, `front` whether no other configuration is
-      better in step time and memory, if there is such a trade-off. `mean_peak_bytes` is then known.
-    - `shown` is the name in figures, and `hover` the text when hovering over a point.
+    - `work`: the index of the workload; `heading`: its name if there are several; `unit`: the unit of throughput.
+    - `compared`: whether intervals of `slower` are known for the workload.
+    - `front`: whether the configuration is Pareto-optimal in step time and memory. `mean_peak_bytes` is then known.
+    - `shown`: the name in figures; `hover`: the text when hovering over a point.
     """
     cases, answers = seen.cases, seen.once(spots)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
@@ -86,10 +85,11 @@ def _hover(case: Mapping[Any, Any]) -> str:
 
 
 def page_launches(seen: SessionData) -> pd.DataFrame:
-    """Return the launches in the order in which they ran.
+    """Return the launches in run order.
 
-    `counts` is whether a launch counts, and `from_case` its step time relative to the configuration's, less 1; NaN
-    unless two launches of it count. `buckets` and `bucket_bytes` are the sizes of the buckets that it used.
+    - `counts`: whether a launch counts.
+    - `from_case`: its step time over the configuration's, less 1; NaN unless two launches of the configuration count.
+    - `buckets` and `bucket_bytes`: the sizes of its buckets.
     """
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
@@ -117,9 +117,9 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
     """Return columns next to `seen.cases`, in seconds, bytes and shares; NaN or None if a value is unknown.
 
     - The median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`.
-      `overlapped_s` is a lower bound if there are `unknown_calls`. `exposed_forward_s` and so on are within each part.
-    - Memory: on a GPU the peaks of torch's allocator and of NVML; the model states as measured and by theory.
-    - FLOP/s, MFU and joules, and the rank that the others wait for, with the time per step.
+    - `overlapped_s`: a lower bound if there are `unknown_calls`. `exposed_forward_s` and so on are within each part.
+    - Memory: on a GPU, the peaks of torch's allocator and of NVML; the model states as measured and by theory.
+    - FLOP/s, MFU, joules, and the straggler with the time that it costs per step.
     """
     columns = {
         taken_apart: [
@@ -138,9 +138,10 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
 def _behind(seen: SessionData) -> pd.DataFrame:
     """Return columns next to `seen.cases`.
 
-    `plus_minus_s` is the 95% half-width of a step time. `slower` is the ratio to the best of its workload in common
-    launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
-    for a case that is not ranked. An eliminated case has its repetition, counted from 1, and the bound.
+    - `plus_minus_s`: the 95% half-width of a step time.
+    - `slower`: the ratio to the best of the workload in common launches and repetitions, less 1; NaN if there are none.
+    - `slower_low`, `slower_high`: its interval; NaN if the configuration is not ranked.
+    - `left_after_block`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
     """
     answers = seen.once(spots)
     rows: dict[str, dict[str, Any]] = {case: {} for case in seen.cases["case_id"]}

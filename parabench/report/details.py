@@ -25,12 +25,13 @@ _MARGIN = (
 
 
 def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    """Return the content of `details.html` for each configuration: its row of `page_cases` (`case`), and
+    """Return the content of `details.html` for each configuration.
 
-    - `numbers`: (name, number, ±, unit) of its results, and `caption`, how they were computed;
-    - `head` and `launches`: the table of its launches with these columns; `figure` is whether there is a figure of
-      them;
-    - `warnings` about it alone, and `command`, which measures it again.
+    - `case`: its row of `page_cases`.
+    - `numbers`: (name, number, ±, unit) of its results; `caption` explains them.
+    - `head` and `launches`: the table of its launches, with `columns`; `figure`: whether it has a figure of them.
+    - `warnings`: (code, message, advice) about it alone.
+    - `command`: the command that measures it again.
     """
     launches = dict(iter(seen.once(page_launches).groupby("case_id", sort=False)))
     warnings: dict[str, list[tuple[str, str, str]]] = {}

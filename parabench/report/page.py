@@ -1,6 +1,6 @@
 """A page: one HTML file made from a template, figures and data.
 
-It needs no network, its data is escaped, and only its own scripts run. Templates, styles and scripts are in `reports/`.
+It needs no network, its data is escaped, and only parabench's scripts run. The files are in `reports/`.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ def declared(
 ) -> dict[str, Any]:
     """Return a table that the page's script fills from `packed(table)`.
 
-    It has the columns with their cells, the [head, column] pairs of its file, and the column of the initial order.
-    `heads` gives a file's head for the name of a column.
+    - `columns`: the columns with their cells.
+    - `csv`: [head, column] pairs of its file; `heads` returns the head of a column by its name.
+    - `initial`: the column of the initial order.
     """
     rows: list[dict[Any, Any]] = records(table)
     return {
@@ -216,8 +217,8 @@ _EXPORT = re.compile(r"^export (?=(?:const|function|async function|class) ([A-Za
 def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
     """Return the module `entry` and its imports as one script, which runs as a separate task.
 
-    `read` returns a module's text by its path. Modules import with `import { name } from "./module.js";` and export
-    with `export const name` or `export function name`, at the beginning of a line. They cannot import each other.
+    `read` returns a module's text by its path. At the beginning of a line, modules have
+    `import { name } from "./module.js";`, `export const name` or `export function name`. They cannot import each other.
     """
     parts: dict[str, str] = {}
 

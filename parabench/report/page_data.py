@@ -1,4 +1,4 @@
-"""The data of the page's script: every case and every launch of a training session, embedded once."""
+"""The data of the page's script: all configurations and launches of a session."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
 from parabench.report.spec import BLOCK, DASH, ERROR, NAME, STATUS, Column, out_of
 
-# The filters, in the order of the bar, with their names. Fields in which cases do not differ are left out; the fields
-# of a workload come after these.
+# The filters and their names, in order; the fields of a workload follow. Fields with one value are left out.
 FILTERS = {
     "strategy": "Strategy",
     "algorithm": "Algorithm",
@@ -66,11 +65,11 @@ def _margin(row: Mapping[Any, Any]) -> str:
 
 
 def page_data(seen: SessionData) -> dict[str, Any]:
-    """Return the data of a training's page as JSON.
+    """Return the data of the page as JSON.
 
-    - `cases`: `page_cases` with bucket sizes; `details` is whether the page has details of each.
+    - `cases`: `page_cases` with bucket sizes; `details`: whether the page has details of each.
     - `launches`: `page_launches` with the row of the `case`, or None.
-    - `filters`: [column, name] of the fields in which cases differ.
+    - `filters`: [column, name] of the fields with several values.
     - `tables`: see `declared`.
     """
     cases, launches = seen.once(page_cases), seen.once(page_launches)

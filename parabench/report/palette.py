@@ -1,4 +1,4 @@
-"""The colour, dash and marker that a strategy, an algorithm or a part of a step has on every page."""
+"""The color, dash and marker of strategies, algorithms and parts of a step on all pages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from parabench.collectives import ALGORITHMS, LEVELS
 from parabench.metrics import STEP_PARTS
 from parabench.strategies import STRATEGIES, entry_of
 
-# Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
+# Okabe and Ito's palette, for any color vision. A name has the same color on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
 ALGORITHM = {name: entry.color for name, entry in ALGORITHMS.items() if entry.color}
-# NCCL's own have the colour of ours that works alike, and dashes.
+# NCCL's algorithms have dashes, and the color of a similar algorithm of parabench.
 _NCCL = {
     "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
     "nvlstree": "#E69F00", "pat": "#56B4E9",
@@ -30,7 +30,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon"
 
 
 def colour_of(colours: dict[str, str], name: str) -> str:
-    """A name's colour; a user's own gets one of a few, always the same."""
+    """Return the color of a name; a custom name always has the same one."""
     return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
 
 
@@ -83,13 +83,13 @@ def in_native_order(algorithms: Iterable[str]) -> list[str]:
     return sorted(algorithms, key=native_first)
 
 
-# By column of the page's data: its colour and its name.
+# By column of the page's data: its color and its name.
 Look = dict[str, tuple[str, str]]
 
-# Where a timed step's time goes.
+# The parts of a measured step.
 _PART = ("#56B4E9", "#0072B2", "#D55E00", "#CC79A7", "#009E73", "#999999")
 PART: Look = {part: (colour, name) for colour, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
-# An instrumented step is these, one after the other; communication has one colour, exposed or overlapped.
+# The parts of an instrumented step. Communication has one color, exposed or overlapped.
 SHARE: Look = {
     "instrumented_data_s": ("#56B4E9", "data"),
     "compute_s": ("#5F6CAF", "compute"),
@@ -104,7 +104,7 @@ OVERLAP_HATCH = {
     "fgcolor": SHARE["exposed_s"][0],
     "bgcolor": "rgba(0,0,0,0)",
 }
-# On the CPU the first is the process's resident set, and there are no others.
+# On the CPU, only the first is known: the resident set of the process.
 PEAK: Look = {
     "peak_memory_bytes": ("#0072B2", "torch tensors"),
     "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),

@@ -25,8 +25,10 @@ _FLAGS |= {"--until-decided", "--resume", "--links", "--dry-run"}
 
 
 def rerun_of(session: Session) -> Callable[[Case], str]:
-    """Return a function that returns the command for a case of a training session: the suite, and the options of the
-    command line. The command is empty for a case whose strategy is not in the plan."""
+    """Return a function that returns the command for a configuration: the suite, and the options of the command line.
+
+    The command is empty if the configuration's strategy is not in the plan.
+    """
     suite, named = _of_command(session.argv, session.suite)
     planned: list[dict[str, Any]] = list(session.plan.get("cases") or [])
     # Skipped cases show which axes the suite's other sweeps set.

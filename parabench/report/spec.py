@@ -27,8 +27,8 @@ class Table:
     """Rows of text below `head`.
 
     The first `texts` columns are words, the others numbers. A `closed` table opens with a click on its title, because
-    a figure shows the same. `note` explains how to read it. The page's filters select rows by `cases`, the id of each
-    row's case, "a|b" for a row of several.
+    a figure shows the same. `note` explains it. The page's filters select rows by `cases`: the id of each row's
+    configuration, or "a|b" for a row of several.
     """
 
     title: str
@@ -54,8 +54,8 @@ class Section:
     """A part of a page: text, figures and tables; tables without rows are left out.
 
     `lead` is the conclusion, `caption` explains the figures, and `reading` has the details behind a click. `pairs` are
-    named facts. `empty` is shown if there is nothing to draw or to list. `spare` are figures for the details of their
-    case.
+    named facts. `empty` is shown if a section lacks figures and tables. `spare` are figures for the details of their
+    configurations.
     """
 
     id: str
@@ -97,12 +97,12 @@ def shown(tabs: Iterable[Tab]) -> list[Tab]:
 
 def nothing_to_draw(seen: SessionData) -> str:
     """Return why no case has a step time; empty if one has."""
-    return "" if seen.cases["step_time_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
+    return "" if seen.cases["step_time_s"].notna().any() else f"{seen.why_none}, so nothing is drawn."
 
 
 def nothing_counted(seen: SessionData) -> str:
     """Return why no launch counts; empty if one does."""
-    return f"{seen.why_none}, so there is nothing to draw." if seen.counted.empty else ""
+    return f"{seen.why_none}, so nothing is drawn." if seen.counted.empty else ""
 
 
 def _scaled(factor: float, significant: int = 3) -> Callable[[float], str]:

@@ -58,10 +58,10 @@ class Choice:
 def write_trace(
     seen: SessionData, case: str, out: Path, launch: int | None = None, step: int | None = None
 ) -> list[str]:
-    """Write the trace of a case's step to `out` and return lines for the terminal: file, step, missing parts.
+    """Write the trace of a configuration's step to `out`. Return lines for the terminal: file, step, missing parts.
 
-    `case` is an id, the beginning of one, or a label. Default: the case's launch with the median number, and its
-    instrumented step of median length. Raises UsageError.
+    `case` is an id, the beginning of an id, or a label. By default, the launch is the one with the median number, and
+    the step the instrumented one of median length. Raises UsageError.
     """
     chosen = choose(seen, case, launch, step)
     lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]

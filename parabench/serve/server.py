@@ -61,7 +61,7 @@ def make_page(path: Path, session: str) -> str:
 
 
 def nothing(text: str, error: str = "") -> dict[str, Any]:
-    """Return the progress if there is no session."""
+    """Return the progress without a session."""
     return {"said": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
 
 
@@ -163,7 +163,7 @@ class Server(ThreadingHTTPServer):
             raise UsageError(f"port {port} cannot be used: {error.strerror}; give another --port") from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print errors, except those of a connection that the client closed."""
+        """Print errors, unless the client closed the connection."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

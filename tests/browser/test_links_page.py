@@ -1,4 +1,4 @@
-"""The section of links: who sends to whom, in a matrix that everybody can read."""
+"""The section of links in a browser: a matrix from rank to rank."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def collectives(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory):
-    """A gate in which cases got slower, faster and out of memory."""
+    """A gate with slower, faster and failed configurations."""
     folder = tmp_path_factory.mktemp("gate")
     cases = [fake.case(bucket_mib=b, world_size=n) for b in (1.0, 4.0, 25.0) for n in (2, 4)]
     oom = fake.launch(cases[0], status=Status.OOM, failure=Failure("out of memory" * 9))
@@ -114,23 +114,23 @@ def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
 
 def test_filters_drive_figures_and_counts(browser, rich):
     with opened(browser, rich, "#tab=buckets") as page:
-        assert counted(page) == "all 28 cases"
+        assert counted(page) == "all 28 configurations"
         every = points(page, "bucket")
         choose(page, "algorithm", "ring")
-        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 configurations", every // 3)
         choose(page, "world_size", "4")
-        assert (counted(page), points(page, "bucket")) == ("5 of 28 cases", every // 6)
+        assert (counted(page), points(page, "bucket")) == ("5 of 28 configurations", every // 6)
         choose(page, "algorithm", "tree")
-        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 configurations", every // 3)
         page.get_by_role("button", name="Show all").click()
         drawn(page)
-        assert (counted(page), points(page, "bucket")) == ("all 28 cases", every)
+        assert (counted(page), points(page, "bucket")) == ("all 28 configurations", every)
         assert page.get_by_role("button", name="Show all").is_hidden()
 
 
-def test_no_case_selected_is_said_in_place_of_figures(browser, rich):
+def test_page_has_a_sentence_when_no_configuration_is_selected(browser, rich):
     with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
-        assert counted(page) == "0 of 28 cases"
+        assert counted(page) == "0 of 28 configurations"
         assert page.locator("#bucket figure:visible").count() == 0
         assert "is among the selected" in page.locator("#bucket .empty").inner_text()
         assert too_wide(page) <= 0
@@ -168,7 +168,7 @@ def test_tabs_are_moved_through_by_keys(browser, rich):
 
 def test_a_page_of_collectives_is_filtered_too(browser, collectives):
     with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
-        assert counted(page) == "1 of 14 cases"
+        assert counted(page) == "1 of 14 configurations"
         assert page.locator("#bus figure:visible").count() == 1
         assert points(page, "bus") == 11  # sizes
         assert points(page, "fit") == 11 + 3 * 11  # the line, and every launch

@@ -1,4 +1,4 @@
-"""Sessions of which little or nothing came: the page says so in a sentence, draws nothing blank, invents nothing."""
+"""Pages of sessions with little or no data: sentences instead of empty figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of several sessions beside each other, in a real browser."""
+"""The page of several sessions in a browser."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_filters_drive_figures_table_and_address(browser, four):
         means = {name: symbol.endswith("-open") for name, symbol in page.evaluate(mean_of)}
         assert means == {"new": False, "alike": True, "other": False}  # filled where the interval tells it from 1
         choose(page, "bucket_mib", "1")
-        assert counted(page) == "2 of 6 cases"
+        assert counted(page) == "2 of 6 configurations"
         assert points(page, "ratios") == 3 * 2
         go_to(page, "data")
         assert page.locator("#cases tbody tr").count() == 2
         address = page.evaluate("location.hash")
     with opened(browser, four, address) as page:
-        assert counted(page) == "2 of 6 cases"
+        assert counted(page) == "2 of 6 configurations"
         assert page.locator("#cases tbody tr").count() == 2
 
 

@@ -90,7 +90,7 @@ def test_many_rows_come_a_hundred_at_a_time_and_keys_turn_the_page(browser, many
         to["next"].focus()
         page.keyboard.press("Enter")
         assert rows_said(page, "cases") == "rows 101 to 138 of 138"
-        page.keyboard.press("Enter")  # there is no further page, and the focus stays
+        page.keyboard.press("Enter")  # the last page, and the focus stays
         assert rows_said(page, "cases") == "rows 101 to 138 of 138"
         assert page.evaluate("document.activeElement.dataset.to") == "next"
         assert [to[name].get_attribute("aria-disabled") for name in to] == ["false", "false", "true", "true"]

@@ -63,7 +63,7 @@ test("rows of selected cases move together, and the first are shown", () => {
   };
   const all = ofSelected(figure);
   assert.deepEqual(all.traces.map(({ x, y }) => [x, y]), [[[1, 2], [0, 1]], [[4], [0.3]]]);
-  assert.deepEqual([all.layout.yaxis.ticktext, all.height, all.note], [["A", "B"], 120, "the 2 fastest of 3 cases"]);
+  assert.deepEqual([all.layout.yaxis.ticktext, all.height, all.note], [["A", "B"], 120, "the 2 fastest of 3 configurations"]);
   filter("b", "c");
   const { traces, layout, note } = ofSelected(figure);
   assert.deepEqual(traces.map(({ x, y }) => [x, y.map((each) => each.toFixed(1))]), [[[2, 3], ["0.0", "1.0"]], [[5], ["1.3"]]]);
@@ -82,7 +82,7 @@ test("a row that is no case is shown below the others, and not counted", () => {
     },
   };
   const { traces, layout, note } = ofSelected(figure);
-  assert.deepEqual([traces[0].x, layout.yaxis.ticktext, note], [[1, 3, 4], ["A", "C", "mean"], "the 2 most changed of 3 cases"]);
+  assert.deepEqual([traces[0].x, layout.yaxis.ticktext, note], [[1, 3, 4], ["A", "C", "mean"], "the 2 most changed of 3 configurations"]);
   filter("a", "b");
   assert.deepEqual(ofSelected(figure).layout.yaxis.ticktext, ["A", "B"]);
 });

@@ -197,7 +197,7 @@ def test_unknown_figure_lists_the_figures_of_the_session(session: LoadedSession)
 
 def test_section_without_a_figure_gives_the_reason(tmp_path: Path) -> None:
     fake.write(tmp_path / "results.db", [fake.launch(fake.case(), status=fake.Status.OOM)])
-    with pytest.raises(UsageError, match="No launch succeeded, so there is nothing to draw"):
+    with pytest.raises(UsageError, match="No launch succeeded, so nothing is drawn"):
         parabench.load(tmp_path).figure("ranking")
 
 

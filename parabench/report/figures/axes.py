@@ -99,7 +99,7 @@ def over_buckets(title: str, sizes: list[Size], curves: Sequence[Curve], **layou
 def scaling_title(point: Mapping[Any, Any], works: pd.DataFrame) -> str:
     """Return the title of a point of `scaling.curves`: 'Strong scaling, global batch 8'.
 
-    It also has the fields in which the workloads `works` differ.
+    It also has the fields that differ between the workloads `works`.
     """
     kind = point["kind"]
     same = point[FIXED[kind]]

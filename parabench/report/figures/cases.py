@@ -43,7 +43,7 @@ def _ranking(own: pd.DataFrame) -> Panel:
         own = own[own["slower"].notna()].sort_values("slower", kind="stable")
     own = own.assign(row=range(len(own)))
     names = [
-        f"{row['shown']} (left after block {row['left_after_block']:.0f}: ≥ {format.percent(row['left_at_least'])})"
+        f"{row['shown']} (eliminated: ≥ {format.percent(row['left_at_least'])} slower)"
         if format.known(row["left_after_block"])
         else row["shown"]
         for row in records(own)

@@ -68,7 +68,7 @@ _COLORS = [color for color, _ in PART.values()]
 def _worlds(seen: SessionData) -> list[pd.DataFrame]:
     """Return the measured configurations in groups that differ only in algorithm and bucket size.
 
-    The column `world` has the ranks, and the other options in which the strategy's configurations differ, as text.
+    The text `world` has the ranks, and the other options that differ between the strategy's configurations.
     """
     cases = with_sizes(measured(seen.once(page_cases)))
     found = []
@@ -162,8 +162,8 @@ def _with_unit(mib: Size) -> str:
 def scaling(seen: SessionData) -> list[Panel]:
     """Return throughput and efficiency against the world size.
 
-    Each strategy has its curve with the most world sizes, then the fastest. For a strategy with several algorithms, or
-    else bucket sizes, a further pair of figures has such a curve for each.
+    Each strategy has its curve with the most world sizes, then the fastest. A strategy with several algorithms, or else
+    bucket sizes, has another pair of figures, with a curve for each.
     """
     cases = seen.once(page_cases).set_index("case_id", drop=False)
     table = with_sizes(seen.once(scaling_table))

@@ -1,12 +1,17 @@
-"""Plotly figures from analysed tables. Nothing is computed here but positions on the page.
+"""Plotly figures from analysed tables. Only positions on the page are computed here.
 
-A figure is plotly's own JSON, {"data": traces, "layout": ...}, as dictionaries: making and validating plotly's objects
-took half of a report's time; tests validate with them. Colours of text, grid and background are left out: the page sets
-them for light, dark and print.
+A figure is plotly's JSON, {"data": traces, "layout": ...}, as dictionaries. Plotly's objects would take half of a
+report's time; tests validate with them. The page sets the colors of text, grid and background for light, dark and
+print.
 
-The page's filters select points by `customdata`, or a whole trace by its `meta`: the id of its configuration, "a|b" if
-it is shown while any of several is selected, "all" if it is hidden while a filter is active. With `rows` in the
-figure's `meta`, each name of the y axis is a row, and the page shows the first of the selected ones (`in_rows`).
+The page's filters select points by `customdata`, or a whole trace by its `meta`:
+
+- the id of a configuration
+- "a|b" if it is shown while any of several configurations is selected
+- "all" if it is hidden while a filter is active
+
+With `rows` in the figure's `meta`, each name of the y axis is a row. The page shows the first of the selected rows
+(`in_rows`).
 """
 
 from __future__ import annotations
@@ -92,7 +97,7 @@ ERROR_BARS = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4}
 # Values within it are alike.
 BAND = {"type": "rect", "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(107, 127, 147, 0.18)"}
 FROM_ZERO = {"rangemode": "tozero"}
-# A legend that names parts in the order in which they are drawn.
+# A legend of parts, in the order of drawing.
 PARTS_LEGEND = {"traceorder": "normal"}
 
 
@@ -145,11 +150,15 @@ def in_rows(
     wide: bool = True,
     **more: Any,
 ) -> Panel:
-    """Return a figure with a row for each name; `x` is the title of the axis, `more` are layout settings.
+    """Return a figure with a row for each name.
 
-    The page shows the `most` rows of the selected configurations that come first, or that have the lowest `order`.
-    `which` describes them: "the 16 fastest of 20 cases". `head` is the height of axis and legend in pixels, and `least`
-    the number of text lines in a row.
+    Args:
+        x: The title of the axis.
+        head: The height of axis and legend in pixels.
+        least: The number of text lines in a row.
+        most: The number of rows that the page shows: the first ones, or those with the lowest `order`.
+        which: A description of these rows: "the 16 fastest of 20 configurations".
+        more: Layout settings.
     """
     axis = name_bars(names)
     rows = {"most": most, "which": which, "head": head, "least": least} | ({"order": order} if order else {})
@@ -196,7 +205,7 @@ def cut(name: str, most: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text in which Plotly finds no HTML tags."""
+    """Return a text without HTML tags for Plotly."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

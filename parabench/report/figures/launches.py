@@ -42,7 +42,7 @@ def spread(seen: SessionData) -> list[Panel]:
 
 
 def drift(seen: SessionData) -> list[Panel]:
-    """Return the last third of each launch relative to its first third, in the order in which launches ran."""
+    """Return the last third of each launch relative to its first third, in run order."""
     own = _launches(seen, "drift")
     if own.empty:
         return []
@@ -54,7 +54,7 @@ def drift(seen: SessionData) -> list[Panel]:
     beyond = int((own["drift"].abs() > limits).sum())
     figure = lay_out(
         traces,
-        "launches, in the order in which they ran",
+        "launches, in run order",
         "last third over first (%)",
         xaxis={"dtick": 1} if len(own) <= 12 else {},  # no fractions of a launch on a short axis
         yaxis=_ZERO_LINE,

@@ -20,15 +20,13 @@ def ranking_section(seen: SessionData) -> Section:
     """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
     answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
     caption = (
-        "How much slower than the best each selected case is, with 95% intervals; left is better. Filled marks are "
-        "not statistically distinguishable from the best."
+        "Slowdown of each selected configuration relative to the best, with 95% intervals; left is better. Filled "
+        "marks are not statistically distinguishable from the best."
     )
     reading = [
-        "The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once (Hsu's "
-        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They exclude changes "
-        "that affect all configurations of a repetition or a shared launch. Step times, with the spread of "
-        "launches, are in the "
-        "table of all cases.",
+        "The best is the configuration with the lowest mean of all. Intervals hold for all comparisons with it at "
+        "once (Hsu's multiple comparisons with the best). A configuration may be the best if its interval reaches 0. "
+        "Intervals exclude changes that affect all configurations of a repetition or a shared launch.",
         *filter(None, map(not_compared, answers)),
     ]
     if any(answer.race for answer in answers):
@@ -38,7 +36,7 @@ def ranking_section(seen: SessionData) -> Section:
         )
     if not answers:
         caption = (
-            "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
+            "Step time of the fastest selected configurations; lower is better. Filled marks are not statistically "
             "distinguishable from the fastest."
         )
         reading = [
@@ -48,7 +46,7 @@ def ranking_section(seen: SessionData) -> Section:
         "ranking",
         "Ranking",
         caption,
-        nothing_to_draw(seen) or "No selected case has a step time.",
+        nothing_to_draw(seen) or "No selected configuration has a step time.",
         tuple(map(_relative, answers)),
         panels=ranking(seen),
         reading=" ".join(reading),
@@ -61,12 +59,12 @@ def _relative(answer: Ranking) -> Table:
         for case, (look, each) in exits(answer.race).items()
     }
     return table_of(
-        " · ".join(filter(None, ("Behind the best", answer.heading))),
+        " · ".join(filter(None, ("Slower than the best", answer.heading))),
         (
-            Column("Case", "label"),
-            Column("Behind the best", "slower", "percent"),
+            Column("Configuration", "label"),
+            Column("Slower than the best", "slower", "percent"),
             Column("95%", _interval, WORDED),
-            *([Column("Left the race", lambda each: left.get(each.case_id), WORDED)] if left else []),
+            *([Column("Eliminated after", lambda each: left.get(each.case_id), WORDED)] if left else []),
             Column("Launches", "launches", "count"),
         ),
         answer.candidates,
@@ -93,9 +91,9 @@ def front_section(seen: SessionData) -> Section | None:
         "in both.",
         tuple(map(_front, answers)),
         panels=front(seen),
-        reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
-        "significantly worse in the other. Filters do not change this. Points are means over "
-        "launches; memory is from the rank with the highest peak. The axes do not start at zero.",
+        reading="A configuration is Pareto-optimal unless another is significantly better in one of the two, and not "
+        "significantly worse in the other. Filters do not change this. Points are means over launches. Memory is from "
+        "the rank with the highest peak. The axes do not start at zero.",
     )
 
 
@@ -103,7 +101,7 @@ def _front(answer: Ranking) -> Table:
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
-            Column("Case", "label"),
+            Column("Configuration", "label"),
             Column("Step, ms", "step_time_s", "ms"),
             Column("Peak, MiB", "peak_memory_bytes", "mib"),
             Column("Slower", lambda point: point.slower or None, "percent"),
@@ -159,9 +157,9 @@ def scaling_section(seen: SessionData) -> Section:
         " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
         nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
         panels=scaling(seen),
-        reading="Efficiency in strong scaling is throughput over that of one rank times the ranks; in weak scaling, "
-        "the step time of one rank over that of the ranks. If one rank was not measured, the smallest world size is "
-        "the base. Each strategy has its curve with most world sizes, then the fastest. A strategy with several "
-        "algorithms, or else bucket sizes, has further figures with such a curve for each. The ideal line may leave "
-        "the figure." + unranked(table["strategy"], dashed=True),
+        reading="Efficiency in strong scaling is throughput over the ranks times the throughput of one rank. In weak "
+        "scaling, it is the step time of one rank over the step time of the ranks. If one rank was not measured, the "
+        "smallest world size is the base. Each strategy has its curve with most world sizes, then the fastest. A "
+        "strategy with several algorithms, or else bucket sizes, has further figures with such a curve for each. The "
+        "ideal line may leave the figure." + unranked(table["strategy"], dashed=True),
     )

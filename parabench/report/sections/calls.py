@@ -141,7 +141,8 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     alone = alone_table(seen.results.whole_store)
     table = training_bandwidth(seen, alone)
     order = list(seen.labels).index
-    table["case_id"] = ["|".join(sorted(ids, key=order)) for ids in table["case_ids"]]
+    table["case_ids"] = [sorted(ids, key=order) for ids in table["case_ids"]]
+    table["case_id"] = ["|".join(ids) for ids in table["case_ids"]]
     lead = ""
     if len(share := table["share"].dropna()):
         lead = (
@@ -203,7 +204,7 @@ def _bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, labels: Mapping[
 
 
 def _hover(row: Mapping[Any, Any], labels: Mapping[str, str]) -> str:
-    cases = plain(format.listed((labels[case] for case in row["case_id"].split("|")), most=1))
+    cases = plain(format.listed((labels[case] for case in row["case_ids"]), most=1))
     rate = f"{_mebibytes(row['bytes'])}: {format.digits(row['busbw'])} GB/s, {format.count(row['calls'], 'call')}"
     alone = row["why"] or f"{format.digits(row['alone'])} GB/s"
     return f"<b>{cases}</b><br>{plain(row['algorithm'])}, {rate},<br>microbenchmark: {alone}"

@@ -29,7 +29,7 @@ def several_tabs(of: Comparison, works: Sequence[Overall], facts: Sequence[Fact]
         "ratios",
         f"Every configuration relative to {first}",
         f"Left of the line is faster than {first}. Bars are 95% intervals.",
-        f"No configuration has a step time both on {first} and on another side, so there is nothing to draw.",
+        f"No configuration has a step time both on {first} and on another side, so nothing is drawn.",
         panels=sides.ratios(of, works, STEP),
         reading="Intervals include the variation between sessions if the variants were not interleaved. A filled mark "
         "is slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled if "
@@ -86,7 +86,7 @@ def _given_section(of: Comparison, works: Sequence[Overall], at: str, name: str,
         at,
         title,
         f"Right of the line is better than {of.names[0]}. The geometric mean is filled if its interval excludes 1.",
-        "No configuration has this number on two sides, so there is nothing to draw.",
+        "No configuration has this number on two sides, so nothing is drawn.",
         lead=lead,
         panels=sides.ratios(of, works, name),
     )
@@ -123,7 +123,7 @@ def _best_section(of: Comparison, works: Sequence[Overall]) -> Section:
     return Section(
         "best",
         "Best per side",
-        "The fastest configuration of each side, as in its own report.",
+        "The fastest configuration of each side, as in the report of that session.",
         "Nothing was measured.",
         (table_of("Best per side", columns, rows, closed=False),),
         reading=f"The last column is its step time relative to the best of {of.names[0]} for the same workload, which "

@@ -53,8 +53,8 @@ def memory_section(seen: SessionData) -> Section:
     return Section(
         "time-memory",
         "Memory over time",
-        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second; of a "
-        "watched loop once a second.",
+        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second, "
+        "in a watched loop once a second.",
         nothing_counted(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
         panels=[
             _over_time(seen, at, "", own.assign(value=own["bytes"] / MIB), "memory in use (MiB)", "%{y:,.0f} MiB")
@@ -104,7 +104,7 @@ def devices_section(seen: SessionData) -> Section | None:
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for "
+        "NVML readings, ten times a second, in a watched loop once a second. A triangle marks throttling; hover for "
         "the reason.",
         nothing_counted(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
         (table,),

@@ -22,17 +22,14 @@ from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
 from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Column, Matrix, Section, Table, table_of
 
-# A matrix of more ranks is not read: then it is one of nodes.
-MOST_RANKS = 16
-# More nodes than this nobody reads either: the table of tiers and the findings are left.
-MOST_NODES = 32
-
-# The numbers of a link, by their column: the name of their matrix, and how they are said.
+# With more ranks, the matrix is of nodes. With more nodes, there is only the table of tiers.
+MOST_RANKS, MOST_NODES = 16, 32
+# The numbers of a link, by their column: the title of their matrix, and their format.
 NUMBERS = {"bytes_per_s": ("Bandwidth, GB/s", "about_gb"), "latency_s": ("Latency, µs", "about_us")}
 
 
 def links_section(links: pd.DataFrame) -> Section | None:
-    """What `analysis.links.link_table` gives; None where nobody measured."""
+    """Return the section of `analysis.links.link_table`; None if the links were not measured."""
     if links.empty:
         return None
     tiers = tiers_of(links)
@@ -50,10 +47,10 @@ def links_section(links: pd.DataFrame) -> Section | None:
         (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
         lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the warnings say why.",
         matrices=matrices,
-        reading="One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is "
-        "one way without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. "
-        "Between nodes, their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix "
-        "of nodes, the diagonal is the median inside a node.",
+        reading="One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes. Bandwidth is "
+        "one way, without the latency. Numbers are medians of 100 on GPUs, and the 10th percentile on CPUs. Darker is "
+        "more. Between nodes, their first ranks were measured. With many nodes, these are 1, 2, 4, 8, ... apart. In a "
+        "matrix of nodes, the diagonal is the median inside a node.",
     )
 
 

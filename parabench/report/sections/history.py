@@ -96,15 +96,15 @@ def _section(history: History, lead: str) -> Section:
         "history",
         "Over time",
         "A mark is a session's step time with its 95% interval; a line is the level, and a diamond a change point.",
-        "No launch succeeded, so there is nothing to draw.",
+        "No launch succeeded, so nothing is drawn.",
         (_changes(history),),
         panels=_panels(history)[:MOST_PANELS],
         lead=lead,
         reading="The interval of a mark covers the session's launches; sessions vary by more than that. The axis does "
-        f"not start at zero. Change points are detected from {FEWEST_SESSIONS} sessions of a case on: from a change "
-        "point on, the step time differs by more than sessions vary anyway. A dotted line: the next session ran on "
-        f"another machine or with other software. At most {MOST_PANELS} figures of {_MOST_LINES} cases are drawn, "
-        "those with the newest changes.",
+        f"not start at zero. A change point needs {FEWEST_SESSIONS} sessions of a configuration. From there on, the "
+        "step time differs by more than sessions vary anyway. After a dotted line, sessions ran on another machine or "
+        f"with other software. At most {MOST_PANELS} figures of {_MOST_LINES} configurations are drawn; the newest "
+        "changes come first.",
     )
 
 

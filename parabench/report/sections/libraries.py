@@ -59,9 +59,9 @@ def _ddp(spans: pd.DataFrame) -> Table:
             Column("Launches", "launches", WORDED),
         ),
         spans,
-        note="Of each launch's last instrumented step; medians over launches and ranks. These spans are DDP's, not a "
-        "step's parts: forward is the module's, without the loss; backward ends with the last gradient, here with the "
-        "call for the last bucket; communication reaches from the first bucket to the last.",
+        note="Values are from the last instrumented step of each launch, medians over launches and ranks. DDP's spans "
+        "differ from the parts of a step. Forward has no loss. Backward ends with the last gradient, here with the "
+        "call for the last bucket. Communication is from the first bucket to the last.",
     )
 
 
@@ -82,10 +82,9 @@ def _memory(table: pd.DataFrame) -> tuple[Table, Table]:
             Column("In split blocks", "inactive_split_bytes", "mib"),
         ),
         counted,
-        note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
-        "them; not filled is the share that the first leaves of the second: fragmentation and cache. Unused after "
-        "was held in no tensor when the part ended; what of it lies in split blocks cannot be given back. Begin is "
-        f"what is held when a step begins. {_WHOSE}",
+        note="Allocated is the peak of tensors during a part, reserved the peak that the allocator held for them. Not "
+        "filled is the share of reserved memory without tensors: fragmentation and cache. Unused after is such memory "
+        f"at the end of the part; its split blocks cannot be returned. Begin is the start of a step. {_WHOSE}",
     ), table_of(
         "Resident set after each part of a step, in MiB",
         (_CASE, *(Column(_part(part).capitalize(), part, "mib") for part in parts)),
@@ -128,9 +127,8 @@ def nccl_tables(seen: SessionData, source: str = "in an extra launch of each cas
             Column("Tree 0", lambda row: row["trees"].get("0", format.UNKNOWN)),
         ),
         wirings(seen),
-        note=f"From NCCL's debug log, {source}. Connections are those of all ranks; multicast is what NVLS needs. "
-        "Ring 0 is the order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL "
-        "writes it.",
+        note=f"From NCCL's debug log, {source}. Connections are of all ranks. NVLS needs multicast. Ring 0 is the "
+        "order of ranks in channel 0. Tree 0 has the ranks below and above its first rank, as NCCL writes it.",
     )
     return [table for table in (chosen, wired) if table.rows]
 
@@ -181,6 +179,6 @@ def _files(seen: SessionData) -> Table:
             Column("MiB", "bytes", "mib"),
         ),
         rows,
-        note=f"They are in the folder {TRACES} beside the store. torch.profiler's are for ui.perfetto.dev, those "
-        "of torch's allocator for pytorch.org/memory_viz.",
+        note=f"The folder {TRACES} is next to the results database. Open files of torch.profiler in ui.perfetto.dev, "
+        "and files of torch's allocator in pytorch.org/memory_viz.",
     )

@@ -38,8 +38,8 @@ def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section,
     compared = Section(
         "compared",
         "Logs next to each other",
-        "Bus bandwidth in GB/s by size, for tests of one operation among as many ranks; of an unknown operation, "
-        "algorithm bandwidth.",
+        "Bus bandwidth in GB/s by size, for tests with the same operation and ranks. If the operation is unknown, it "
+        "is the algorithm bandwidth.",
         "No two tests have the same operation, ranks, type and reduction.",
         tuple(replace(each, closed=len(tables) > 1) for each in tables),
         reading="Out of place where the log has it. Ratio is the time of the second log over the first.",

@@ -16,13 +16,13 @@ from parabench.report.figures.figures import ERROR_BARS, FROM_ZERO, Panel, Trace
 from parabench.report.palette import strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
-# How many times the ranks that trained are predicted.
+# Multiples of the measured ranks that are predicted.
 TIMES = (1, 2, 4, 8)
 
 _READING = (
-    "A step is the work that a rank does alone, measured in compute-only launches, and the collectives that nothing "
-    "hides, from the latency and bandwidth of measured links; measured training runs correct how long ranks compute. "
-    "Each strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+    "A step is the computation of a rank and exposed collectives. The first is from compute-only launches, corrected "
+    "by measured training runs. The second is from the latency and bandwidth of measured links. Each strategy has the "
+    "algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
 )
 
 

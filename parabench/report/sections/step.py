@@ -64,7 +64,7 @@ def shares_section(seen: SessionData) -> Section:
         cases,
     )
     ratios = cases["instruments_ratio"].dropna()
-    slower = "How much slower instrumented steps are than timed ones is unknown."
+    slower = "The cost of the instruments is unknown."
     if len(ratios):
         between = f", between {ratios.min():.2f} and {ratios.max():.2f} by case" if len(ratios) > 1 else ""
         slower = f"Instrumented steps took {ratios.median():.2f} times as long as timed ones{between}."
@@ -191,7 +191,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
     return Section(
         "pipelines",
         title,
-        "The bubble is the share of forward and backward in which a rank computes nothing.",
+        "The bubble is the share of forward and backward without computation on a rank.",
         nothing_to_draw(seen) or "How busy the stages were was not recorded: unknown, not zero.",
         (table_of(title, columns, bubbles(seen), closed=False),),
         reading="Measured is the mean over ranks, then the median over launches. Theory assumes equal stages and free "

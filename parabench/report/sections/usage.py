@@ -114,7 +114,7 @@ def _sources(table: pd.DataFrame) -> Iterator[str]:
             "up excepted) and 12 × layers × heads × head width × sequence length."
         )
     if COUNTED in sources:
-        which = "Where that formula does not apply, operations" if FORMULA in sources else "Operations"
+        which = "If that formula does not apply, operations" if FORMULA in sources else "Operations"
         yield f"{which} are counted by torch's FlopCounterMode in the reference launch."
     if len(known := table.dropna(subset=["mfu"])):
         rates = map(format.flop_rate, known["peak_flops_per_s"] / known["devices"])

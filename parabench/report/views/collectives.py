@@ -1,4 +1,4 @@
-"""The report of a session of collectives: what is fastest at which size, and whether it behaves as theory says."""
+"""The report of a session of collectives: the fastest algorithm by size, and the fitted cost model."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def fit_section(seen: SessionData) -> Section:
 
 def _algorithms(cases: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit], timed: str) -> tuple[Section, ...]:
     good = one_form(table[table["good"] > 0])
-    nothing = "No launch succeeded, so there is nothing to draw."
+    nothing = "No launch succeeded, so nothing is drawn."
     return (
         Section(
             "bus",
@@ -130,12 +130,12 @@ def _algorithms(cases: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit], t
             "show where the algorithm does not follow the model.",
             nothing,
             panels=fitted(cases, fits),
-            reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
+            reading=f"Without a formula, the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
 
 
-# By what a reader may filter, in the order of the bar; those in which cases do not differ are left out.
+# The filters and their names, in order. Fields with one value are left out.
 FILTERS = {
     "op": "Operation",
     "algorithm": "Algorithm",
@@ -148,7 +148,7 @@ FILTERS = {
     "threads": "Threads",
     "status": "Status",
 }
-# What tells figures apart, with operation and ranks, if cases differ in it.
+# Fields that distinguish figures, in addition to operation and ranks.
 _APART = ("dtype", "redop", "device", "backend", "threads")
 _SIZE = (
     "label", "bytes", "in_place", "call_s", "low_s", "high_s", "p50_s", "p95_s", "p99_s", "algbw", "busbw", "spread",
@@ -174,7 +174,7 @@ SIZE_COLUMNS = (
     Column("Wrong", "n_wrong", "count", show=lambda row: _wrong(row["n_wrong"])),
     Column("Launches ok", "good", "count", show=out_of("good", "launches")),
 )
-# Heads of a file's columns that have a unit, or are called otherwise on the page.
+# Heads of columns in a file that differ from their names here.
 _CSV_HEADS = {
     "low_s": "fastest_launch_s", "high_s": "slowest_launch_s", "algbw": "algbw_gb_per_s", "busbw": "busbw_gb_per_s",
     "good": "n_ok", "launches": "n_launches",
@@ -190,7 +190,7 @@ LAUNCH_COLUMNS = (
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per configuration of the launches, by operation, ranks and algorithm.
 
-    `question` is what its figures are titled, `line` how it is called in them; `status` as `numbers.status_counts`.
+    `question` is the title of its figure, `line` its name there, and `status` is from `numbers.status_counts`.
     """
     rows = []
     for case_id, own in launches.groupby("case", sort=False):

@@ -31,9 +31,9 @@ from parabench.strategies import entry_of
 
 
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path) -> Path:
-    """Write the comparison of sessions (None: the newest of a database) to the file `out`, completely or not at all.
+    """Write the comparison of two or more sessions to the file `out`, completely or not at all.
 
-    Raises UsageError if a session is missing, given twice or not of training, if there are fewer than two, or if `out`
+    A session of None is the newest of its database. Raises UsageError if sessions cannot be compared, or if `out`
     cannot be written.
     """
     write_whole(out, render(compare_sessions(read_several(stores))), "page", "give another file for the report")

@@ -58,7 +58,7 @@ def _changes(rows: pd.DataFrame, tolerance: float) -> Section:
         "changes",
         "Change of each case",
         "Candidate over base, with 95% intervals; right of the line is slower. The shaded band is the tolerance.",
-        "No case has a step time on both sides, so there is nothing to draw.",
+        "No case has a step time on both sides, so nothing is drawn.",
         panels=changes(rows, tolerance),
         reading="A grey tick is the one-sided 95% upper bound: slowdowns beyond it are ruled out. A tick right of the "
         "band means that a slowdown of the tolerance is not ruled out. The figure shows the first "

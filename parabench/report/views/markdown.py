@@ -113,8 +113,8 @@ def _machines(of: Answer) -> list[str]:
         f"## {text(candidate)} against {text(base)}\n\n",
         f"{text(' '.join(of.sentences), SENTENCE)}\n\n",
         rows_of(head, rows),
-        "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
-        "per GB of peak memory, where more is better.\n\n",
+        "Ratios are candidate / base. Less is better for step times, and more for tokens per joule and tokens/s per "
+        "GB of peak memory.\n\n",
         _words(("case", "why"), others, f"{format.count(len(others), 'case')} without a ratio"),
         *(
             _differing(f"{kind.capitalize()} that differs", differences[differences["kind"] == kind])

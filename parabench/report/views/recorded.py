@@ -168,13 +168,13 @@ def _steps(seen: SessionData) -> Section | None:
             if recorded.is_whole(seen)
             else "Medians over the recorded steps. "
         )
-        + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
+        + "Communication overlaps the parts; exposed communication is the time in which the rank only waits for it.",
         "No step was recorded: no trace has a rank, or an event with a time.",
         (table_of("Steps by rank", columns, ranks, closed=False),),
-        reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
-        "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
-        "has none it is DDP's or FSDP's, without the loss; where backward has none it ends with the last gradient. "
-        "Exposed is communication in which no kernel of the device computed, on a CPU no operator.",
+        reading="A step is the time between two calls of the profiler's step() on the host. Parts are annotations: "
+        "torch's for DataLoader and optimizer, and yours with the names data, forward, backward and optimizer. Without "
+        "them, forward is DDP's or FSDP's, without the loss, and backward ends with the last gradient. Communication "
+        "is exposed while no kernel of the device computes, on a CPU no operator.",
     )
 
 
@@ -182,7 +182,7 @@ def _late(seen: SessionData) -> Section | None:
     table = recorded.late_table(seen)
     if table.empty:
         return None
-    # What no rank waits for has no reader.
+    # Rows without a delay are left out.
     shown = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
     columns = (
         Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
@@ -198,9 +198,9 @@ def _late(seen: SessionData) -> Section | None:
         "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
         "",
         (table_of("Arrival by rank and collective", columns, shown, closed=False),),
-        reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
-        "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
-        "is as late as its kernel is shorter than the longest one, because all end together.",
+        reading="Only collectives in which all ranks wait for the last one, and that all ranks of their group "
+        "recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise, its delay "
+        "is the difference between its kernel and the longest one, because all end together.",
     )
 
 
@@ -253,7 +253,7 @@ def _calls(seen: SessionData) -> Section | None:
     return Section(
         "calls",
         "Collectives in the steps",
-        "By operation, group, size and type; those that took longest together come first.",
+        "By operation, group, size and type. The longest in total come first.",
         "No collective was recorded in a step.",
         (table_of("Collectives in the steps", columns, table, closed=False),),
         reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
@@ -286,8 +286,8 @@ def _flight(seen: SessionData) -> Section | None:
         "What the ranks called last, and how often what. A recorder keeps its last calls only.",
         "",
         tables,
-        reading="Calls of a group are numbered alike on all its ranks: one with a smaller number than the others has "
-        "not entered what they wait in. How long a call took is known where TORCH_NCCL_ENABLE_TIMING was set.",
+        reading="Calls of a group have the same numbers on all its ranks. A rank with a smaller number than the others "
+        "has not entered the call in which they wait. Durations are known if TORCH_NCCL_ENABLE_TIMING was set.",
     )
 
 

@@ -28,8 +28,8 @@ _APART = {
     None: "A side has one step, so its spread is unknown.",
 }
 _READING = (
-    "Medians over the steps, and their least and most. Collectives and kernels are means over ranks: of one call, and "
-    "of all its runs in a step. A kernel is listed if it is among the longest of its rank."
+    "Medians over the steps, and their least and most. Collectives and kernels are means over ranks: one call, and "
+    "all its runs in a step. A kernel is listed if it is among the longest of its rank."
 )
 
 

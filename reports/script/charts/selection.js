@@ -62,7 +62,7 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
     traces: kept,
     layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },
     height: head + Math.max(LEAST_HEIGHT, (12 + 16 * lines) * shown.length) + 19 * Math.max(0, legend),
-    note: there.length > shown.length ? `the ${fixed(most)} ${which} of ${count(there.length - always, "case")}` : "",
+    note: there.length > shown.length ? `the ${fixed(most)} ${which} of ${count(there.length - always, "configuration")}` : "",
   };
 };
 

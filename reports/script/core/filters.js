@@ -45,7 +45,7 @@ const showFilters = (bar) => {
   }
   const some = selected().length;
   bar.querySelector("output").textContent = some === cases.n
-    ? `all ${count(cases.n, "case")}` : `${fixed(some)} of ${count(cases.n, "case")}`;
+    ? `all ${count(cases.n, "configuration")}` : `${fixed(some)} of ${count(cases.n, "configuration")}`;
   bar.querySelector("button").hidden = !state.filters.size;
 };
 
@@ -76,7 +76,7 @@ const buildFilters = (bar) => {
 const sayOfAll = () => {
   for (const place of document.querySelectorAll("[data-of-all]")) {
     place.hidden = selected().length === cases.n;
-    place.textContent = place.hidden ? "" : `Of all ${count(cases.n, "case")}, selected or not: `;
+    place.textContent = place.hidden ? "" : `Of all ${count(cases.n, "configuration")}, selected or not: `;
   }
 };
 

@@ -1,4 +1,4 @@
-"""What other tools are given: numbers as the store has them, held against the schemas that these tools document."""
+"""Exported numbers equal the database, in the schemas of other tools."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData
     assert step["runners"][0]["cpu_count"] == 8
 
 
-def test_of_collectives_each_size_has_its_time_and_bandwidths(tmp_path: Path) -> None:
+def test_export_of_collectives_has_each_size(tmp_path: Path) -> None:
     found = metrics_of(collectives(tmp_path / "r.db"))
     assert len({(each.case, each.name) for each in found}) == len(found)
     for time, algorithm, bus in zip(found[::3], found[1::3], found[2::3], strict=True):
@@ -151,7 +151,7 @@ class TestCommand:
             (("--bencher", "-o", "parabench-results/results.db"), "is a database, not a file of another tool"),
         ],
     )
-    def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    def test_export_error_is_one_line_and_writes_nothing(
         self, tmp_path: Path, words: tuple[str, ...], said: str
     ) -> None:
         done = parabench("export", *words)

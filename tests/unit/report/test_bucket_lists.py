@@ -1,4 +1,4 @@
-"""A session with single caps and lists of caps: what is said of it, drawn and exported."""
+"""Bucket sizes, caps and lists of caps: sentences, figures and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of cases are bounded, say so, and are tied to their cases; figures hold no digit that nobody sees."""
+"""Tables are bounded and have ids of configurations; formats of numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_table_lists_the_first_rows_with_a_note():
     assert found.note == f"Read it so. Listed are {MOST_ROWS} of 1,000 rows; the results database has all."
 
 
-def test_a_column_finds_its_value_by_path_or_works_it_out_and_unknown_is_a_dash():
+def test_column_reads_a_path_or_calls_a_function():
     rows = [{"case": fake.case(), "s": (0.0412, None)}, {"case": fake.case(strategy="fsdp"), "s": (math.nan, 2e-3)}]
     columns = (
         Column("Strategy", "case.strategy"),

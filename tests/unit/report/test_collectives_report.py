@@ -121,7 +121,7 @@ def test_collectives_page_filters_constants_by_case(page):
     assert data_of(page)["sizes"]["n"] == MEASURED * 4 + BOTH_FORMS * 4
 
 
-def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path):
+def test_collectives_have_a_figure_for_each_combination(tmp_path):
     cases = [
         fake.case(algorithm="two_level", world_size=4, ranks_per_node=1),
         fake.case(algorithm="two_level", world_size=4, ranks_per_node=2),
@@ -149,7 +149,7 @@ def test_nothing_ended_well_is_said_everywhere(tmp_path):
     page = render(fake.write(tmp_path / "r.db", [failed]))
     text = text_of(page)
     assert "No launch succeeded, so there is no fastest algorithm." in text
-    assert text.count("No launch succeeded, so there is nothing to draw.") == 2
+    assert text.count("No launch succeeded, so nothing is drawn.") == 2
     assert "No launch succeeded, so there is nothing to fit." in text
     assert "No size was measured." in text
     assert figures_of(page) == {}

@@ -51,7 +51,7 @@ def steady(factor=1.0, noise=0.001, seed=1, cases=CASES, blocks=4):
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory):
-    """A gate of every verdict, and one in which cases end in every way."""
+    """Return a gate for every verdict, and one with every outcome."""
     folder = tmp_path_factory.mktemp("gates")
     base = side(folder, "base", steady())
     found = {
@@ -133,7 +133,7 @@ def test_junit_has_a_test_for_each_case(gates):
     assert not junit(gates[Verdict.NO_REGRESSION]).findall("testcase/failure")
 
 
-def test_an_inconclusive_gate_is_told_and_fails_no_test(gates):
+def test_junit_of_inconclusive_gate_has_no_failure(gates):
     suite = junit(gates[Verdict.INCONCLUSIVE])
     assert {p.get("name"): p.get("value") for p in suite.iter("property")}["verdict"] == "inconclusive"
     assert suite.find("system-out").text.startswith("Inconclusive: ")
@@ -148,7 +148,7 @@ def test_junit_replaces_what_xml_cannot_say(gates):
     assert "<script" not in written
 
 
-def test_markdown_shows_hostile_texts_as_they_are(gates):
+def test_markdown_escapes_hostile_text(gates):
     written = markdown.render(gates["all"])
     outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     assert "<script" not in outside
@@ -156,7 +156,7 @@ def test_markdown_shows_hostile_texts_as_they_are(gates):
     assert "http://" not in outside
     assert "@all" not in outside
     assert not re.search(r"(?<!\\)\[x", outside)
-    # Every row of a table has as many cells as its head.
+    # All rows of a table have the same number of cells.
     for block in re.findall(r"(?:^\|.*\|\n)+", outside, flags=re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
     assert written.count("<details>") == written.count("</details>")
@@ -174,7 +174,7 @@ def test_markdown_tables_have_the_first_rows(gates):
     assert written.rstrip().endswith("```")
 
 
-def test_the_page_holds_the_verdict_every_row_and_its_launches(gates):
+def test_gate_page_has_verdict_rows_and_launches(gates):
     found = gates["all"]
     page = compare_report.render(found)
     assert "<script>alert" not in page
@@ -194,7 +194,7 @@ def stores(tmp_path_factory):
     return folder
 
 
-def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_path):
+def test_compare_writes_all_files_and_keeps_exit_code(stores, tmp_path):
     files = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md", "--html": "folder/c.html"}
     options = [word for option, name in files.items() for word in (option, tmp_path / name)]
     result = parabench("compare", "--between-sessions", 0, stores / "base.db", stores / "slow.db", *options)
@@ -210,7 +210,7 @@ HOSTILE = "x\x1b[31m\nNo regression: forged\r\x07\t \u2028y \u202egnp\x9b"
 SHOWN = "x\ufffd[31m No regression: forged \ufffd y \ufffdgnp\ufffd"
 
 
-def test_text_of_a_store_controls_no_terminal_and_forges_no_line():
+def test_printed_text_has_no_control_characters():
     assert words.one_line(HOSTILE) == SHOWN
     assert words.one_line("a" + " " * 200 + "b") == "a b"
     assert words.printable("a   b\nc") == "a   b c"
@@ -233,7 +233,7 @@ def foreign(tmp_path_factory):
 @pytest.mark.parametrize(
     "arguments", [("compare", "{}@1", "{}@2"), ("compare", "{}@none", "{}@2"), ("best", "{}"), ("history", "{}")]
 )
-def test_what_commands_print_of_a_foreign_store_is_lines(foreign, arguments):
+def test_commands_print_lines_of_a_foreign_database(foreign, arguments):
     result = CliRunner().invoke(main, [word.format(foreign) for word in arguments])
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", result.output)
     assert not re.search("^No regression: forged", result.output, flags=re.MULTILINE)

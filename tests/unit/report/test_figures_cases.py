@@ -52,7 +52,7 @@ def test_ranking_is_relative_to_the_best_when_intervals_are_known(seen):
     assert trace.x == pytest.approx((0, 2, 5))
     assert trace.error_x.arrayminus == pytest.approx((0, 3, 4))
     assert trace.error_x.array == pytest.approx((0, 3, 4))
-    assert figure.layout.yaxis.ticktext[2].endswith(" (left after block 3: ≥ 1.1%)")
+    assert figure.layout.yaxis.ticktext[2].endswith(" (eliminated: ≥ 1.1% slower)")
     assert trace.hovertext[1].endswith("2.0% slower than the best (95%: −1.0% to 5.0%)")
 
 

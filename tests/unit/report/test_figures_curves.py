@@ -176,6 +176,6 @@ def test_scaling_axis_is_logarithmic_when_ranks_are_many(tmp_path):
     assert (layout.xaxis.type, layout.yaxis.type, layout.xaxis.tickvals) == ("log", "log", (1, 32))
 
 
-def test_figures_are_left_out_when_there_is_nothing_to_compare(tmp_path):
+def test_figures_are_empty_with_one_configuration(tmp_path):
     known = seen(tmp_path, {fake.case(): 0.04})
     assert [draw(known) for draw in (buckets, algorithms, scaling)] == [[]] * 3

@@ -86,7 +86,7 @@ def test_buckets_have_a_curve_per_side(tmp_path):
     (panel,) = sides.buckets(*several(stores))
     go.Figure(panel.figure)
     assert panel.title == "ddp native, 2 ranks"
-    # Lists of caps and the default are no size, so no line joins them.
+    # Lists of caps and the default are not sizes, so no line joins them.
     assert panel.figure["layout"]["xaxis"] == {
         "title": {"text": "bucket size (MiB)"}, "tickvals": [0, 2, 3, 4], "ticktext": ["1", "4", "1+4", "default"],
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stores whose every text is hostile: pages hold them as text. What a browser makes of them is tests/browser's."""
+"""Results databases with hostile text: pages hold it as text. Browsers are tested in tests/browser/."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stores(tmp_path_factory):
 
 
 @pytest.mark.parametrize("which", PAGES)
-def test_no_text_becomes_an_element_a_script_or_a_tag_of_a_figure(stores, which):
+def test_hostile_text_stays_text_on_every_page(stores, which):
     html = PAGES[which](*stores)
     page = Page(html)
     assert hostile.CALL in page.text

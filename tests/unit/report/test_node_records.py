@@ -1,5 +1,4 @@
-"""Sessions of several nodes: devices and hosts are told apart by node, machines compared, slow nodes found, and of many
-nodes those that are alike are told together."""
+"""Several nodes: devices and hosts by node, compared machines, slow nodes, and summaries of many nodes."""
 
 from __future__ import annotations
 
@@ -177,7 +176,7 @@ def late(error_s):
     return of
 
 
-def test_who_comes_late_is_told_only_where_clocks_agree_that_well(tmp_path):
+def test_straggler_is_unknown_when_clocks_differ(tmp_path):
     assert "rank 1 (node 1) was the last to enter the collectives" in found(tmp_path, [late(1e-4)])["straggler"].message
     for error_s in (1.5, None):
         known = seen(tmp_path, [late(error_s)])

@@ -26,7 +26,7 @@ def store(tmp_path_factory):
     return path
 
 
-def test_a_session_is_named_with_the_store_everywhere(store, tmp_path):
+def test_session_is_selected_after_the_database(store, tmp_path):
     alike = [parabench("best", "--json", "-", f"{store}@{session}").stdout for session in ("one", "1")]
     assert alike[0] == alike[1] != parabench("best", "--json", "-", store.parent).stdout
     page = tmp_path / "page.html"
@@ -47,7 +47,7 @@ def test_a_dash_prints_the_file_and_nothing_else(store, tmp_path, option):
     assert (tmp_path / "other").stat().st_size > 0
 
 
-def test_what_is_left_out_of_a_store_changes_no_number(store):
+def test_partial_load_gives_equal_numbers(store):
     read = [load(store, rows) for rows in (None, LAUNCH_NUMBERS, STEP_TIMES)]
     whole, launch_numbers, step_times = (numbers(results, select_session(results)) for results in read)
     pd.testing.assert_frame_equal(launch_numbers, whole)
@@ -56,7 +56,7 @@ def test_what_is_left_out_of_a_store_changes_no_number(store):
     assert all("sample" not in vars(results.of([2])) for results in read)
 
 
-def test_launches_that_equal_sides_would_take_are_said_only_where_the_tolerance_is_not_ruled_out(store):
+def test_gate_page_has_needed_launches_when_inconclusive(store):
     results = load(store)
     found = {t: compare(side_of(results, 1), side_of(results, 2, "candidate"), tolerance=t) for t in (0.5, 0.001)}
     assert "launches per side for equal sides to pass" not in compare_report.render(found[0.5])

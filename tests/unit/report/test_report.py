@@ -30,7 +30,7 @@ def test_the_page_answers_in_order(rich):
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
         "Fastest: ddp ring 25 MiB, 4 ranks: 22.2 ms per step",
-        "81 of 84 launches succeeded (28 cases, 3 blocks, 20 measured steps each)",
+        "81 of 84 launches succeeded (28 configurations, 3 blocks, 20 measured steps each)",
         "The CPU governor is powersave. Set it to performance.",
         "rank 2 · SIGKILL",
         "RuntimeError: peer closed",
@@ -41,7 +41,7 @@ def test_the_page_answers_in_order(rich):
         assert said in page.text, said
 
 
-def test_only_its_own_scripts_may_run_and_nothing_is_loaded(rich):
+def test_page_policy_allows_only_its_scripts(rich):
     page = Page(rich)
     policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
     runnable = [
@@ -73,13 +73,13 @@ def test_no_launch_at_all(tmp_path):
     text = empty(tmp_path, [], finished=False)
     assert "No launch was recorded, so the fastest configuration is unknown." in text
     assert "The session is not finished" in text
-    assert "No case was launched." in text
+    assert "No configuration was launched." in text
 
 
 def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
     text = empty(tmp_path, bad)
-    assert text.count("No launch succeeded, so there is nothing to draw.") >= 5
+    assert text.count("No launch succeeded, so nothing is drawn.") >= 5
     assert "no step for 60 s" in text
 
 

@@ -179,11 +179,11 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)
 
 
-def test_without_a_microbenchmark_the_page_says_how_to_get_one(ddp):
+def test_bandwidth_without_microbenchmark_has_a_command(ddp):
     assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
 
 
-def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_path):
+def test_step_sections_are_in_order_with_escaped_text(tmp_path):
     hostile = "<b>x</b><img src=x>"
     html = render(fake.write(tmp_path / "r.db", [step(fake.launch(fake.case(), 8.0), algorithm=hostile)]))
     drawn = figures(html)
@@ -197,7 +197,7 @@ def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_p
     assert "<img src=x" not in html
 
 
-def test_what_is_drawn_of_one_case_is_tied_to_it_and_what_is_of_several_to_all_of_them(ddp):
+def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     fsdp, own = ddp.cases
     assert [panel.case for panel in ddp.sections["timeline"].panels] == [fsdp, own]
     assert [panel.case for panel in ddp.sections["buckets"].panels] == [own]

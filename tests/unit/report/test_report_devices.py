@@ -1,4 +1,4 @@
-"""Sections of memory over time and of devices: what they draw, and why where there is nothing to draw."""
+"""Sections of memory over time and of devices, with the reason if a section is empty."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps
     assert table["power_w"].tolist() == [500.0]
 
 
-def test_what_is_not_there_has_its_reason(tmp_path):
+def test_unread_devices_have_a_reason(tmp_path):
     found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
     assert len(found["time-memory"].panels) == 1
     assert list(found) == ["time-memory", "host"]
@@ -89,7 +89,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     assert found["energy"].panels == []
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
     assert {section.empty for section in crashed.values()} == {
-        "No launch succeeded, so there is nothing to draw.", "No launch succeeded, so the energy is unknown."
+        "No launch succeeded, so nothing is drawn.", "No launch succeeded, so the energy is unknown."
     }  # fmt: skip
     lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
     found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])

@@ -1,4 +1,4 @@
-"""The report of a session with every strategy: what only some of them have, and what is not ranked."""
+"""A session with every strategy: parts that only some have, and unranked strategies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_section_is_there(family):
     assert {"ranking", "front", "scaling", "parts", "anatomy", "pipelines", "state", "memory"} <= set(ids)
 
 
-def test_what_is_no_answer_is_marked(family):
+def test_unranked_configurations_are_marked(family):
     cases = by_label(family)
     headroom = cases["local_only, 4 ranks"]
     assert (headroom["mark"], headroom["ranked"], headroom["ranking"]) == ("baseline, not ranked", False, "")
@@ -36,7 +36,7 @@ def test_what_is_no_answer_is_marked(family):
     assert "Fastest: local_only" not in Page(family).text
 
 
-def test_a_part_that_a_step_does_not_have_is_no_zero(family):
+def test_missing_part_of_a_step_is_unknown(family):
     for label, case in by_label(family).items():
         taking_turns = label.startswith("pp") or "grad_accumulation" in label
         absent = (case["forward_s"] is None, case["forward_backward_s"] is None)
@@ -58,7 +58,7 @@ def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
     assert page.count('class="verdict">') == 2
 
 
-def test_the_bubble_of_each_pipeline_beside_its_theory(family):
+def test_pipelines_have_theory_and_measured_bubble(family):
     text = Page(family).text
     assert "Pipeline bubbles: theory and measured" in text
     assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20% 30%" in text

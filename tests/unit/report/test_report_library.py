@@ -64,7 +64,7 @@ def logged(of: Launch, forward_s: float, *, step: int = 22, communication_s: flo
     return of
 
 
-def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path) -> None:
+def test_ddp_logger_is_compared_by_medians_over_launches(tmp_path: Path) -> None:
     one = fake.case()
     shown = section(tmp_path, *(logged(fake.launch(one, block=i), at) for i, at in enumerate((1.5, 1.8, 9.0))))
     assert tables(shown)["DDP's logger and these instruments, in ms"].rows == [
@@ -111,7 +111,7 @@ def explaining(told: dict[str, Any] = TOLD) -> Launch:
     return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts={"nccl": ranks})
 
 
-def test_what_nccl_chose_and_how_it_is_connected(tmp_path: Path) -> None:
+def test_nccl_choices_and_connections_are_listed(tmp_path: Path) -> None:
     shown = tables(section(tmp_path, explaining(), fake.launch(NCCL)))
     assert [row[1:] for row in shown["NCCL's choices"].rows] == [
         ("all_reduce", "tree", "ll", "4", "1", "3"),

@@ -1,4 +1,4 @@
-"""What a report says of the machine, and of how much of it was used."""
+"""The machine and its utilization in a report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def text(tmp_path_factory):
     return page(tmp_path_factory.mktemp("four"), four_gpus())
 
 
-def test_the_machine_is_told_once_and_before_the_run(text):
+def test_page_shows_the_machine_once(text):
     order = re.findall(r'<section id="(\w+)"', text)
     at = order.index("machine")
     assert order[at : at + 3] == ["machine", "environment", "reproduce"]
@@ -98,7 +98,7 @@ def test_the_machine_is_told_once_and_before_the_run(text):
         assert said in section(text, "machine"), said
 
 
-def test_links_stand_in_a_matrix_with_the_legend_of_what_is_there(text):
+def test_device_links_are_a_matrix_with_a_legend(text):
     said = section(text, "machine")
     assert "GPU0 X NV18 SYS unknown 0-47 0" in said
     assert "GPU3 unknown SYS PIX X 48-95 1" in said
@@ -117,7 +117,7 @@ def test_use_of_the_hardware_names_formula_peak_and_document(text):
     assert "ddp native, 4 ranks 100 195" in section(text, "energy")
 
 
-def test_what_is_unknown_has_its_reason(tmp_path):
+def test_unknown_utilization_has_a_reason(tmp_path):
     runs = [fake.launch(fake.case(), 0.01, facts={"model": MODEL})]
     said = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
     assert "ddp native, 2 ranks 51,200 274 " in said

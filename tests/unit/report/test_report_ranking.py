@@ -45,11 +45,11 @@ def seen(results):
     return session_data(results)
 
 
-def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
+def test_ranking_is_relative_to_the_best_with_intervals(results, seen):
     (answer,) = seen.once(spots)
     ranking = made(seen, sections.ranking_section)["ranking"]
     (table,) = ranking.tables
-    assert table.head == ("Case", "Behind the best", "95%", "Left the race", "Launches")
+    assert table.head == ("Configuration", "Slower than the best", "95%", "Eliminated after", "Launches")
     assert table.rows[0][:3] == ("ddp native 1 MiB, 2 ranks", "0.0%", "–")
     assert table.cases == tuple(each.case_id for each in answer.candidates)
     last = answer.candidates[-1]
@@ -67,7 +67,7 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     assert set(drawn(panel).data[0].customdata) == set(table.cases)
 
 
-def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results, seen):
+def test_page_shows_interference_of_shared_launches(results, seen):
     said = of_turns(seen)
     assert said[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
     assert "nterference between interleaved configurations" in said[1]

@@ -1,4 +1,4 @@
-"""Two or more sessions beside each other: who is fastest by a known truth, what the page says, and what it cannot."""
+"""Two or more sessions on one page: the fastest by a known truth, and unknown comparisons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(*stores):
 
 
 def told(*stores):
-    """The comparison of these, that of the one work they did, and what is said of it."""
+    """Return the comparison of sessions, of their only workload, and its sentences."""
     of = read(*stores)
     (one,) = overall(of)
     return of, one, " ".join(sentences(one))
@@ -70,7 +70,7 @@ def test_two_sides_of_a_known_truth(stores):
     assert text.startswith("new is faster overall: a step takes 1.25 times as long on old as on new")
 
 
-def test_each_of_several_sides_has_a_sentence_against_the_first(stores):
+def test_each_session_has_a_sentence_against_the_first(stores):
     _, _, text = told(stores["old"], stores["other"], stores["alike"], stores["new"])
     starts = (
         "new is faster than old overall",
@@ -80,7 +80,7 @@ def test_each_of_several_sides_has_a_sentence_against_the_first(stores):
     assert sorted(starts, key=text.index) == [*starts]
 
 
-def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
+def test_difference_below_session_variation_is_unclear(stores, tmp_path):
     """Launches that agree within 0.5%, a session 4% slower: what the gate calls unclear in every case."""
     _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
     assert set(one.changes[0]) == {Outcome.UNCLEAR}
@@ -93,8 +93,8 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
 
 
-def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
-    """What blocks share is a hundred times the noise: only pairs of launches can see 4%."""
+def test_interleaved_sessions_are_compared_by_block(tmp_path):
+    """The variation between blocks is a hundred times the noise, so only pairs of launches detect 4%."""
     paths = []
     for name, factor in (("a", 1.0), ("b", 1.04)):
         launches = fake.sweep(
@@ -117,8 +117,8 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.03, 1.5])
-def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path, factor, tied):
-    """By numbers, and of a case that broke, one that fails sometimes, one that was mended and one of one launch."""
+def test_report_and_gate_agree_about_each_configuration(tmp_path, factor, tied):
+    """Also if a configuration broke, fails sometimes, was fixed, or has one launch."""
     broke, flaky, mended, single = (fake.case(strategy=name) for name in ("fsdp", "tp", "zero1", "zero2"))
     paths = []
     for side, scale in (("a", 1.0), ("b", factor)):
@@ -152,7 +152,7 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
         assert {0.7: Outcome.FASTER, 1.2: Outcome.SLOWER, 1.5: Outcome.SLOWER}.get(factor, Outcome.BROKE) in outcomes
 
 
-def test_what_makes_no_sense_is_one_line(stores, tmp_path):
+def test_comparison_error_is_one_line(stores, tmp_path):
     fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
     cases = {
         "one session has nothing to be compared with": [stores["old"]],
@@ -167,7 +167,7 @@ def test_what_makes_no_sense_is_one_line(stores, tmp_path):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
+def test_best_of_each_session_is_relative_to_the_first(tmp_path):
     mlp = [fake.case(model="mlp", world_size=n) for n in (2, 4)]
     first = write(tmp_path, "first", cases=[*CASES[:3], mlp[0]])
     second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
@@ -177,11 +177,11 @@ def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
     rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
     found = {(name, work): times for name, work, times in rows}
     assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
-    assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks beside 2
+    assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks vs 2
     assert found["third", "model cnn"] == "–"
 
 
-def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, dead, tmp_path):
+def test_sessions_without_common_configurations_have_a_reason(stores, dead, tmp_path):
     alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
     empty = (tmp_path / "empty.db", None)
     fake.write(empty[0], [], label="empty")
@@ -205,7 +205,7 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
     assert "No side has a launch, so there is nothing to compare." in render(nothing)
 
 
-def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
+def test_data_has_configurations_of_all_sessions(stores, tmp_path):
     added = fake.case(strategy="fsdp")
     more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
     of = read(stores["old"], more)

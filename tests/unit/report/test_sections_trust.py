@@ -1,4 +1,4 @@
-"""Which launches do not count, and why; and what a page is given of each case beside its numbers."""
+"""Excluded launches with their reasons, and the data of configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sections(results):
     )
 
 
-def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
+def test_excluded_launches_have_a_reason(tmp_path):
     case, single = fake.case(), fake.case(strategy="single", world_size=1)
     silent = fake.launch(case, block=2)
     silent.samples = []
@@ -52,7 +52,7 @@ def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
     )
 
 
-def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
+def test_limits_are_for_the_measured_devices(tmp_path):
     gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
     assert "±5.0%" in gpu["drift"].caption
     assert "±10%" not in gpu["drift"].caption
@@ -62,7 +62,7 @@ def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
     assert "±2.5%" in cpu["spread"].reading
 
 
-def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are(tmp_path):
+def test_details_have_warnings_about_one_configuration(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 2.0)]
     launches = [fake.launch(cases[0], s, block=i) for i, s in enumerate((0.04, 0.05))]
     launches += [fake.launch(cases[1], 0.04, block=i) for i in range(2)]
@@ -75,7 +75,7 @@ def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are
     }
 
 
-def test_a_page_has_each_cases_fields_exactly_its_buckets_and_its_margin(tmp_path):
+def test_page_data_has_exact_fields_buckets_and_margin(tmp_path):
     cases = [fake.case(bucket_mib=b, global_batch=1_234_568) for b in (0.123456789, None)]
     launches = fake.sweep(cases, lambda c: 0.04 + (c.bucket_mib or 0.1) / 100, noise=0.01)
     for one in launches:

@@ -1,4 +1,4 @@
-"""The exported trace: what the Trace Event Format asks for, and what is drawn."""
+"""The exported trace: the Trace Event Format and its content."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_launch_and_the_step_can_be_chosen(store, tmp_path):
         (["--trace", "ddp", "-o", "."], "cannot be written: Is a directory; give another file with -o"),
     ],
 )
-def test_what_cannot_be_drawn_or_written_is_one_line(store, tmp_path, monkeypatch, arguments, said):
+def test_trace_error_is_one_line(store, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     done = parabench("export", *arguments, "results.db")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
