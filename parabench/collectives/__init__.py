@@ -12,14 +12,13 @@ from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.errors import UsageError, unknown
 from parabench.registry import Entry
 
-# The backend itself is the process group: there is nothing to load.
+# The backend is the process group, and no module is loaded.
 NATIVE = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmEntry(Entry):
-    """What must be known of an algorithm without torch. `is_level`: a level of two_level can run it, because it has
-    all its forms itself. `color` is that of pages."""
+    """The facts about an algorithm that do not need torch. If it `is_level`, it can be a level of two_level."""
 
     is_level: bool = False
     color: str | None = None
@@ -58,7 +57,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         color="#CC79A7",
     ),
 }
-# What runs over any backend; the others are NCCL's.
+# Algorithms for all backends. The others are NCCL's.
 ON_ANY_BACKEND = tuple(ALGORITHMS)
 LEVELS = tuple(name for name, entry in ALGORITHMS.items() if entry.is_level)
 
@@ -98,10 +97,10 @@ def canonical(name: str) -> str:
 
 
 def table_name(name: str) -> str:
-    """The entry of ALGORITHMS that `name` belongs to: `two_level` for `two_level(ring,tree)`."""
+    """Return the entry of ALGORITHMS for `name`, such as `two_level` for `two_level(ring,tree)`."""
     return TWO_LEVEL if levels_of(name) is not None else name
 
 
 def is_backends(name: str) -> bool:
-    """Whether the backend itself does the work: `native`, or NCCL pinned to one of its algorithms."""
+    """Return whether it is an algorithm of the backend: `native`, or a pinned algorithm of NCCL."""
     return name == "native" or is_nccls(name)

@@ -1,4 +1,4 @@
-"""What an algorithm is: four plain functions over a wire, and a reduction. And how a name becomes one."""
+"""Algorithms, which are four functions over a wire, and reductions; and the search for an algorithm by name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def _nothing(tensor: Tensor) -> None:
 class Reduction:
     """`combine(into, a, b)` of two contributions, and `finish(total)` once at the end, in place.
 
-    `into` may be `a` or `b`. Contributions travel as `carrier`, when their own type is too narrow for what comes
-    between.
+    `into` may be `a` or `b`. Contributions are sent as `carrier` if their type is too narrow for partial results.
     """
 
     combine: Callable[[Tensor, Tensor, Tensor], object]
@@ -34,7 +33,7 @@ class Reduction:
     carrier: torch.dtype | None = None
 
     def partly(self) -> Reduction:
-        """The same without its end: for all but the last of several reductions that make up one."""
+        """Return the reduction without `finish`, for all but the last of several stages."""
         return Reduction(self.combine)
 
 
@@ -47,7 +46,7 @@ _COMBINES: dict[ReduceOp.RedOpType, Callable[[Tensor, Tensor, Tensor], object]] 
 
 
 def reduction(op: Any, size: int, dtype: torch.dtype = torch.float32) -> Reduction:
-    """The reduction of `size` contributions of `dtype` under a ReduceOp. Raises ValueError where there is none."""
+    """Return the reduction of `size` contributions of `dtype` for a ReduceOp. Raises ValueError if there is none."""
     return _reduction(getattr(op, "op", op), size, dtype)
 
 
@@ -56,43 +55,42 @@ def _reduction(op: ReduceOp.RedOpType, size: int, dtype: torch.dtype) -> Reducti
     eight_bit_float = dtype.is_floating_point and dtype.itemsize == 1  # cannot be added
     if op not in _COMBINES or eight_bit_float or (op == ReduceOp.AVG and not dtype.is_floating_point):
         raise ValueError(
-            f"reduction {op.name} of {dtype} has no algorithm here; use SUM, MAX or MIN, with floating point numbers "
-            "AVG, or algorithm native"
+            f"reduction {op.name} of {dtype} is not supported; use SUM, MAX or MIN, or AVG for floating point numbers, "
+            "or algorithm native"
         )
     if op != ReduceOp.AVG:
         return Reduction(_COMBINES[op])
-    # A float16 sum overflows long before its average does.
+    # A float16 sum overflows before its average.
     carrier = torch.float32 if dtype is torch.float16 else None
     return Reduction(_COMBINES[op], lambda total: total.div_(size), carrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """One way for collectives to travel between ranks. Tensors are flat and contiguous; n is `wire.size`.
-
-    `all_reduce(wire, flat, reduction)` works in place. `reduce_scatter(wire, output, flat, reduction)` gives rank r
-    the reduced r-th of n equal parts and leaves `flat` as it is; `output` may be that part of `flat` itself.
-    `all_gather(wire, output, part)` is its inverse; `part` may lie in its place in `output`.
-    `broadcast(wire, flat, root)` gives everybody the root's; None leaves it to the backend.
-    `instead` names, by operation, the algorithm whose form this one uses because it has none of its own.
-    """
+    """An algorithm for collectives. Tensors are flat and contiguous; n is `wire.size`."""
 
     name: str
+    # all_reduce(wire, flat, reduction), in place.
     all_reduce: Callable[[Wire, Tensor, Reduction], None]
+    # reduce_scatter(wire, output, flat, reduction): rank r receives the reduced r-th of n equal parts. `flat` does not
+    # change, unless `output` is that part of `flat`.
     reduce_scatter: Callable[[Wire, Tensor, Tensor, Reduction], None]
+    # all_gather(wire, output, part). `part` may be in its place in `output`.
     all_gather: Callable[[Wire, Tensor, Tensor], None]
+    # broadcast(wire, flat, root). With None, the backend does it.
     broadcast: Callable[[Wire, Tensor, int], None] | None = None
+    # {operation: the algorithm that is used for it}, if this one does not have the operation.
     instead: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, op: str) -> str:
-        """The name of the algorithm that `op` really runs."""
+        """Return the name of the algorithm that `op` uses."""
         if op == "broadcast" and self.broadcast is None:
             return "native"
         return self.instead.get(op, self.name)
 
 
 def make(name: str, ranks_per_node: int | None) -> Algorithm:
-    """The algorithm called `name`; `ranks_per_node` is for those that know nodes. Raises UsageError."""
+    """Return the algorithm `name`. Algorithms with levels use `ranks_per_node`. Raises UsageError."""
     loaded = load(ALGORITHMS, "algorithm", table_name(name))
     if isinstance(loaded, Algorithm):
         return loaded
@@ -102,7 +100,7 @@ def make(name: str, ranks_per_node: int | None) -> Algorithm:
         return ours
     try:
         made = loaded(ranks_per_node)
-    except Exception as error:  # whatever a user's function does
+    except Exception as error:  # of a user's function
         raise UsageError(
             f"algorithm {name!r} cannot be made of ranks_per_node {ranks_per_node}: {type(error).__name__}: {error}"
         ) from error

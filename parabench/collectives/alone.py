@@ -1,8 +1,7 @@
-"""Groups of many ranks of which only one is there: its collectives are over at once and nothing travels.
+"""Groups with a single real rank, for compute-only runs: collectives end at once, and nothing is sent.
 
-What a rank then takes for a step is what it computes, and what it holds is what it would hold among all of them: a
-shard's memory and arithmetic on one device. Its results are no training's. PyTorch has such a group for dry runs, the
-backend `fake` (torch/csrc/distributed/c10d/FakeProcessGroup.hpp); its works have no result, which DDP needs.
+Time and memory of the rank are those without communication, and results are wrong. Unlike PyTorch's backend `fake`,
+works have a result, which DDP needs.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ BACKEND = "alone"
 
 
 class Log(Protocol):
-    """Notes what a rank calls, and when it waits."""
+    """Records the calls and waits of a rank."""
 
     def called(self, op: str, size: int, ranks: list[int]) -> int:
-        """A call of so many bytes begins; its number."""
+        """Record the start of a call of `size` bytes, and return its number."""
 
     def returned(self) -> None:
-        """The call returns to its caller."""
+        """Record that the call returns."""
 
     def waits(self, call: int) -> None:
-        """Somebody waits for the outcome of a call."""
+        """Record a wait for a call."""
 
 
-# Who notes what the groups of this process are asked for; None while steps are timed.
+# The log of this process; None in measured steps.
 log: Log | None = None
 
 
@@ -52,7 +51,7 @@ def _scattered(wire: Wire, output: Tensor, flat: Tensor, _: Any) -> None:
 
 
 def _gathered(wire: Wire, output: Tensor, part: Tensor) -> None:
-    # As if all ranks had the same: numbers that a computation can go on with.
+    # All ranks get the same numbers, so that computation can continue.
     parts = output.view(wire.size, -1)
     for some in (parts[: wire.rank], parts[wire.rank : wire.rank + 1], parts[wire.rank + 1 :]):
         some.copy_(part.view(1, -1))
@@ -66,7 +65,7 @@ ALONE = Algorithm(name=BACKEND, all_reduce=_reduced, reduce_scatter=_scattered, 
 
 
 class _Work(FutureWork):
-    """The outcome of a call, there from the beginning."""
+    """The work of a call that has ended."""
 
     def __init__(self, device: torch.device, call: int | None) -> None:
         super().__init__(device)
@@ -79,7 +78,7 @@ class _Work(FutureWork):
 
 
 def _over(results: list[Tensor], call: int | None) -> Work:
-    """The outcome of a call that returns now."""
+    """Return the work of a call, and record its return."""
     work = _Work(results[0].device, call)
     work.finish(results)
     if log is not None:
@@ -88,7 +87,7 @@ def _over(results: list[Tensor], call: int | None) -> Work:
 
 
 class AloneGroup(AlgorithmGroup):
-    """`rank` of `size`, of which no other is there."""
+    """A group of `size` ranks with only `rank`."""
 
     def __init__(self, rank: int, size: int) -> None:
         inner = FakeProcessGroup._create_internal(rank, size)
@@ -110,8 +109,7 @@ class AloneGroup(AlgorithmGroup):
 
 
 def join(rank: int, world_size: int, timeout_s: float) -> None:
-    """Make this process `rank` of a default group of `world_size` of which no other is there; every further group is
-    such a one too."""
+    """Make this process the only real rank of a default group of `world_size`, and of all further groups."""
 
     def create(options: Any, _: object) -> AloneGroup:
         return AloneGroup(options.group_rank, options.group_size)

@@ -1,6 +1,6 @@
-"""Where a group's collectives run: on a thread beside the training, so that they overlap with backward.
+"""A thread that runs the collectives of a group, so that they overlap with backward.
 
-Where messages are kernels they run on a stream (`stream_queue`). An instrument may watch the calls.
+If messages are kernels, `stream_queue` is used instead. Instruments may watch the calls.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ from torch.futures import Future
 
 from parabench.machine import accelerator
 
-# What an instrument that watches collectives must offer; `probes.collective_calls.Recorder` is the real one. Groups
-# carry none while steps are timed: then every call pays one comparison with None.
+# The interface of an instrument for collectives, such as `probes.collective_calls.Recorder`. In measured steps, groups
+# have none, and every call has one comparison with None.
 
 
 class Watch(Protocol):
-    """One call that is being watched."""
+    """A watched call."""
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
-        """`job`, which notes when it begins and ends."""
+        """Return `job` with its start and end recorded."""
 
     def handing(self, *, waits: bool) -> AbstractContextManager[None]:
-        """Around handing the job over; with `waits` the caller is blocked meanwhile."""
+        """Surround the start of the job. With `waits`, the caller is blocked until the job ends."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Around a caller's waiting for the outcome."""
+        """Surround a caller's wait for the outcome."""
 
     def futured(self) -> None:
-        """The caller has taken the future: where it waits for it is not seen."""
+        """Record that the caller has the future, so its waits are not observed."""
 
 
 class Observer(Protocol):
-    """Watches the calls of a process' groups."""
+    """Watches the calls of all groups of a process."""
 
     def called(
         self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
     ) -> Watch:
-        """A call begins. `results` are the tensors that it finishes; `algorithm` is None where the backend does it;
-        `on_stream` says that the job is kernels on the stream that is current then."""
+        """Record the start of a call that finishes `results`. `algorithm` is None for the backend.
+
+        With `on_stream`, the job is kernels on the current stream.
+        """
 
     def follow(
         self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        """Make a call that the backend does, and return its work, watched; with `waits` its caller waits for it."""
+        """Make a call of the backend, and return its watched work. With `waits`, the caller waits for it."""
 
 
 class WatchedWork(Work):
-    """A Work whose waiting an instrument may watch."""
+    """A Work whose waits may be watched."""
 
     watch: Watch | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the job; raises RuntimeError when it failed."""
+        """Wait for the job. Raises RuntimeError if it failed."""
         if self.watch is None:
             return self._wait(timeout)
         with self.watch.waiting():
@@ -71,7 +73,7 @@ class WatchedWork(Work):
         raise NotImplementedError
 
     def get_future(self) -> Future[Any]:
-        """What DDP chains its own work to."""
+        """Return the future that DDP uses."""
         if self.watch is not None:
             self.watch.futured()
         return self._future()
@@ -80,34 +82,32 @@ class WatchedWork(Work):
         raise NotImplementedError
 
     def is_success(self) -> bool:
-        """Whether it is over, and all was well."""
+        """Return whether it has ended without an error."""
         return self.is_completed() and self.exception() is None
 
 
 class FutureWork(WatchedWork):
-    """A Work that ends when `finish` is called. c10d's own wrapper of a future is not enough: its `wait` returns as if
-    all were well when the job failed, and training would go on with half a reduction."""
+    """A Work that ends when `finish` is called. Unlike c10d's wrapper of a future, `wait` raises errors of the job."""
 
     def __init__(self, device: torch.device, help: Callable[[], object] | None = None) -> None:
         super().__init__()
         self._end: Future[Any] = Future(devices=[] if device.type == "cpu" else [device])
-        # Future.set_exception stores a value that only Python takes for an error; DDP, in C++, crashes on it. What a
-        # callback raises is an error to both.
+        # Future.set_exception stores a value that is an error only in Python, and DDP in C++ crashes on it. An
+        # exception of a callback is an error in both.
         self._outcome = self._end.then(value_or_raise)
         self._help = help
 
     def finish(self, outcome: list[Tensor] | Exception) -> None:
-        """The job is over: with the tensors that it finished, or with what it raised."""
+        """End the work with the finished tensors, or with the exception of the job."""
         self._end.set_result(outcome)
 
     def _wait(self, timeout: timedelta | None) -> bool:
-        """Return when the job is done; raises RuntimeError when it failed, or is not over after `timeout`. Without one
-        the wire keeps the group's."""
+        """Wait for the job. Raises RuntimeError if it failed, or after `timeout`. The wire has the group's timeout."""
         if timeout:
             over = threading.Event()
             self._end.add_done_callback(lambda _: over.set())
             if not over.wait(timeout.total_seconds()):
-                raise RuntimeError(f"a collective is not over after {timeout.total_seconds():g} s")
+                raise RuntimeError(f"a collective has not ended after {timeout.total_seconds():g} s")
         elif self._help is not None and not self._end.done():
             self._help()
         if (failure := self.exception()) is not None:
@@ -119,7 +119,7 @@ class FutureWork(WatchedWork):
         return self._outcome.done()
 
     def exception(self) -> Exception | None:
-        """What the job raised; None while it runs, or when all was well."""
+        """Return the exception of the job; None while it runs, or if it succeeded."""
         value = self._end.value() if self._end.done() else None
         return value if isinstance(value, Exception) else None
 
@@ -132,7 +132,7 @@ class FutureWork(WatchedWork):
 
 
 def value_or_raise(end: Future[Any]) -> Any:
-    """What a future ended with: its value, or an exception that stands for a failure, raised."""
+    """Return the value of a future, or raise it if it is an exception."""
     value = end.value()
     if isinstance(value, Exception):
         raise value
@@ -143,8 +143,7 @@ Job = tuple[Callable[[], None], FutureWork, list[Tensor], str, torch.device]
 
 
 class JobOrder:
-    """A group's jobs in the order they were called. After a failure this rank is out of step with its peers, so
-    whatever is behind it fails too, and sends nothing that they would take for something else."""
+    """The jobs of a group in the order of their calls. After a failure, all later jobs fail without sending."""
 
     def __init__(self) -> None:
         self.failure: RuntimeError | None = None
@@ -167,20 +166,19 @@ class JobOrder:
 
 
 class ThreadQueue:
-    """One thread that runs a group's collectives in the order they were called.
+    """One thread that runs a group's collectives in the order of their calls.
 
-    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that has nothing else
-    to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups. What is called
-    from a job's callback is done there and then, for the callback may wait for it.
-
-    Of tensors on a CUDA device the job's copies run on a stream of the queue's own, behind what the caller's stream had
-    been given: on the caller's they would wait for all of backward that is enqueued by then.
+    `run` returns an unfinished Work at once, so that DDP continues with backward. A caller that waits may run the jobs.
     """
+
+    # A waiting caller runs the jobs, because switching to the thread costs two wake-ups. Calls from a callback of a job
+    # run at once, because the callback may wait for them. On CUDA, copies of a job run on a separate stream after the
+    # work of the caller's stream so far. On the caller's stream, they would wait for later work of backward.
 
     def __init__(self, name: str) -> None:
         self._order = JobOrder()
         self._jobs: deque[Job] = deque()
-        self._running = threading.RLock()  # held by whoever runs jobs: the thread, or a caller that waits
+        self._running = threading.RLock()  # held while jobs run, on the thread or in a waiting caller
         self._runner: int | None = None
         self._streams: dict[torch.device, accelerator.Stream] = {}
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -188,7 +186,7 @@ class ThreadQueue:
         self._thread.start()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> FutureWork:
-        """Queue `job`, which finishes `tensors`; a failure names `what`. With `waits` it is over on return."""
+        """Queue `job`, which finishes `tensors`. Errors name `what`. With `waits`, it has ended on return."""
         device = tensors[0].device
         work = FutureWork(device, self._help)
         if device.type != "cpu":
@@ -202,7 +200,7 @@ class ThreadQueue:
         return work
 
     def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish all queued jobs and end the thread."""
         self._wake.put(False)
         self._thread.join()
 
@@ -218,8 +216,8 @@ class ThreadQueue:
         try:
             while self._jobs:
                 job, work, tensors, what, device = self._jobs.popleft()
-                # The future notes the stream that it is finished on.
-                with nullcontext() if device.type == "cpu" else self._beside(device):
+                # The future records the current stream.
+                with nullcontext() if device.type == "cpu" else self._on_stream(device):
                     interrupt = self._order.perform(job, what)
                     work.finish(tensors if self._order.failure is None else self._order.failure)
                 if interrupt is not None:
@@ -227,15 +225,15 @@ class ThreadQueue:
         finally:
             self._runner = before
 
-    def _beside(self, device: torch.device) -> AbstractContextManager[None]:
-        """The queue's stream of `device`, made the current one. Of high priority: what waits for messages is short."""
+    def _on_stream(self, device: torch.device) -> AbstractContextManager[None]:
+        """Make the queue's stream of `device` current. It has a high priority, because its kernels are short."""
         if device not in self._streams:
             self._streams[device] = accelerator.api().Stream(device, priority=-1)
         if threading.current_thread() is self._thread:
-            # Every thread begins on device 0, and would make a context there.
+            # A thread starts on device 0, and would create a context there.
             accelerator.api().set_device(device)
-        beside: AbstractContextManager[None] = accelerator.api().stream(self._streams[device])
-        return beside
+        current: AbstractContextManager[None] = accelerator.api().stream(self._streams[device])
+        return current
 
     def _loop(self) -> None:
         goes_on = True
@@ -246,8 +244,10 @@ class ThreadQueue:
 
 
 def _after_current_stream(job: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """`job`, to be run on another stream, once the caller's stream has got this far. When it returns the device has
-    done all of it: only then may the tensors that it holds go."""
+    """Return `job` for another stream: it starts after the current work of the caller's stream, and waits for its end.
+
+    It must end on the device before its tensors are freed.
+    """
     ready = accelerator.api().Event()
     ready.record(accelerator.api().current_stream(device))
 
@@ -260,8 +260,7 @@ def _after_current_stream(job: Callable[[], None], device: torch.device) -> Call
 
 
 def arrive() -> None:
-    """Return when the current stream has done what it was given; the core is free meanwhile, for the ranks that need
-    it."""
+    """Wait, without spinning, until the current stream has finished its work."""
     done = accelerator.api().Event(blocking=True)
     done.record()
     done.synchronize()

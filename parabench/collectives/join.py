@@ -1,4 +1,4 @@
-"""Joining a process group whose collectives run through an algorithm, and leaving it so that the process can end."""
+"""Join a process group whose collectives use an algorithm, and leave it so that the process can end."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ def join(
 ) -> None:
     """Make this process `rank` of the default group over `backend` ("gloo" or "nccl"), which uses `algorithm`.
 
-    Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet in `store`. Raises UsageError
-    for an algorithm that is not there.
+    All further groups use it, too. Raises UsageError if the algorithm does not exist.
     """
     compare_meshes_by_groups()
     name = backend
     if not is_backends(algorithm):
         use(algorithm, backend, ranks_per_node)
         name = BACKEND
-    # No device_id, of NCCL's own either: a bound group makes every other one by splitting its communicator, DeviceMesh
-    # past our algorithm, and has unbatched sends and receives wait for one another (ProcessGroupNCCL, eagerInit_).
+    # Do not set device_id: further groups of a bound group are splits of its communicator, without the algorithm, and
+    # its unbatched sends and receives block each other (ProcessGroupNCCL, eagerInit_).
     dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
 
 
 def use(algorithm: str, backend: str, ranks_per_node: int | None = None) -> None:
-    """For a script of one's own: call it before `dist.init_process_group("parabench")`, which then makes a group over
-    `backend` ("gloo" or "nccl") that uses `algorithm`, "ring" or "module:name"; DDP, FSDP2 and tensor parallel need no
-    other change. `ranks_per_node` is for algorithms that know nodes. End with `leave()`, when the model is gone.
+    """Let `dist.init_process_group("parabench")` of your script create a group over `backend` that uses `algorithm`.
 
-    Raises UsageError for an algorithm that is not there, or is the backend's own.
+    `algorithm` is "ring" or "module:name". At the end, delete the model and call `leave()`. Raises UsageError if the
+    algorithm does not exist, or belongs to the backend.
     """
     if is_backends(algorithm):
-        raise UsageError(f"algorithm {algorithm!r} is the backend's own; use dist.init_process_group({backend!r})")
+        raise UsageError(f"algorithm {algorithm!r} belongs to the backend; use dist.init_process_group({backend!r})")
     register(make(algorithm, ranks_per_node), backend)
 
 
 def register(algorithm: Algorithm, inner: str) -> None:
-    """Make `algorithm` over backend `inner` the one behind backend "parabench" in this process."""
+    """Let backend "parabench" of this process use `algorithm` over the backend `inner`."""
 
     def create(options: Any, _: object) -> AlgorithmGroup:
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
@@ -73,8 +71,7 @@ def register(algorithm: Algorithm, inner: str) -> None:
 
 
 def nccl_options(asked: Any) -> Any:
-    """What c10d gives to a group of NCCL's own that is made as `asked`, so that ranks, names and the flight recorder's
-    entries of sub-groups are told apart; and streams of high priority: short kernels of ours wait for each message."""
+    """Return c10d's options for a group of NCCL with the requested name and ranks, and with high-priority streams."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = asked.timeout
     options.group_name = asked.group_id
@@ -87,9 +84,8 @@ def nccl_options(asked: Any) -> Any:
 def compare_meshes_by_groups() -> None:
     """Make device meshes over different process groups unequal in this process.
 
-    torch compares meshes by their ranks and names only, and DTensor caches the layout of an operation's result with the
-    mesh. Without this, the second training run in a process would communicate by the algorithm of the first (torch
-    2.13: DeviceMesh.__eq__, ShardingPropagator).
+    torch compares only ranks and names, and DTensor caches layouts by mesh. Without this, the second training run in a
+    process would use the algorithm of the first.
     """
     equal: Any = DeviceMesh.__eq__
     hash_of: Any = DeviceMesh.__hash__
@@ -106,27 +102,27 @@ def compare_meshes_by_groups() -> None:
     DeviceMesh.__hash__ = lambda mesh: hash((hash_of(mesh), groups_of(mesh)))  # type: ignore[method-assign]
 
 
-# More process groups than a case makes.
+# A case creates fewer process groups than this.
 NAMES = 1_000_000
 
 
 class WorldGroups:
-    """The group of the first ranks once for each number of them and algorithm, over the default group's `backend`:
-    cases that take turns in a process each find theirs as the default one."""
+    """The groups of interleaved cases in a process, one for each number of ranks and algorithm, over `backend`."""
 
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
         self._first = default_group()
-        # Who waits over NCCL keeps a kernel on its device, and a core, busy.
+        # A wait over NCCL keeps a core and a kernel on the device busy.
         self._waiting = self._first if backend == "gloo" else dist.new_group(backend="gloo", timeout=self._timeout)
         self._made: dict[tuple[int, str, int | None], tuple[Algorithm | None, ProcessGroup]] = {}
         self._place: int | None = None
         self._names: dict[int | None, int] = {}
 
     def use(self, place: int, *, ranks: int, algorithm: str, ranks_per_node: int | None) -> None:
-        """Make the group of the first `ranks` by `algorithm` the default one, and it that of every further group, for
-        the case at `place`. All of these ranks must ask for it, and no other may. Raises UsageError for an algorithm
-        that is not there."""
+        """Make the group of the first `ranks` with `algorithm` the default group, for the case at `place`.
+
+        Exactly these ranks must call this. Raises UsageError if the algorithm does not exist.
+        """
         self._name_from(place)
         if is_backends(algorithm) and ranks == self._first.size():
             self._set(self._first)
@@ -145,19 +141,21 @@ class WorldGroups:
         self._set(group)
 
     def barrier(self) -> None:
-        """Wait, asleep, for all ranks, whatever group they use; for what their devices still do it does not."""
+        """Wait, without spinning, for all ranks, but not for their devices."""
         dist.barrier(self._waiting)
 
     def _name_from(self, place: int) -> None:
-        """torch names groups by counting them, and ranks meet under these names: each case has its own numbers, for
-        ranks do not make the groups of cases that they take no part in."""
+        """Give the groups of each case separate numbers.
+
+        torch numbers groups, and ranks meet by number. A rank does not create groups of cases without this rank.
+        """
         world = dist.distributed_c10d._world
         self._names[self._place] = world.group_count
         world.group_count = self._names.setdefault(place, (place + 1) * NAMES)
         self._place = place
 
     def close(self) -> None:
-        """Make the group that was joined the default one again, as `leave` needs it."""
+        """Make the joined group the default group again, which `leave` requires."""
         self._made.clear()
         self._set(self._first)
 
@@ -166,21 +164,19 @@ class WorldGroups:
 
 
 def known_groups() -> set[ProcessGroup]:
-    """Every group that this process is in."""
+    """Return all groups of this process."""
     return set(dist.distributed_c10d._world.pg_map)
 
 
 def check_groups(device: torch.device, backend: str, algorithm: str, others: Collection[ProcessGroup] = ()) -> None:
-    """Raise RuntimeError where a process group would not do on `device` what the case says: by `algorithm` over
-    `backend`.
+    """Raise RuntimeError if a process group on `device` does not use `algorithm` over `backend`.
 
-    A library may make groups of its own. Beside NCCL, gloo is let pass: it carries what lies in host memory, when a
-    strategy asks for it by name, and torch makes no such group by itself. `others` are of other cases.
+    Groups of gloo are allowed in addition to NCCL, for data in host memory. `others` are groups of other cases.
     """
     for group in known_groups().difference(others):
         try:
             found = group._get_backend(device).name()
-        except RuntimeError:  # it serves no tensor of that device
+        except RuntimeError:  # it does not support this device
             continue
         if found != backend and (found != "gloo" or group is dist.group.WORLD):
             raise RuntimeError(
@@ -195,14 +191,16 @@ def check_groups(device: torch.device, backend: str, algorithm: str, others: Col
 
 
 def default_group() -> ProcessGroup:
-    """The group that a collective uses which is given none."""
+    """Return the default group."""
     found: ProcessGroup = dist.distributed_c10d._get_default_group()
     return found
 
 
 def calls(of: ProcessGroup | None = None) -> dict[str, dict[str, Any]]:
-    """What this process' groups did, or one of them: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that
-    really ran. Over NCCL `enqueue_s` too, the seconds in which the callers' threads gave its kernels to the device."""
+    """Return {op: {"algorithm", "calls", "bytes"}} of all groups of this process, or of one group.
+
+    Over NCCL, `enqueue_s` is the time that callers needed to enqueue kernels.
+    """
     total: dict[str, dict[str, Any]] = {}
     for group in groups if of is None else [each for each in groups if each is of]:
         for op, count in group.calls.items():
@@ -215,12 +213,8 @@ def calls(of: ProcessGroup | None = None) -> dict[str, dict[str, Any]]:
 
 
 def barrier(backend: str, device: torch.device) -> None:
-    """Wait for all ranks of the default group over `backend`; `device` is this rank's.
-
-    NCCL's is an all-reduce of one element, and on which device it has to be told: else it takes the first one that it
-    was used with, or guesses from the rank (ProcessGroupNCCL.cpp, guessDeviceId), and ranks of another node may wait
-    on a communicator that nobody else makes.
-    """
+    """Wait for all ranks of the default group over `backend`. `device` is this rank's device."""
+    # NCCL's barrier would guess a device, and ranks of another node may wait forever (ProcessGroupNCCL, guessDeviceId).
     if backend == "nccl":
         dist.barrier(device_ids=[device.index])
     else:
@@ -228,7 +222,7 @@ def barrier(backend: str, device: torch.device) -> None:
 
 
 def leave() -> None:
-    """Destroy the process groups and everything that would still use them; without it the process aborts at exit."""
+    """Destroy the process groups and their users. Without this, the process aborts at exit."""
     for group in groups:
         group.stop()
     groups.clear()

@@ -36,12 +36,12 @@ NCCL_ALGORITHMS: dict[str, tuple[str, ...]] = {
 
 
 def is_nccls(name: str) -> bool:
-    """Whether `name` is one of NCCL's own algorithms."""
+    """Return whether `name` is an algorithm of NCCL."""
     return name.startswith(NCCL_PREFIX) and name.removeprefix(NCCL_PREFIX) in NCCL_ALGORITHMS
 
 
 def nccl_environment(name: str) -> dict[str, str]:
-    """What pins NCCL to `name` in a rank's environment; operations that don't have it keep NCCL's choice.
+    """Return the variables that pin NCCL to `name`. Operations without it keep NCCL's choice.
 
     {} for every algorithm that is not NCCL's own.
     """
@@ -51,13 +51,15 @@ def nccl_environment(name: str) -> dict[str, str]:
     return {"NCCL_ALGO": ";".join(f"{op}:{own}" for op in NCCL_ALGORITHMS[own])}
 
 
-# float(1.0 / n) comes before it is rounded to a shorter type (hostToDevRedOp).
+# NCCL computes float(1.0 / n) before it rounds to a shorter type (hostToDevRedOp).
 _FLOAT32_DIGITS = 24
 
 
 def error_bound(ranks: int, digits: int, largest: int) -> float:
-    """How far NCCL's average over `ranks` may be from the exact one, relative to it, where each gives whole numbers of
-    which the average is `largest` at most. `digits` are the bits of the element type's significand. 0: it is exact."""
+    """Return the maximum relative error of NCCL's average over `ranks` for integers with an average up to `largest`.
+
+    `digits` are the bits of the element type's significand.
+    """
     if is_exact(ranks, digits, largest):
         return 0.0
     steps = ranks + 1
@@ -65,8 +67,10 @@ def error_bound(ranks: int, digits: int, largest: int) -> float:
 
 
 def most_that_shows(ranks: int, digits: int, largest: int) -> int:
-    """The largest whole number a rank may hold, in units of `ranks` and at most `largest`, so that averages that differ
-    by 1 cannot be taken for one another: the error is below 1/2."""
+    """Return the largest integer of a rank for which the error of the average is below 1/2.
+
+    It is a multiple of `ranks`, and at most `largest`.
+    """
     if is_exact(ranks, digits, largest):
         return largest
     # error_bound x ranks x k < 1/2, the average being at most ranks x k.
@@ -76,16 +80,15 @@ def most_that_shows(ranks: int, digits: int, largest: int) -> int:
 
 @cache  # a case asks often, and the fractions are slow
 def is_exact(ranks: int, digits: int, largest: int) -> bool:
-    """Whether the products are right for all whole numbers up to `largest`; their sums are exact then."""
+    """Return whether the products are exact for all integers up to `largest`. Then their sums are exact."""
     share = rounded(Fraction(1, ranks), max(digits, _FLOAT32_DIGITS))
     share = rounded(share, digits)
     return all(rounded(k * ranks * share, digits) == k for k in range(1, largest + 1))
 
 
 def rounded(value: Fraction, digits: int) -> Fraction:
-    """`value`, above 0, to `digits` significant bits, to the nearest and of two the even (IEEE 754), whatever the
-    exponent."""
-    # 2^(exponent - 1) <= value < 2^(exponent + 1): one of the two units below is right.
+    """Return `value` > 0 rounded to `digits` significant bits, ties to even (IEEE 754), for every exponent."""
+    # 2^(exponent - 1) <= value < 2^(exponent + 1): one of the two units below is correct.
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     unit = Fraction(2) ** (exponent - digits + 1)
     if value / unit < 2 ** (digits - 1):

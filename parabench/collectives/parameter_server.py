@@ -1,7 +1,6 @@
-"""Parameter server: everybody sends to rank 0, which sums and sends back: T = 2(n-1)K for messages that take K.
+"""Parameter server: all ranks send to rank 0, which sends the sum back: T = 2(n-1)K for messages that take K.
 
-Rank 0's link carries everything, so it is the least that scales, and what the others are measured against
-(Li et al., "Scaling distributed machine learning with the parameter server", 2014, with one server).
+Li et al., "Scaling distributed machine learning with the parameter server", 2014, with one server.
 """
 
 from __future__ import annotations

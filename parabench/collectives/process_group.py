@@ -1,8 +1,4 @@
-"""The process group that routes a strategy's collectives through one of our algorithms.
-
-It is a `ProcessGroup` in Python around the real backend. DDP, FSDP2 and tensor parallel call it as they call any
-other; what is no all-reduce, reduce-scatter, all-gather or broadcast goes to the backend unchanged.
-"""
+"""A process group around the real backend that runs some collectives with an algorithm of parabench."""
 
 from __future__ import annotations
 
@@ -27,12 +23,12 @@ from parabench.machine import accelerator
 BACKEND = "parabench"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
-# Every one that this process made, for `join`.
+# All groups of this process, for `join`.
 groups: list[AlgorithmGroup] = []
 
 
 def _delegated(name: str, op: str | None = None, buffer: int | None = 0) -> Callable[..., Any]:
-    """A method that calls the inner backend's of that name; `op` is what a watched one does to argument `buffer`."""
+    """Return a method that calls the inner backend. A watched call is `op` on the argument `buffer`."""
 
     def method(self: AlgorithmGroup, *args: Any, **kwargs: Any) -> Any:
         call = partial(getattr(self._inner, name), *args, **kwargs)
@@ -46,10 +42,10 @@ def _delegated(name: str, op: str | None = None, buffer: int | None = 0) -> Call
 
 
 class AlgorithmGroup(ProcessGroup):
-    """All-reduce, reduce-scatter, all-gather and broadcast by `algorithm`; everything else by `inner`.
+    """All-reduce, reduce-scatter, all-gather and broadcast use `algorithm`; other operations use `inner`.
 
-    Every method of the inner backend is delegated by name: one that fell through to C++ would run with the
-    interpreter's lock held and could deadlock against the backend's own threads.
+    All methods of the inner backend are delegated by name. In C++, they would hold the interpreter's lock, and could
+    deadlock.
     """
 
     def __init__(
@@ -81,9 +77,9 @@ class AlgorithmGroup(ProcessGroup):
             self._wire = Wire(inner, range(size), rank)
         groups.append(self)
 
-    # -- what the algorithm does ---------------------------------------------------------------------------------
+    # -- operations of the algorithm ------------------------------------------------------------------------------
 
-    # torch's stubs give these three overloads; c10d calls them in this form only.
+    # torch's stubs have three overloads. c10d uses only this one.
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce each tensor over all ranks, in place."""
         how = self._reduction(opts, tensors)
@@ -100,7 +96,7 @@ class AlgorithmGroup(ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        """Each output becomes the inputs of all ranks, one after the other."""
+        """Set each output to the inputs of all ranks, in order."""
         for output, part in zip(outputs, inputs, strict=True):
             self._check("all_gather", "output", output, part.numel() * self.size(), part.dtype)
 
@@ -118,7 +114,7 @@ class AlgorithmGroup(ProcessGroup):
     def allgather(  # type: ignore[override]
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        """The same into a list of tensors, one a rank."""
+        """Gather into a list of tensors, one per rank."""
         for outputs, part in zip(output_lists, inputs, strict=True):
             self._check_list("all_gather", outputs, part)
 
@@ -134,7 +130,7 @@ class AlgorithmGroup(ProcessGroup):
         return self._run("all_gather", job, results, inputs, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        """Rank r's output becomes the reduced r-th part of each input."""
+        """Set rank r's output to the reduced r-th part of each input."""
         how = self._reduction(opts, inputs)
         for output, whole in zip(outputs, inputs, strict=True):
             self._check("reduce_scatter", "input", whole, output.numel() * self.size(), output.dtype)
@@ -156,7 +152,7 @@ class AlgorithmGroup(ProcessGroup):
     def reduce_scatter(  # type: ignore[override]
         self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None
     ) -> Work:
-        """The same from a list of tensors, one a rank."""
+        """Reduce from a list of tensors, one per rank."""
         how = self._reduction(opts, outputs)
         for output, parts in zip(outputs, input_lists, strict=True):
             self._check_list("reduce_scatter", parts, output)
@@ -170,7 +166,7 @@ class AlgorithmGroup(ProcessGroup):
         return self._run("reduce_scatter", job, outputs, outputs, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
-        """Everybody's tensors become the root's."""
+        """Set the tensors of all ranks to the root's."""
         send = self.algorithm.broadcast
         if send is None:
             self._count("broadcast", tensors)
@@ -187,7 +183,7 @@ class AlgorithmGroup(ProcessGroup):
         return self._run("broadcast", job, tensors, tensors, opts)
 
     def barrier(self, opts: Any = None) -> Work:
-        """The backend's, after everything that was called before it."""
+        """Run the backend's barrier after all earlier calls."""
         opts = BarrierOptions() if opts is None else opts
         if self._is_nccl:
             work: Work = self._backends_barrier(opts)
@@ -197,7 +193,7 @@ class AlgorithmGroup(ProcessGroup):
             "barrier", "native", lambda: self._inner.barrier(opts).wait(), [torch.empty(0)], what, opts
         )
 
-    # torch 2.11 and older call them by these names.
+    # Names in torch 2.11 and older.
     _allgather_base: Any = all_gather_single
     _reduce_scatter_base: Any = reduce_scatter_single
     allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
@@ -209,8 +205,10 @@ class AlgorithmGroup(ProcessGroup):
     def _carried(
         self, tensor: Tensor, purpose: str, dtype: torch.dtype | None = None, *, filled: bool = True
     ) -> Tensor:
-        """`tensor`, flat, where the wire can carry it and as `dtype`. gloo sends from host memory only, so CUDA tensors
-        get a host buffer for `purpose`, with their content if it is to be `filled`."""
+        """Return `tensor`, flat and as `dtype`, in memory that the wire can send.
+
+        gloo sends only from host memory. CUDA tensors get a host buffer, with their content if `filled`.
+        """
         flat = tensor.view(-1)
         to_host = self._by_host(tensor)
         if dtype is None and not to_host:
@@ -225,17 +223,17 @@ class AlgorithmGroup(ProcessGroup):
         return carried
 
     def _by_host(self, tensor: Tensor) -> bool:
-        """Whether it travels through host memory."""
+        """Return whether it is sent from host memory."""
         return not self._is_nccl and tensor.device.type == accelerator.TYPE
 
     def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
-        """Bring the outcome to where the caller looks for it."""
+        """Copy the outcome to the caller's tensor."""
         if flat.dtype != tensor.dtype or flat.device != tensor.device:
-            # What comes from pinned memory is there before the job is over.
+            # Copies from pinned memory end before the job ends.
             tensor.view(-1).copy_(flat, non_blocking=self._by_host(tensor))
 
     def _check(self, op: str, which: str, tensor: Tensor, numel: int, dtype: torch.dtype) -> None:
-        """A call that cannot be right is refused before anything is sent: later the peers would wait for it."""
+        """Raise an error for an invalid call before anything is sent. Else peers would wait for it."""
         if tensor.numel() != numel or tensor.dtype != dtype:
             raise ValueError(
                 f"{self.algorithm.name} {op} over {self.size()} ranks needs an {which} of {numel} elements of {dtype}, "
@@ -271,7 +269,7 @@ class AlgorithmGroup(ProcessGroup):
     def _hand_over(
         self, op: str, algorithm: str, job: Callable[[], None], results: list[Tensor], what: str, opts: Any
     ) -> Work:
-        """Give `job` to the queue; a failure names `what`."""
+        """Queue `job`. Errors name `what`."""
         waits = _waits(opts)
         if self.observer is None:
             return self._queue.run(job, results, what, waits=waits)
@@ -289,7 +287,7 @@ class AlgorithmGroup(ProcessGroup):
         count["bytes"] += sum([tensor.nbytes for tensor in results])
         return count
 
-    # c10d begins and ends with these what it makes together.
+    # c10d calls these at the start and at the end of a batch.
 
     def _start_coalescing(self, *arguments: Any) -> None:
         self._together += 1
@@ -299,7 +297,7 @@ class AlgorithmGroup(ProcessGroup):
         self._together -= 1
         return super()._end_coalescing(*arguments)
 
-    # -- everything else, by the backend -------------------------------------------------------------------------
+    # -- operations of the backend --------------------------------------------------------------------------------
 
     _broadcast: Any = _delegated("broadcast", "broadcast")
     reduce: Any = _delegated("reduce", "reduce")
@@ -319,7 +317,7 @@ class AlgorithmGroup(ProcessGroup):
         return BACKEND
 
     def stop(self) -> None:
-        """Finish what is queued; nothing runs afterwards."""
+        """Finish all queued jobs. Then nothing runs."""
         self._queue.stop()
 
     def shutdown(self) -> None:
@@ -328,10 +326,10 @@ class AlgorithmGroup(ProcessGroup):
         self._inner.shutdown()
 
     def abort(self) -> None:
-        """End the backend's connections, so that whoever waits fails."""
+        """End the backend's connections, so that waits fail."""
         self._inner.abort()
 
 
 def _waits(opts: Any) -> bool:
-    """Whether the caller waits for the outcome at once; who says nothing does not."""
+    """Return whether the caller waits for the outcome at once. By default, it does not."""
     return not getattr(opts, "asyncOp", True)

@@ -1,6 +1,6 @@
-"""Ring: each rank talks to its two neighbours only.
+"""Ring: each rank communicates only with its two neighbors.
 
-Scatter-reduce, then all-gather: 2(n-1) steps of S/n bytes, which is the least a rank can send
+Scatter-reduce, then all-gather: 2(n-1) steps of S/n bytes, the minimum that a rank can send
 (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, pieces, pieces_of, split
 
-# So many pieces that are to be added have their receives posted ahead, each with a buffer of its own.
+# The number of receives for pieces to add that are posted ahead, each with a separate buffer.
 AHEAD = 4
 # The channel of what is final: it lands in its place, so all of its receives are posted at once.
 FINAL = 1
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """What a rank does in one operation: send its own pieces to the right, then take each arrival in order."""
+    """One operation of a rank: send its pieces to the right, then handle each arrival in order."""
 
     own: tuple[tuple[int, int], ...]  # empty for an all-gather, whose own part lies elsewhere
     arrivals: tuple[Arrival, ...]
@@ -84,7 +84,7 @@ def _travel(
             into = wire.scratch(f"ring {number % AHEAD}", source, longest)[:numel]
             receives.append((into, wire.recv(into, left)))
 
-    # Receives first: the news of one waits behind what is already being sent on the same connection.
+    # Post receives first, because their notices wait behind messages on the same connection.
     for number in range(AHEAD):
         post(number)
     places = [target[a.begin - shift : a.end - shift] for a in way.arrivals if a.gathers]
@@ -115,7 +115,7 @@ def _count(wire: Wire, flat: Tensor) -> int:
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
-    """Rank r's `output` becomes the reduced r-th part of `flat`."""
+    """Set rank r's `output` to the reduced r-th part of `flat`."""
     n, numel = wire.size, flat.numel()
     if n == 1:
         output.copy_(flat)
@@ -129,7 +129,7 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
-    """`output` becomes the parts of all ranks, in their order."""
+    """Set `output` to the parts of all ranks, in order."""
     n = wire.size
     place = split(output, n)[wire.rank]
     copy = None if place.data_ptr() == part.data_ptr() else lambda: place.copy_(part)
@@ -152,7 +152,7 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
-    """The root's pieces go along the ring: each rank passes a piece on as soon as it has come."""
+    """Send the root's pieces along the ring. Each rank forwards a piece on arrival."""
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
     cut = pieces(flat)
     receives = [] if wire.rank == root else [wire.recv(piece, left) for piece in cut]

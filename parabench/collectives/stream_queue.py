@@ -1,4 +1,4 @@
-"""Where a group's collectives run when its messages are kernels (NCCL): on a stream of the device, with no thread."""
+"""A stream of the device that runs the collectives of a group if messages are kernels (NCCL)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from parabench.machine import accelerator
 
 @dataclass(slots=True)
 class Held:
-    """What a job's kernels use, kept from the allocator until they are over; the job refers to all of it."""
+    """The tensors of a job's kernels, which must not be freed before the kernels end."""
 
     over: accelerator.Event
     job: Callable[[], None] | None
 
 
 class StreamWork(WatchedWork):
-    """The work of a job whose kernels are all enqueued on `stream`, up to the event `held.over`: as with NCCL's own, to
-    wait for it is to let the current stream wait. That the job failed on the host is known at once."""
+    """The work of a job whose kernels are on `stream`, up to the event `held.over`.
+
+    As with NCCL's works, a wait lets the current stream wait. Errors of the job on the host are known at once.
+    """
 
     def __init__(
         self, stream: accelerator.Stream, held: Held, tensors: list[Tensor], failure: Exception | None
@@ -36,12 +38,11 @@ class StreamWork(WatchedWork):
         self._made: Future[Any] | None = None
 
     def _wait(self, timeout: timedelta | None) -> bool:
-        """Let the current stream wait; raises RuntimeError when the job failed. The host does not wait, so there is no
-        timeout but the backend's own."""
+        """Let the current stream wait, but not the host. Raises RuntimeError if the job failed."""
         if self._failure is not None:
             raise self._failure
         accelerator.api().current_stream(self._stream.device).wait_event(self._held.over)
-        # Whatever the caller's stream is given from now on comes after the job.
+        # Later work on the caller's stream runs after the job.
         self._held.job = None
         return True
 
@@ -49,22 +50,22 @@ class StreamWork(WatchedWork):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the device has done it, or it failed."""
+        """Return whether the device has finished it, or it failed."""
         return self._failure is not None or bool(self._held.over.query())
 
     def exception(self) -> Exception | None:
-        """What the job raised; None when all was well."""
+        """Return the exception of the job, or None."""
         return self._failure
 
     def result(self) -> list[Tensor]:
         return self._tensors
 
     def _future(self) -> Future[Any]:
-        """Made only when it is asked for: each takes a walk through its tensors."""
+        """Create a future on request, because this reads all tensors."""
         if self._made is None:
             end: Future[Any] = Future(devices=[self._stream.device])
             if self._failure is None:
-                # It notes how far this stream is: at the job's end, or somewhat later.
+                # It records the position of this stream: the end of the job, or later.
                 with accelerator.api().stream(self._stream):
                     end.set_result(self._tensors)
                 self._made = end
@@ -75,10 +76,9 @@ class StreamWork(WatchedWork):
 
 
 class StreamQueue:
-    """A stream of its own for what the caller goes on beside, and the caller's for what it waits for.
+    """A separate stream for overlapping jobs. If the caller waits, its stream is used.
 
-    A group's jobs come one after the other, whatever streams they are on: they share buffers. `seconds` is the
-    host's time for giving jobs to the device, which the caller's thread spends.
+    The jobs of a group run one after the other, because they share buffers. `seconds` is the host's time for enqueuing.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class StreamQueue:
         self._held: deque[Held] = deque()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> StreamWork:
-        """Enqueue `job`, which finishes `tensors`, behind the caller's work; a failure names `what`.
+        """Enqueue `job`, which finishes `tensors`, after the caller's work. Errors name `what`.
 
         With `waits` on the caller's stream itself, as NCCL does: its priority counts, and memory needs no care.
         """
@@ -112,21 +112,20 @@ class StreamQueue:
         return StreamWork(stream, held, list(tensors), self._order.failure)
 
     def stream(self, device: torch.device) -> accelerator.Stream:
-        """The queue's own, of high priority: its short kernels must not wait for room behind those of backward."""
+        """Return the queue's stream. It has a high priority, so that its kernels do not wait for backward."""
         if device not in self._streams:
             self._streams[device] = accelerator.api().Stream(device, priority=-1)
         return self._streams[device]
 
     def empty(self, numel: int, **options: Any) -> Tensor:
-        """A buffer that jobs on any stream may use: once outgrown it serves other buffers of the queue alone, whose
-        jobs come after."""
+        """Return a buffer for jobs on any stream. When it is too small, its memory is reused only by this queue."""
         with accelerator.api().stream(self.stream(options["device"])):
             return torch.empty(numel, **options)
 
     def _let_go(self) -> None:
-        """Drop what is over although nobody waited for it; a caller may wait for the future alone."""
+        """Drop jobs that have ended without a wait. A caller may use only the future."""
         while self._held and (self._held[0].job is None or self._held[0].over.query()):
             self._held.popleft().job = None
 
     def stop(self) -> None:
-        """Nothing to end: the streams go with the process."""
+        """Do nothing: streams end with the process."""

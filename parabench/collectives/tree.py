@@ -1,4 +1,4 @@
-"""Double binary tree: two trees carry half of the data each, and a rank that is a leaf in one is inner in the other.
+"""Double binary tree: each tree has half of the data, and a leaf of one tree is an inner rank of the other.
 
 Depth log2(n), and every rank sends and receives about 2S, pipelined in pieces
 (Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009).
@@ -20,14 +20,14 @@ from parabench.collectives.wire import Message, Wire, finish, pieces_of, split
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A rank's neighbours in one tree."""
+    """The neighbors of a rank in one tree."""
 
     parent: int | None
     children: tuple[int, ...]
 
 
 def _parent(rank: int, size: int) -> int | None:
-    """In-order binary tree: odd ranks are leaves; a rank's height is its number of trailing zero bits."""
+    """Return an in-order binary tree. The height of a rank is its number of trailing zero bits."""
     if rank == 0:
         return None
     lowest = rank & -rank
@@ -37,7 +37,7 @@ def _parent(rank: int, size: int) -> int | None:
 
 @cache
 def tree(size: int, root: int = 0) -> tuple[Node, ...]:
-    """The in-order binary tree over `size` ranks, turned so that `root` is its root."""
+    """Return the in-order binary tree over `size` ranks, rotated to have the root `root`."""
     parents = [_parent(r, size) for r in range(size)]
     turned = [
         Node(
@@ -51,8 +51,10 @@ def tree(size: int, root: int = 0) -> tuple[Node, ...]:
 
 @cache
 def double_tree(size: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Two trees in which no rank is inner twice: the second mirrors the first. In an in-order tree the root has one
-    child only, so of an odd number of ranks the last one becomes a leaf of both roots."""
+    """Return a tree and its mirror image, so that no rank is inner in both.
+
+    With an odd number of ranks, the last one is a leaf of both roots.
+    """
     even = size - size % 2
     if even == 0:
         return tree(1), tree(1)
@@ -75,7 +77,7 @@ def double_tree(size: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return tuple(first), tuple(second)
 
 
-# So many pieces have their receives posted ahead, and climb before the first one is waited for on its way down.
+# The number of receives that are posted ahead, and of pieces that climb before a wait for the first one to come down.
 AHEAD = 4
 
 
@@ -105,7 +107,7 @@ def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: lis
                 [(slot, wire.recv(slot, child, channel)) for slot, child in zip(slots, node.children, strict=True)]
             )
 
-    # Receives first: the news of one waits behind what is already being sent on the same connection.
+    # Post receives first, because their notices wait behind messages on the same connection.
     for number in range(AHEAD):
         post(number)
     sends += [
@@ -184,7 +186,7 @@ def _up_and_down(wire: Wire, pieces: Sequence[Piece], reduction: Reduction) -> N
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
-    """Part r climbs the tree whose root is rank r, so that every rank sends (n-1)/n S in all."""
+    """Send part r up the tree with the root r. Every rank sends (n-1)/n S in total."""
     if wire.size == 1:
         output.copy_(flat)
         reduction.finish(output)
@@ -200,13 +202,13 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
-    """Part r goes down the tree whose root is rank r."""
+    """Send part r down the tree with the root r."""
     parts = split(output, wire.size)
     if parts[wire.rank].data_ptr() != part.data_ptr():
         parts[wire.rank].copy_(part)
     trees = [_cut(wire, root, each, each) for root, each in enumerate(parts)]
     if wire.eager:
-        # One's own part need not wait for others'.
+        # This rank's part does not wait for others.
         trees.insert(0, trees.pop(wire.rank))
     sends: list[Message] = []
     for _ in _descend(wire, [piece for each in trees for piece in each], sends):
@@ -215,7 +217,7 @@ def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
-    """Pieces go down one tree from the root."""
+    """Send pieces down one tree from the root."""
     sends: list[Message] = []
     for _ in _descend(wire, _cut(wire, root, flat, flat), sends):
         pass

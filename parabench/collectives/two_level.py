@@ -23,15 +23,14 @@ Broadcast = Callable[[Wire, Tensor, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """This rank's two wires: `inner` among the ranks of its node, `outer` among its peers on the other nodes."""
+    """The two wires of this rank: `inner` to the ranks of its node, `outer` to its peers on other nodes."""
 
     inner: Wire
     outer: Wire
 
 
 def levels(wire: Wire, ranks_per_node: int | None) -> Levels:
-    """So many consecutive ranks form a node. A group that does not divide into nodes is one: a sub-group of a 2-D mesh
-    may be smaller than a node."""
+    """Return the wires for nodes of consecutive ranks. A group that does not divide into nodes is one node."""
     inside = ranks_per_node if ranks_per_node and wire.size % ranks_per_node == 0 else wire.size
     node, place = divmod(wire.rank, inside)
     return Levels(
@@ -41,7 +40,7 @@ def levels(wire: Wire, ranks_per_node: int | None) -> Levels:
 
 
 def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algorithm = RING) -> Algorithm:
-    """The algorithm for nodes of `ranks_per_node` ranks, one of `inner` inside and one of `outer` across them."""
+    """Return the algorithm for nodes of `ranks_per_node` ranks, with `inner` inside and `outer` across nodes."""
     of = partial(levels, ranks_per_node=ranks_per_node)
 
     def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
@@ -53,7 +52,7 @@ def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algori
 
     def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
         at = of(wire)
-        # Parts lie in rank order, node by node; inside a node they are exchanged by place.
+        # Parts are in the order of ranks. Inside a node, they are exchanged by position.
         by_place = wire.scratch("two_level", flat, flat.numel())
         shape = (at.outer.size, at.inner.size, output.numel())
         by_place.view(shape[1], shape[0], shape[2]).copy_(flat.view(shape).transpose(0, 1))
@@ -84,14 +83,14 @@ def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algori
 def _broadcast(
     levels_of: Callable[[Wire], Levels], inside: Broadcast | None, across: Broadcast | None
 ) -> Broadcast | None:
-    """That of both levels; None, which leaves it to the backend, where one of them has none."""
+    """Return the broadcast of both levels; None for the backend if a level does not have one."""
     if inside is None or across is None:
         return None
 
     def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
         at = levels_of(wire)
         node, place = divmod(root, at.inner.size)
-        # Across nodes first, between the ranks of the root's place; then inside every node.
+        # First across nodes, between the ranks at the root's position; then inside every node.
         if at.inner.rank == place:
             across(at.outer, flat, node)
         inside(at.inner, flat, place)

@@ -1,4 +1,4 @@
-"""The point-to-point interface that every algorithm is written against, over the real backend's send and recv."""
+"""The point-to-point interface for algorithms, over send and recv of the real backend."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 from torch.distributed import Work
 
-# Large messages travel in pieces of at most this many bytes, so that a rank can add one piece while the next arrives.
-# On gloo every piece costs a wake-up or two of a thread, so smaller ones are slower.
+# Large messages are sent in pieces of up to this size, so that a rank can add one piece while the next arrives. With
+# gloo, smaller pieces are slower, because each wakes a thread.
 PIECE_BYTES = 1 << 21
 
-# Keeps our messages apart from a user's own sends on the same group.
+# Separates these messages from a user's sends in the same group.
 _TAG = 0x7062
 
 
 class Backend(Protocol):
-    """What a wire needs of a c10d backend."""
+    """The interface of a c10d backend for a wire."""
 
     def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work: ...  # noqa: N803
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: N803
 
 
 class Message(Protocol):
-    """A message on its way. It may be waited for once."""
+    """A message that is being sent or received. Wait for it once."""
 
     def wait(self) -> object:
-        """Return when it has arrived or left; raises RuntimeError when the peer is gone or late."""
+        """Wait for its end. Raises RuntimeError if the peer has ended or is late."""
 
 
 class _Nothing:
@@ -41,10 +41,9 @@ _NOTHING = _Nothing()
 
 
 class Wire:
-    """This rank's place in a group of `size` ranks, with `send` to and `recv` from any of them.
+    """The connection of this rank to the `size` ranks of a group.
 
-    `ranks` maps this wire's ranks to the backend's, so that an algorithm for n ranks runs unchanged among some.
-    The backend keeps the group's timeout. `empty` makes buffers, as torch.empty does.
+    `ranks` maps ranks of this wire to ranks of the backend. `empty` creates buffers, like torch.empty.
     """
 
     def __init__(
@@ -64,12 +63,11 @@ class Wire:
         self._empty = empty
         self._subsets: dict[tuple[int, ...], Wire] = {}
 
-    # Whether messages travel from when they are posted. Where they don't, pieces gain nothing, and there are no
-    # channels.
+    # Whether messages start when they are posted. If not, pieces are useless, and channels do not exist.
     eager = True
 
     def among(self, ranks: Sequence[int]) -> Wire:
-        """The wire between these ranks of this wire, in that order; this rank must be one of them."""
+        """Return the wire between some ranks of this wire, including this rank."""
         key = tuple(ranks)
         if key not in self._subsets:
             peers = [self._ranks[rank] for rank in key]
@@ -79,7 +77,7 @@ class Wire:
         return self._subsets[key]
 
     def send(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
-        """Start sending a flat, contiguous tensor. What two ranks send on one channel arrives in that order."""
+        """Start sending a flat, contiguous tensor. Messages between two ranks on one channel keep their order."""
         if not tensor.numel():
             return _NOTHING
         message: Message = self._backend.send([tensor], self._ranks[peer], _TAG + channel)
@@ -88,9 +86,8 @@ class Wire:
     def recv(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
         """Start receiving into a flat, contiguous tensor.
 
-        Post it before the first send to that peer: a message waits for the news of its receive, and that waits behind
-        what is being sent. It may be posted into memory that is still being sent from, if what arrives is made from
-        what was sent.
+        Post it before the first send to this peer, because notices of receives wait behind messages. The memory may
+        still be in use by a send, if the received data depends on that send.
         """
         if not tensor.numel():
             return _NOTHING
@@ -98,8 +95,10 @@ class Wire:
         return message
 
     def scratch(self, purpose: str, like: Tensor, numel: int, *, pinned: bool = False) -> Tensor:
-        """A flat buffer of `numel` elements of `like`'s type, kept between calls; `pinned` in host memory that a device
-        copies to and from by itself. Its content is undefined."""
+        """Return a flat buffer of `numel` elements of `like`'s type, which is reused between calls.
+
+        With `pinned`, it is in pinned host memory. Its content is undefined.
+        """
         key = (purpose, like.dtype, like.device, pinned)
         buffer = self._scratch.get(key)
         if buffer is None or buffer.numel() < numel:
@@ -110,9 +109,7 @@ class Wire:
 class StreamWire(Wire):
     """A wire over a backend whose messages are kernels on a stream (NCCL).
 
-    Such sends and receives block one another unless they start as one group. So they are kept until one of them is
-    waited for: then all sends so far and that receive start together, and whatever comes later on the stream comes
-    after them.
+    Sends and receives are kept until a wait, and then start as one group, because single ones block each other.
     """
 
     eager = False
@@ -122,17 +119,17 @@ class StreamWire(Wire):
         self._sends: list[_Kept] = []
 
     def send(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
-        """Keep it for the next group."""
+        """Keep the send for the next group."""
         kept = _Kept(self, self._backend.send, tensor, self._ranks[peer])
         self._sends.append(kept)
         return kept
 
     def recv(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
-        """Keep it until it is waited for."""
+        """Keep the receive until a wait."""
         return _Kept(self, self._backend.recv, tensor, self._ranks[peer])
 
     def start(self, message: _Kept) -> None:
-        """Start `message` with every send that was kept, as one group."""
+        """Start `message` and all kept sends as one group."""
         group = [*self._sends, *([] if message in self._sends else [message])]
         self._sends.clear()
         backend: Any = self._backend
@@ -143,7 +140,7 @@ class StreamWire(Wire):
 
 
 class _Kept:
-    """A message of a StreamWire that has not begun, or has."""
+    """A message of a StreamWire."""
 
     def __init__(self, wire: StreamWire, call: Callable[..., Work], tensor: Tensor, peer: int) -> None:
         self._wire, self._call, self._tensor, self._peer = wire, call, tensor, peer
@@ -160,22 +157,22 @@ class _Kept:
 
 
 def finish(messages: Iterable[Message]) -> None:
-    """Wait for all of them."""
+    """Wait for all messages."""
     for message in messages:
         message.wait()
 
 
 def split(flat: Tensor, parts: int) -> list[Tensor]:
-    """`flat` in `parts` views whose sizes differ by at most one element; some are empty when it is short."""
+    """Return `parts` views of `flat` whose sizes differ by one element at most."""
     bounds = [flat.numel() * i // parts for i in range(parts + 1)]
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def pieces_of(nbytes: int) -> int:
-    """How many pieces of at most PIECE_BYTES so many bytes make; one (empty) for none."""
+    """Return the number of pieces of at most PIECE_BYTES; one for 0 bytes."""
     return max(1, -(-nbytes // PIECE_BYTES))
 
 
 def pieces(flat: Tensor) -> list[Tensor]:
-    """`flat` in views of at most PIECE_BYTES."""
+    """Return views of `flat` of at most PIECE_BYTES."""
     return split(flat, pieces_of(flat.nbytes))

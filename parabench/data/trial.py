@@ -94,8 +94,8 @@ def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator
         )
     if trial.left_out:
         yield (
-            f"the optimizer leaves out {len(trial.left_out)} trainable parameters, which are not trained: "
-            f"{first_of(trial.left_out)}"
+            f"the optimizer leaves out {first_of(trial.left_out)} ({len(trial.left_out)} of the trainable parameters); "
+            "they are not trained"
         )
     yield from remedies(trial.suspects, verification).values()
 

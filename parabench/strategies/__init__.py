@@ -78,7 +78,7 @@ _SUMS = {"allreduce": False}
 _SHARDS = {"allgather": False, "reducescatter": True}
 
 _NO_PARAMETER_SERVER = (
-    "# PyTorch has no parameter server of this kind, so there is no code for {case.strategy}. See",
+    "# No code: PyTorch has no parameter server of this kind. {case.strategy} is in",
     "# parabench/strategies/{case.strategy}.py.",
 )
 
@@ -283,7 +283,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.WHOLE,
         color="#5F6CAF",
         code=(
-            "# No line: without exchanging gradients ranks train apart. "
+            "# No code: without exchanging gradients, ranks train separately. "
             "It shows what communication could cost at most.",
         ),
     ),

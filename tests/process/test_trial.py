@@ -106,7 +106,7 @@ def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
 def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
     assert trial_of(case("mistakes:with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
     found = parabench("check", "--model", "mistakes:with_partial_optimizer")
-    left = "the optimizer leaves out 3 trainable parameters, which are not trained: 0.bias, 2.weight, 2.bias"
+    left = "the optimizer leaves out 0.bias, 2.weight, 2.bias (3 of the trainable parameters); they are not trained"
     assert f"warning    {left}" in found.stdout.splitlines()
     assert found.exit_code == 0
 

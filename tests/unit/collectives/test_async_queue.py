@@ -1,4 +1,4 @@
-"""Queues on a CUDA device, which is fake: who waits for whom, what is kept for how long, and what a failure does."""
+"""Queues on a CUDA device, which is fake: waits, lifetimes of tensors, and failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outcome() -> Any:
 
 
 @pytest.mark.parametrize("first", ["queue", "caller"])
-def test_job_runs_after_what_its_caller_had_enqueued(device: Device, first: str) -> None:
+def test_job_runs_after_earlier_work_of_the_caller(device: Device, first: str) -> None:
     queue = StreamQueue()
     device.kernel("gradient")
     work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
@@ -61,7 +61,7 @@ def test_job_runs_after_what_its_caller_had_enqueued(device: Device, first: str)
     assert beside.priority == -1
 
 
-def test_who_waits_has_the_job_on_a_stream_of_their_own(device: Device) -> None:
+def test_waiting_caller_keeps_its_stream(device: Device) -> None:
     """As NCCL does for async_op=False: FSDP2 chose that stream, and its priority."""
     queue, chosen = StreamQueue(), torch.cuda.Stream()
     device.kernel("backward")
@@ -88,7 +88,7 @@ def test_jobs_of_a_group_run_in_order_on_any_stream(device: Device, favoured: in
 
 
 def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, Any]:
-    """A job on an input that nobody else keeps; its kernel notes whether it is still there. Work and input."""
+    """Return the work of a job on an input without other references, and the input. Its kernel checks the input."""
     tensor = Tensor()
     there = weakref.ref(tensor)
 
@@ -98,7 +98,7 @@ def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, An
     return queue.run(job, outcome(), "ring reduce_scatter"), there
 
 
-def test_inputs_live_until_kernels_end_when_nobody_waits(device: Device) -> None:
+def test_inputs_live_until_kernels_end_without_a_wait(device: Device) -> None:
     queue, alive = StreamQueue(), []
     work, there = held(device, queue, alive)
     del work

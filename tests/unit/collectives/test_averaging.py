@@ -75,7 +75,7 @@ def test_nccl_average_is_checked_for_up_to_64_ranks(dtype):
     assert checked >= {"float32": 63, "float64": 63, "float16": 42, "bfloat16": 15}[dtype]
 
 
-def test_only_nccls_own_average_is_given_room():
+def test_error_bound_is_only_for_averages_of_nccl():
     def room(**fields: object) -> float:
         given: dict[str, object] = {"world_size": 7, "redop": "avg", "device": "cuda", "backend": "nccl"}
         return case(**(given | fields)).relative_error()

@@ -156,7 +156,7 @@ def test_all_reduce_of_floats_has_equal_bits_on_all_ranks(
 
 @settings(max_examples=15, deadline=None)
 @given(group=groups(), numel=st.integers(0, 60))
-def test_nothing_is_allocated_in_steady_state(group: tuple[Simulation, Algorithm], numel: int) -> None:
+def test_algorithms_reuse_their_buffers(group: tuple[Simulation, Algorithm], numel: int) -> None:
     simulation, algorithm = group
     size = simulation.size
     op = reduction(SUM, size)

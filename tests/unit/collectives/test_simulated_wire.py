@@ -19,7 +19,7 @@ def receive(wire: Wire, tensor: Tensor, peer: int) -> Tensor:
     return tensor
 
 
-def test_messages_that_nobody_receives_or_waits_for_are_errors() -> None:
+def test_simulation_raises_for_lost_messages() -> None:
     with pytest.raises(SimulationError, match=r"rank 0 sends to rank 1 .*the other end never came"):
         Simulation(2).run(lambda wire: wire.send(torch.zeros(3), 1) if wire.rank == 0 else None)
 
@@ -33,7 +33,7 @@ def test_messages_that_nobody_receives_or_waits_for_are_errors() -> None:
         Simulation(2).run(impatient)
 
 
-def test_a_race_on_a_sent_buffer_shows() -> None:
+def test_simulation_detects_a_race_on_a_sent_buffer() -> None:
     def work(wire: Wire) -> Tensor:
         tensor = torch.ones(2)
         if wire.rank == 1:

@@ -1,4 +1,4 @@
-"""Data in its own order: the same global batches on every rank, each of which takes its samples."""
+"""Data with a fixed order: all ranks read the same global batches, and take their samples."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ CASE = Case(model="zoo:plain", data="zoo:stream", device="cpu", seq_len=1, world
 
 
 def read(case: Case, rank: int, ranks: int, steps: int = 6) -> list[list[int]]:
-    """What a rank reads: the labels of each batch."""
+    """Return the labels of each batch of a rank."""
     batches = Loading(case, zoo.plain()).batches(rank, ranks, CPU)
     return [next(batches)[1].tolist() for _ in range(steps)]
 
 
 @pytest.mark.parametrize("data", ["zoo:stream", "zoo:loader"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_take_their_parts_of_the_same_batches(data: str, ranks: int) -> None:
+def test_ranks_take_parts_of_the_same_batches(data: str, ranks: int) -> None:
     case = CASE.replace(data=data)
     whole = read(case, 0, 1)
     parts = []
     for rank in range(ranks):
-        torch.manual_seed(rank)  # a rank's own state must not matter
+        torch.manual_seed(rank)  # the state of a rank must not matter
         parts.append(read(case, rank, ranks))
     assert [[*chain(*step)] for step in zip(*parts, strict=True)] == whole
 
 
-def test_a_stream_is_read_in_its_order_without_its_rest() -> None:
+def test_stream_is_read_without_the_last_partial_batch() -> None:
     labels = zoo.rows_of(44)[1].tolist()
     whole = read(CASE, 0, 1)
     assert whole[:5] == [labels[at : at + 8] for at in range(0, 40, 8)]
     assert whole[5] == labels[:8]
 
 
-def test_a_loader_that_shuffles_does_so_by_the_seed() -> None:
+def test_shuffling_loader_uses_the_seed() -> None:
     case = CASE.replace(data="zoo:loader")
     first, again, other = read(case, 0, 1), read(case, 0, 1), read(case.replace(seed=1), 0, 1)
     assert first == again != other
-    # Five whole batches an epoch, and another order in the next one.
+    # An epoch has five whole batches. The next epoch has a different order.
     assert first[5] != first[0]
 
 
-def test_a_stream_is_collated_by_the_model() -> None:
+def test_stream_uses_collate_of_the_model() -> None:
     case = CASE.replace(model="zoo:pads", data="zoo:ragged")
     batch = next(Loading(case, zoo.pads()).batches(1, 2, CPU))
     assert {name: len(each) for name, each in batch.items()} == {"text": 4, "mask": 4, "labels": 4}
@@ -76,13 +76,13 @@ def test_a_stream_is_collated_by_the_model() -> None:
         ({"data": "zoo:ragged"}, "gives no first batch: .*; fix its items, or Model.collate"),
     ],
 )
-def test_data_in_its_own_order_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
+def test_check_rejects_unsuitable_ordered_data(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check(CASE.replace(**fields))
 
 
 @pytest.mark.parametrize("fields", [{}, {"data": "zoo:loader"}, {"model": "zoo:pads", "data": "zoo:ragged"}])
-def test_data_in_its_own_order_is_accepted(fields: dict[str, Any]) -> None:
+def test_check_accepts_ordered_data(fields: dict[str, Any]) -> None:
     check(CASE.replace(**fields))
 
 
@@ -93,5 +93,5 @@ def test_first_sample_reads_every_kind_of_data() -> None:
 
 
 @pytest.mark.parametrize(("data", "random"), [("zoo:augmented", True), ("zoo:table", False), ("zoo:stream", False)])
-def test_items_that_change_are_seen(data: str, random: bool) -> None:
+def test_is_random_detects_changing_items(data: str, random: bool) -> None:
     assert Loading(CASE.replace(data=data), zoo.plain()).is_random() == random

@@ -1,4 +1,4 @@
-"""The program of GPU checks: what a check may do to the program, and what its reader gets; no GPU needed."""
+"""The program of GPU checks: crashes of checks, and its output. No GPU is needed."""
 
 from __future__ import annotations
 

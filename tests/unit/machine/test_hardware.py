@@ -1,4 +1,4 @@
-"""Hosts, devices and repositories that are not here: /sys and /proc below a folder, NVML replaced at its functions."""
+"""Hosts, devices and repositories: /sys and /proc in a folder, and fake functions of NVML."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def two_sockets(tmp_path):
     return tmp_path
 
 
-def test_sockets_cores_and_threads_are_counted_once_each(two_sockets):
+def test_processor_counts_sockets_cores_and_threads(two_sockets):
     assert host.processor(two_sockets) == {
         "sockets": 2, "physical_cores": 4, "logical_cores": 8, "reasons": {}
     }  # fmt: skip
 
 
-def test_nodes_have_their_cpus_and_memory(two_sockets):
+def test_numa_nodes_have_cpus_and_memory(two_sockets):
     assert host.numa(two_sockets)["nodes"] == [
         {"node": 0, "cpus": "0-1,4-5", "memory_bytes": GIB},
         {"node": 1, "cpus": "2-3,6-7", "memory_bytes": GIB},
@@ -60,7 +60,7 @@ VERSION_1 = {"proc/self/cgroup": "4:memory:/a/b\n2:cpu,cpuacct:/a"}
     [
         (VERSION_2 | {"sys/fs/cgroup/job/cpu.max": "150000 100000"}, 1.5, None),
         (VERSION_2 | {"sys/fs/cgroup/job/cpu.max": "max 100000", "sys/fs/cgroup/job/memory.max": "1024"}, None, 1024),
-        # The group above allows less.
+        # The parent group allows less.
         (VERSION_2 | {"sys/fs/cgroup/cpu.max": "100000 100000", "sys/fs/cgroup/job/cpu.max": "200000 100000"}, 1, None),
         (
             VERSION_1
@@ -73,7 +73,7 @@ VERSION_1 = {"proc/self/cgroup": "4:memory:/a/b\n2:cpu,cpuacct:/a"}
         ({}, None, None),
     ],
 )
-def test_limits_of_control_groups_of_both_versions(tmp_path, files, cores, memory):
+def test_container_reads_limits_of_both_cgroup_versions(tmp_path, files, cores, memory):
     write(tmp_path, files)
     found = host.container(tmp_path, {})
     assert (found["cores"], found["memory_bytes"]) == (cores, memory)
@@ -90,13 +90,13 @@ def test_limits_of_control_groups_of_both_versions(tmp_path, files, cores, memor
         ("other", {}, None),
     ],
 )
-def test_kinds_of_containers(tmp_path, file, environ, kind):
+def test_container_detects_its_kind(tmp_path, file, environ, kind):
     write(tmp_path, {file: ""})
     assert host.container(tmp_path, environ)["kind"] == kind
 
 
 class Nvml:
-    """Devices by number. `nvlinks` are each one's (peer, or "switch"); `levels` what lies between two without any."""
+    """Devices by number, with their `nvlinks` (peer, or "switch"), and the `levels` of other pairs."""
 
     def __init__(self, count=2, nvlinks=None, levels=None, mig=()):
         self.count, self.nvlinks, self.levels, self.mig = count, nvlinks or {}, levels or {}, mig
@@ -148,7 +148,7 @@ class Nvml:
         return int(self.nvlinks[device][link] is not None)
 
 
-def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatch):
+def test_describe_reads_limits_in_si_units(two_sockets, monkeypatch):
     Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}, mig=(1,)).install(monkeypatch)
     found = gpus.describe([Gpu("", None, at) for at in range(2)], two_sockets)
     first, second = found["gpus"]
@@ -164,8 +164,8 @@ def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatc
     assert found["driver"] == {"version": "575.57.08", "cuda": "12.9", "reasons": {}}
 
 
-def test_nvlinks_to_peers_are_counted_when_they_are_active(monkeypatch):
-    # Four devices in two pairs: two links within a pair, one of a third is down; the rest goes over PCIe.
+def test_links_counts_active_nvlinks(monkeypatch):
+    # Four devices in two pairs: two links within a pair, a third link is down; other pairs use PCIe.
     pairs = {0: [1, 1, None], 1: [0, None, 0], 2: [3], 3: [2]}
     levels = dict.fromkeys(((0, 2), (0, 3), (1, 2), (1, 3)), pynvml.NVML_TOPOLOGY_SYSTEM)
     Nvml(count=4, nvlinks=pairs, levels=levels | {(1, 2): pynvml.NVML_TOPOLOGY_SINGLE}).install(monkeypatch)
@@ -197,12 +197,12 @@ def card(name, capability):
         ("12.2", card("NVIDIA H100 80GB HBM3", "9.0"), None, None),
     ],
 )
-def test_a_driver_or_a_device_that_is_none_for_this_torch(driver, device, torch_cuda, why):
+def test_cuda_fault_names_driver_and_device_limits(driver, device, torch_cuda, why):
     fault = gpus.cuda_fault({"version": "535.1", "cuda": driver}, [device], torch_cuda)
     assert fault is None if why is None else fault is not None and fault.startswith(why)
 
 
-def test_a_repository_tells_its_commit_and_whether_it_is_dirty(tmp_path):
+def test_git_reads_commit_and_dirty_state(tmp_path):
     def run(*words):
         names = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
         return subprocess.run(

@@ -81,7 +81,7 @@ def values(samples: list[DeviceSample], metric: str, device: int = 0, rank: int 
     return [s.value for s in of(samples, metric, device, rank)]
 
 
-def test_every_reading_is_in_si_units_at_the_periods_moments(monkeypatch, tmp_path):
+def test_readings_are_periodic_and_in_si_units(monkeypatch, tmp_path):
     device = Device(computing=[(501, GIB)])
     samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", power_w=100.0))
     expected = {
@@ -93,21 +93,21 @@ def test_every_reading_is_in_si_units_at_the_periods_moments(monkeypatch, tmp_pa
     assert [s.t_s for s in of(samples, "power_w")] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
     assert values(samples, "energy_j") == pytest.approx([5000.0, 5040.0, 5080.0, 5120.0, 5160.0])
     assert set(values(samples, "power_w", device=1)) == {100.0}
-    # Counters become rates; the first reading has nothing before it.
+    # Counters become rates. The first reading has no rate.
     rates = {
         "pcie_tx_bytes_per_s": 1e9, "pcie_rx_bytes_per_s": 2e9,
         "nvlink_tx_bytes_per_s": 1.024e9, "nvlink_rx_bytes_per_s": 3.072e9,
     }  # fmt: skip
     for metric, rate in rates.items():
         assert values(samples, metric) == pytest.approx([rate] * 4, rel=1e-6)
-    # What seldom changes is read at the begin and at the end of a short launch.
+    # Slow readings are made at the start and at the end of a short launch.
     assert [s.t_s for s in of(samples, "ecc_corrected")] == pytest.approx([0.0, 0.5])
     assert {s.metric for s in samples} <= METRICS.keys()
     assert facts | {"cpu_s": None} == {"period_s": 0.1, "ticks": 5, "missed": 0, "cpu_s": None, "unread": {}}
     assert facts["cpu_s"] >= 0
 
 
-def test_what_is_not_supported_is_asked_once_and_then_left_alone(monkeypatch, tmp_path):
+def test_unsupported_readings_are_tried_once(monkeypatch, tmp_path):
     device = Device(faults={"TotalEccErrors": pynvml.NVML_ERROR_NOT_SUPPORTED, "Temperature": 4})
     samples, _, _ = sampled(monkeypatch, tmp_path, device)
     assert [(s.value, s.reason) for s in of(samples, "ecc_corrected")] == [(None, NOT_SUPPORTED)]
@@ -125,7 +125,7 @@ def test_lost_device_is_null_until_it_is_back(monkeypatch, tmp_path):
         (0.8, 400.0, None),
     ]  # fmt: skip
     assert len(values(samples, "power_w", device=1)) == 9
-    # No rate spans the time in which it was gone.
+    # No rate includes the time of the loss.
     rates = [(round(s.t_s, 3), s.value) for s in of(samples, "pcie_tx_bytes_per_s")]
     assert rates == [(0.1, pytest.approx(1e9)), (0.2, None), (0.7, pytest.approx(1e9)), (0.8, pytest.approx(1e9))]
     assert facts["unread"] == {}
@@ -143,9 +143,9 @@ def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
     assert facts["missed"] == 0
 
 
-def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
+def test_processes_are_counted_once(monkeypatch, tmp_path):
     device = Device(
-        # A rank stands in both lists; another one of somebody else's does too.
+        # A rank and a foreign process are in both lists.
         computing=[(501, 3 * GIB), (777, GIB)],
         drawing=[(501, 3 * GIB), (777, GIB), (778, GIB // 2)],
     )
@@ -160,7 +160,7 @@ def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
 
 
 def test_ranks_of_the_other_variant_are_not_foreign(monkeypatch, tmp_path):
-    """What this driver started and is no rank is, and so is what the `ab` did not start."""
+    """Processes are foreign if this driver started them, or if `ab` did not start them."""
     family = {1000: [1, 501, 600, 700], os.getpid(): [501, 700]}
     monkeypatch.setattr("parabench.probes.devices.descendants", family.__getitem__)
     device = Device(computing=[(pid, GIB) for pid in (501, 600, 700, 777)])
@@ -168,7 +168,7 @@ def test_ranks_of_the_other_variant_are_not_foreign(monkeypatch, tmp_path):
     assert values(sampled(monkeypatch, tmp_path, device, ours=1000)[0], "foreign_processes") == [2.0]
 
 
-def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
+def test_mps_server_and_monitors_are_not_foreign(monkeypatch, tmp_path):
     for pid, name in {777: "nvidia-cuda-mps", 778: "nv-hostengine", 779: "python"}.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
@@ -187,7 +187,7 @@ def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
         ("-1", 1, []),
     ],
 )  # fmt: skip
-def test_devices_are_those_that_ranks_use(monkeypatch, tmp_path, visible, size, used):
+def test_sampler_reads_the_used_devices(monkeypatch, tmp_path, visible, size, used):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     devices = [Device(uuid=f"GPU-{name}7") for name in "abc"]
@@ -196,7 +196,7 @@ def test_devices_are_those_that_ranks_use(monkeypatch, tmp_path, visible, size, 
     assert facts["unread"] == {}
 
 
-def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp_path):
+def test_other_sources_are_read_without_nvml(monkeypatch, tmp_path):
     fake_nvml.absent(monkeypatch)
     clock = Clock(0.3)
     ticks = []
@@ -211,7 +211,7 @@ def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp
 
 
 def test_all_devices_of_one_process_are_read(monkeypatch):
-    """Its one rank fails, for want of a GPU."""
+    """The only rank fails, because there is no GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
     case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))

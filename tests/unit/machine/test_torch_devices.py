@@ -1,4 +1,4 @@
-"""Devices that torch finds and NVML does not read: AMD's, and NVIDIA's in a container without NVML."""
+"""Devices that torch finds without NVML: AMD's, and NVIDIA's in a container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_AMD = "NVML does not read AMD devices"
 
 @pytest.fixture
 def torch_sees(monkeypatch, tmp_path):
-    """Set what the build, the device files and the child process answer; return how often the child was asked."""
+    """Set the build, the device files and the result of the child process. Return a list of its calls."""
     asked = []
     monkeypatch.setattr(torch_devices, "DEV", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -58,7 +58,7 @@ def test_split_cuts_every_structure_by_samples() -> None:
         assert first(two).tolist() == [[4, 5], [6, 7]], batch
 
 
-def test_split_refuses_parts_that_do_not_divide() -> None:
+def test_split_rejects_parts_that_do_not_divide() -> None:
     with pytest.raises(ValueError, match="4 samples does not split into 3 equal parts"):
         split((FOUR, LABELS), 3)
 
@@ -72,12 +72,12 @@ def test_split_refuses_parts_that_do_not_divide() -> None:
         ([LABELS] * 5 + [LABELS[1:]], r"\(4,\), \(4,\), \(4,\), \(4,\), \.\.\."),
     ],
 )
-def test_rows_of_refuses_tensors_that_disagree(batch: Any, shapes: str) -> None:
+def test_rows_of_rejects_tensors_that_disagree(batch: Any, shapes: str) -> None:
     with pytest.raises(ValueError, match=f"the tensors of a batch have the shapes {shapes}"):
         rows_of(batch)
 
 
-def test_only_two_items_are_inputs_and_targets() -> None:
+def test_is_pair_requires_two_items() -> None:
     for pair in ((FOUR, LABELS), [FOUR, LABELS], Pair(FOUR, LABELS)):
         assert is_pair(pair)
         assert inputs_of(pair) is FOUR
@@ -107,7 +107,7 @@ class Called(nn.Module):
         return args, named
 
 
-def test_call_passes_items_by_place_and_fields_by_name() -> None:
+def test_call_passes_items_by_position_and_fields_by_name() -> None:
     assert call(Called(), FOUR) == ((FOUR,), {})
     assert call(Called(), (FOUR, LABELS)) == ((FOUR, LABELS), {})
     assert call(Called(), UserDict(x=FOUR)) == ((), {"x": FOUR})

@@ -1,4 +1,4 @@
-"""A user's model as a rank builds it: the same in every process, and changed as the case says."""
+"""Custom models: reproducible in each process, and changed for the case."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_build_model_seeds_after_the_module_is_imported(drawing: None) -> None:
     assert first == second
 
 
-def test_build_model_refuses_a_module_that_was_given_before() -> None:
+def test_build_model_rejects_a_repeated_module() -> None:
     zoo._singleton.clear()
     build_model(case_of("zoo:singleton"))
     with pytest.raises(UsageError, match="returns a module that it returned before; make a new one in each call"):
         build_model(case_of("zoo:singleton"))
 
 
-def test_bfloat16_leaves_complex_and_whole_numbers() -> None:
+def test_bfloat16_keeps_complex_and_integer_buffers() -> None:
     model = zoo.complex_buffer()
     model.module.register_buffer("counts", torch.arange(3))
     set_arithmetic(model, case_of("zoo:complex_buffer", precision="bf16-true"))
@@ -71,7 +71,7 @@ def test_bfloat16_leaves_complex_and_whole_numbers() -> None:
     assert {each.dtype for each in model.module.parameters()} == {torch.bfloat16}
 
 
-def test_a_block_that_is_used_often_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_block_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[nn.Module] = []
     monkeypatch.setattr(
         "parabench.models.options.checkpoint", lambda forward, x, **options: calls.append(forward) or forward(x)
@@ -109,7 +109,7 @@ def test_loss_gets_targets_of_a_pair_or_the_whole_batch() -> None:
     assert loss_of(model, 1, (2, 3, 4)) == (1, (2, 3, 4))
 
 
-# -- what may make a right training differ --------------------------------------------------------------------------
+# -- suspects --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_loss_gets_targets_of_a_pair_or_the_whole_batch() -> None:
         (nn.SyncBatchNorm(2), []),
     ],
 )
-def test_suspects_of_sees_dropout_and_batch_statistics(module: nn.Module, expected: list[str]) -> None:
+def test_suspects_of_finds_dropout_and_batch_norm(module: nn.Module, expected: list[str]) -> None:
     assert suspects_of(module) == expected
 
 
-def test_ignored_labels_are_seen_in_targets_only() -> None:
+def test_ignores_labels_reads_only_targets() -> None:
     ignored, kept = torch.tensor([1, -100]), torch.tensor([1, 2])
     assert ignores_labels((kept, ignored))
     assert ignores_labels({"x": kept, "labels": ignored})
@@ -154,6 +154,6 @@ def test_ignored_labels_are_seen_in_targets_only() -> None:
         ({"strategy": "zero1"}, None),
     ],
 )
-def test_missing_requirement_names_what_a_step_lacks(fields: dict[str, Any], reason: str | None) -> None:
+def test_missing_requirement_names_unsupported_step_parts(fields: dict[str, Any], reason: str | None) -> None:
     lacking = missing_requirement(case_of("zoo:own_step", world_size=2, **fields), Machine(cores=2))
     assert lacking is None if reason is None else reason in str(lacking)

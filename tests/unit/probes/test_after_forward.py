@@ -1,4 +1,4 @@
-"""What is told of a module's forwards, and what is not to be changed by it."""
+"""Callbacks after the forward of a module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parabench.probes.ddp import after_forward
 
 
 class Own(nn.Module):
-    """A model of one layer, which torch compiles in place; nn.Linear alone it does not."""
+    """A model of one layer. torch does not compile nn.Linear in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,28 +20,28 @@ class Own(nn.Module):
         return found
 
 
-def test_every_forward_is_told_while_the_block_runs() -> None:
-    model, told = nn.Linear(1, 1), list[int]()
-    with after_forward(model, lambda: told.append(1)):
+def test_after_forward_reports_each_forward_in_the_block() -> None:
+    model, calls = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: calls.append(1)):
         model(torch.ones(1, 1))
     model(torch.ones(1, 1))
-    assert told == [1]
+    assert calls == [1]
 
 
 def test_after_forward_works_when_compiled_in_place() -> None:
-    model, told = Own(), list[int]()
+    model, calls = Own(), list[int]()
     model.compile(backend="eager", fullgraph=True)
     compiled = model._compiled_call_impl
-    with after_forward(model, lambda: told.append(1)):
+    with after_forward(model, lambda: calls.append(1)):
         assert not model._forward_hooks
         model(torch.ones(1, 1))
-    assert told == [1]
+    assert calls == [1]
     assert model._compiled_call_impl is compiled
 
 
-def test_no_graph_breaks_at_it() -> None:
-    model, told = nn.Linear(1, 1), list[int]()
-    with after_forward(model, lambda: told.append(1)):
+def test_after_forward_does_not_break_graphs() -> None:
+    model, calls = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: calls.append(1)):
         whole = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
         assert torch.equal(whole(torch.ones(1, 1)), model(torch.ones(1, 1)).sum())
-    assert told == [1]  # by the forward that was not compiled
+    assert calls == [1]  # by the forward without compilation

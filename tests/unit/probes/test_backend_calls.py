@@ -1,4 +1,4 @@
-"""Observers of c10d's calls within one another."""
+"""Nested observers of c10d's calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DDP's own logger beside ours: the same step, the same spans, and a finding where they disagree."""
+"""DDP's logger and parabench's instruments: the spans of the same step, and a warning if they disagree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parabench.plan.protocol import Protocol
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
 PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
-# Two clocks are read one after the other: a float's rounding, no more.
+# The rounding of floats.
 ROUNDING_S = 1e-6
 
 
@@ -31,27 +31,27 @@ def seen(path: Path, *launches: Launch) -> SessionData:
 @pytest.mark.parametrize(
     "options", [{"algorithm": "native"}, {"algorithm": "ring"}, {"grad_accumulation": 2, "no_sync": False}], ids=str
 )
-def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_path: Path) -> None:
+def test_ddp_spans_agree_with_measured_spans(options: dict[str, Any], tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo", bucket_mib=0.5, **options)
     launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
-    told = launched.facts["ddp_logger"]
-    # DDP counts passes that reduce; beyond the tenth it logs only what it is asked to.
-    assert [(each["rank"], each["step"], each["iteration"]) for each in told] == [
+    logged = launched.facts["ddp_logger"]
+    # DDP counts passes that reduce. After the tenth, it logs only on request.
+    assert [(each["rank"], each["step"], each["iteration"]) for each in logged] == [
         (rank, 12, 13 * options.get("grad_accumulation", 1)) for rank in range(2)
     ]
     table = ddp_comparison(seen(tmp_path, launched)).set_index(["rank", "span"])
-    for each in told:
+    for each in logged:
         rank = each["rank"]
         forward, backward, communication = (table.loc[(rank, name)] for name in SPANS)
-        # Ours takes in the call of the module, theirs lies inside it; of the rest theirs takes in a little more.
+        # The measured forward includes the call of the module. DDP's other spans are slightly longer.
         if "grad_accumulation" in options:
             assert forward["ours_s"] != forward["ours_s"]
         else:
             assert 0 < forward["ddp_s"] <= forward["ours_s"] + ROUNDING_S
         assert 0 < backward["ours_s"] <= backward["ddp_s"] + ROUNDING_S
         assert communication["ours_s"] > 0
-        # gloo's end is noted by a callback that may have to wait for the interpreter; a queue notes its own at once.
+        # A callback records the end of gloo's calls, and may wait for the interpreter. A queue records it at once.
         if options.get("algorithm") == "ring":
             assert communication["ours_s"] <= communication["ddp_s"] + ROUNDING_S
         ends = [s.end_s for s in launched.spans if (s.rank, s.step) == (rank, 12) and "backward" in s.name]
@@ -64,8 +64,8 @@ CASE = fake.case(bucket_mib=1.0)
 
 
 def known(**theirs: float | None) -> Launch:
-    """Forward 0 to 30 ms, buckets called for at 50 and 90 ms and reduced at 80 and 110 ms."""
-    told = {"forward_s": 0.030, "backward_s": 0.060, "communication_s": 0.060, "overlap_s": 0.040} | theirs
+    """Return a launch: forward from 0 to 30 ms, bucket calls at 50 and 90 ms, reduced at 80 and 110 ms."""
+    logged = {"forward_s": 0.030, "backward_s": 0.060, "communication_s": 0.060, "overlap_s": 0.040} | theirs
     at = 100.0
     spans = [Span(0, STEP, "forward", at, at + 0.031), Span(0, STEP, "backward", at + 0.031, at + 0.111)]
     calls = [
@@ -75,11 +75,11 @@ def known(**theirs: float | None) -> Launch:
         )
         for seq, (made, took) in enumerate([(0.050, 0.030), (0.090, 0.020)])
     ]  # fmt: skip
-    facts = {"ddp_logger": [{"rank": 0, "step": STEP, "iteration": 8, "forward_end_s": at + 0.030, **told}]}
+    facts = {"ddp_logger": [{"rank": 0, "step": STEP, "iteration": 8, "forward_end_s": at + 0.030, **logged}]}
     return fake.launch(CASE, facts=facts, spans=spans, collectives=calls)
 
 
-def test_the_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
+def test_ddp_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
     table = ddp_comparison(seen(tmp_path, known(communication_s=0.066, backward_s=None)))
     assert table["span"].tolist() == ["forward", "backward", "communication"]
     assert table["ours_s"].tolist() == pytest.approx([0.030, 0.060, 0.060])
@@ -97,14 +97,14 @@ def test_the_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
         ({"forward_s": None}, []),
     ],
 )
-def test_a_finding_says_both_numbers_where_they_disagree(
+def test_findings_report_both_numbers_when_they_disagree(
     theirs: dict[str, float | None], found: list[str], tmp_path: Path
 ) -> None:
-    said = list(findings(seen(tmp_path, known(**theirs), known(**theirs))))
-    assert [each.code for each in said] == ["ddp_disagrees"] * len(found)
-    for each, span in zip(said, found, strict=True):
+    found_warnings = list(findings(seen(tmp_path, known(**theirs), known(**theirs))))
+    assert [each.code for each in found_warnings] == ["ddp_disagrees"] * len(found)
+    for each, span in zip(found_warnings, found, strict=True):
         assert f"of {span} in" in each.message
         assert each.case_id == CASE.id
     if found == ["communication"]:
-        assert "74.0 ms" in said[0].message
-        assert "60.0 ms" in said[0].message
+        assert "74.0 ms" in found_warnings[0].message
+        assert "60.0 ms" in found_warnings[0].message

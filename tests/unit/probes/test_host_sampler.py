@@ -1,4 +1,4 @@
-"""The host around a launch: what ranks hold, what others compute, and an allocation seen where and when it was made."""
+"""The sampler of the host: memory of ranks, and CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")
 
 
 class FakeHost:
-    """A host of four cores in which rank 0 (501), its worker (502) and somebody else use shares of a core each."""
+    """A host of four cores. Rank 0 (501), its worker (502) and another process use shares of a core each."""
 
     def __init__(self, clock: Clock, others: float) -> None:
         self.clock = clock
         self.loads = {os.getpid(): 0.0, 501: 1.0, 502: 0.5}
         self.others = others
         self.ended: set[int] = set()
-        self.stands_still = False
+        self.stopped = False
         self.resident = 100.0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
@@ -39,7 +39,7 @@ class FakeHost:
         return self
 
     def spent_s(self, pid: int) -> float:
-        # What the kernel tells is whole ticks of 10 ms.
+        # The kernel reports ticks of 10 ms.
         return round(self.loads[pid] * self.clock.passed_s, 2)
 
     def process(self, pid: int | None = None) -> SimpleNamespace:
@@ -49,14 +49,14 @@ class FakeHost:
         def cpu_times() -> SimpleNamespace:
             if pid in self.ended:
                 raise psutil.NoSuchProcess(pid or 0)
-            # The driver has run before; what the launch starts begins with nothing.
+            # The driver has run before the launch.
             before_s = 50.0 if pid == os.getpid() else 0.0
             return SimpleNamespace(user=before_s + self.spent_s(pid or 0), system=0.0)
 
         return SimpleNamespace(pid=pid, memory_info=memory_info, cpu_times=cpu_times)
 
     def cpu_times(self) -> Times:
-        passed_s = 0.0 if self.stands_still else self.clock.passed_s
+        passed_s = 0.0 if self.stopped else self.clock.passed_s
         busy = round((sum(self.loads.values()) + self.others) * passed_s, 2)
         return Times(1000.0 + busy, 0.0, 0.0, 0.0, 0.0, 9000.0 + CORES * passed_s - busy, 0.0, 0.0)
 
@@ -69,15 +69,15 @@ def sampled(folder: Path, clock: Clock) -> list[HostSample]:
 
 
 @pytest.mark.parametrize("others", [0.0, 0.03, 1.3])
-def test_what_others_compute_is_what_is_left_of_the_hosts_time(monkeypatch, tmp_path, others):
+def test_host_reports_the_cpu_share_of_other_processes(monkeypatch, tmp_path, others):
     clock = Clock(3.0)
     FakeHost(clock, others).install(monkeypatch)
     (tmp_path / "pid0").write_text("501")
     samples = sampled(tmp_path, clock)
     shares = [s.value for s in samples if s.metric == "other_cpu_share"]
-    assert len(shares) == 29  # the first reading has no time that it could be a share of
+    assert len(shares) == 29  # the first reading has no share
     assert all(share is not None and share >= 0 for share in shares)
-    # Rounding to ticks moves shares between readings; their sum it moves by a tick of each process at most.
+    # Rounding to ticks changes the sum of the shares by one tick per process at most.
     used_s = sum(shares) * PERIOD_S * CORES
     assert used_s == pytest.approx(others * 2.9, abs=0.04)
     assert [s.value for s in samples if s.metric == "rss_bytes" and s.rank == 0] == [100.0] * 30

@@ -1,4 +1,4 @@
-"""What NCCL says of itself: its log in the wordings of several versions, the launch that asks for it, the Inspector."""
+"""NCCL's log in several versions, the launch that enables it, and the Inspector."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(choice.values()) for choice in seen["choices"]]
 
 
-def test_operations_of_2_22() -> None:
+def test_parse_log_reads_version_2_22() -> None:
     seen = nccl.parse_log(NCCL_2_22)
     assert chosen(seen) == [("all_gather", 37756928, "ring", "simple", None, 1)]
     assert (seen["version"], seen["nvls"], seen["network"]) == ("2.22.3+cuda12.6", False, None)
 
 
-def test_names_and_channels_of_2_27() -> None:
+def test_parse_log_reads_version_2_27() -> None:
     seen = nccl.parse_log(NCCL_2_27)
     assert chosen(seen) == [
         ("all_reduce", 4, "tree", "ll", 1, 1),
@@ -51,7 +51,7 @@ def test_names_and_channels_of_2_27() -> None:
 
 
 @pytest.mark.parametrize("line", ["RCCL version 2.18.3+hip6.0", "RCCL version : 2.18.3+hip6.0"])
-def test_version_of_rccl_is_read(line: str) -> None:
+def test_parse_log_reads_version_of_rccl(line: str) -> None:
     assert nccl.parse_log(f"host:1:1 [0] NCCL INFO {line}\n")["version"] == "2.18.3+hip6.0"
 
 
@@ -66,7 +66,7 @@ OTHERS = (
 
 
 class Launches:
-    """Launches nothing, and keeps what was asked for and what came of it."""
+    """A fake launcher that keeps protocols and results."""
 
     def __init__(self) -> None:
         self.fake, self.protocols, self.kept = FakeLauncher(), [], []
@@ -113,8 +113,8 @@ def test_explaining_launch_records_the_log_of_every_rank() -> None:
     case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
     launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
-    told = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
-    assert told == [(0, 4), (1, 5)]
+    logged = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
+    assert logged == [(0, 4), (1, 5)]
 
 
 # -- the Inspector -----------------------------------------------------------------------------------------------------
@@ -131,15 +131,15 @@ def inspected(op: str, size: int, microseconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
+def test_read_inspector_reads_the_file_of_this_process(tmp_path: Path) -> None:
     rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [inspected("Mystery", 4, 5)]
-    text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # it may be cut short
+    text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # the file may be truncated
     path = tmp_path / f"{socket.gethostname()}-pid{os.getpid()}.log"
     path.write_text(text)
     on = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path)}
-    told = nccl.read_inspector(on)["nccl_inspector"]
-    assert told["file"] == str(path)
-    first, other = told["ops"]
+    seen = nccl.read_inspector(on)["nccl_inspector"]
+    assert seen["file"] == str(path)
+    first, other = seen["ops"]
     assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)
     assert first["duration_s"] == pytest.approx(11e-6)
     assert (first["algbw_bytes_per_s"], first["busbw_bytes_per_s"]) == (277e9, 485e9)

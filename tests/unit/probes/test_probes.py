@@ -1,4 +1,4 @@
-"""A probe is its class and its line in the table: it is asked at every place, and what it saw is handed over."""
+"""The hooks of a probe in the table, and its report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ happened: list[Any] = []
 
 
 class Watching(Probe):
-    """Notes when it is asked, and what the rank had done by then."""
+    """Records its hooks, and the state of the rank."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -61,10 +61,10 @@ class Watching(Probe):
         report.facts["watching"] = True
 
 
-def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_case_calls_all_hooks_of_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROBES, "watching", Entry(target=f"{__name__}:Watching", summary="a test's"))
     happened.clear()
-    # One step more than the protocol's is taken by the probe; the clock has room for what is profiled.
+    # The probe takes one additional step. The clock has room for it, because of the snapshot.
     protocol = Protocol(warmup=2, steps=3, instrumented=2, memory_snapshot=True)
     env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
     spec = LaunchSpec.of(CASE, protocol, GUARD_S)
@@ -73,13 +73,13 @@ def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatc
     assert happened == [
         "made", ("backward", True), ("optimizer", True), ("before", 2), ("after", 5), ("on", 5), ("off", 7)
     ]  # fmt: skip
-    assert report.numbers["watched"] == 9  # the beginnings of eight steps, and the end of the last
+    assert report.numbers["watched"] == 9  # the starts of eight steps, and the end of the last
     assert report.facts["watching"]
     unknown = {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} - METRICS.keys()
     assert not unknown, f"metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
 
 
-def test_what_the_tables_name_is_there_and_described() -> None:
+def test_probes_of_the_table_exist_and_are_documented() -> None:
     assert all(issubclass(each, Probe) for each in probe_classes())
     described = PAGE.read_text()
     lacking = [name for name, entry in PROBES.items() if f"| `{name}` | {entry.summary} |" not in described]

@@ -1,4 +1,4 @@
-"""The step clock on a CUDA device that runs behind its host, on a stand-in. Not yet run on a GPU."""
+"""The step clock on a simulated CUDA device that runs behind its host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
 
 
 def step(clock: StepClock, device: Behind, *, host_s: float, device_s: float, skips: bool = False) -> None:
-    """Five marks: between them the host spends and enqueues a quarter each."""
+    """Take five marks, with a quarter of the times between two marks."""
     clock.mark()
     for part in range(4):
         device.host(host_s / 4)
@@ -48,13 +48,13 @@ def test_marks_have_the_time_of_the_device(tmp_path: Path, behind: Behind) -> No
     assert clock.begins() == pytest.approx([*marks[:, 0], marks[-1, -1]])
 
 
-def test_what_a_device_that_hangs_did_not_come_to_is_unknown(tmp_path: Path, behind: Behind) -> None:
+def test_marks_are_unknown_when_the_device_hangs(tmp_path: Path, behind: Behind) -> None:
     clock = StepClock(tmp_path / "marks", 5, CUDA)
     for _ in range(2):
         step(clock, behind, host_s=0.001, device_s=0.010)
     clock.mark()
     clock.mark()
-    behind.stuck = True  # a collective of step 2's forward, that nobody else calls
+    behind.stuck = True  # a collective in step 2's forward
     for _ in range(3):
         clock.mark()
     for _ in range(2):
@@ -70,9 +70,7 @@ def test_what_a_device_that_hangs_did_not_come_to_is_unknown(tmp_path: Path, beh
 
 
 @pytest.mark.parametrize("drift", [40e-6, -25e-6])
-def test_clocks_that_drift_apart_are_compared_at_both_ends(
-    drift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_are_corrected_for_clock_drift(drift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Behind(monkeypatch, drift=drift, latency_s=repeat(2 * QUICK))
     clock = StepClock(tmp_path / "marks", 200, CUDA)
     ends = []
@@ -81,7 +79,7 @@ def test_clocks_that_drift_apart_are_compared_at_both_ends(
         ends.append(device.device_s)
     clock.finish()
     seen = read_marks(tmp_path / "marks", 200)[:, -1]
-    # 100 s apart the clocks differ by milliseconds.
+    # After 100 s, the clocks differ by milliseconds.
     assert np.abs(seen - ends).max() < 3 * QUICK
     numbers = clock.moments.numbers()
     assert numbers["device_clock_drift"] == pytest.approx(drift, abs=1e-6)
@@ -93,7 +91,7 @@ def test_clocks_that_drift_apart_are_compared_at_both_ends(
     [(0.010, 0.001, 0.00025), (0.001, 0.010, 0.09025)],
     ids=["the host is behind", "the device is behind"],
 )
-def test_how_far_the_device_lags_behind_the_host(
+def test_lags_measure_the_delay_of_the_device(
     host_s: float, device_s: float, lag_s: float, tmp_path: Path, behind: Behind
 ) -> None:
     clock = StepClock(tmp_path / "marks", 10, CUDA)
@@ -105,7 +103,7 @@ def test_how_far_the_device_lags_behind_the_host(
     assert lags[-1][2] == pytest.approx(lag_s, abs=2.1 * QUICK)
 
 
-def test_on_the_cpu_a_mark_is_the_hosts_and_nothing_lags(tmp_path: Path) -> None:
+def test_clock_on_cpu_has_no_lags(tmp_path: Path) -> None:
     clock = StepClock(tmp_path / "marks", 1, torch.device("cpu"))
     for _ in range(MARKS):
         clock.mark()
@@ -115,5 +113,5 @@ def test_on_the_cpu_a_mark_is_the_hosts_and_nothing_lags(tmp_path: Path) -> None
     clock.finish()
     hang.watch(clock, torch.device("cpu"))
     hang.answer(tmp_path, 0)
-    # What the flight recorder has is of other tests in this process.
+    # The flight recorder has entries of other tests.
     assert set(json.loads((tmp_path / "standing0.json").read_text())) == {"groups"}
