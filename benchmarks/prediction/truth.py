@@ -17,10 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.hosts import NodeFailed, NoNodes
 from benchmarks.prediction.machines import Session
 from benchmarks.prediction.measured import Measured, measured
 from benchmarks.prediction.sessions import KINDS
-from benchmarks.hosts import NodeFailed, NoNodes
 
 
 def finished(kind: str, session: Session, folder: Path) -> list[Measured]:
