@@ -165,7 +165,7 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog = page.locator("dialog.detail")
         said = dialog.inner_text()
         for part in (
-            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)", "2 buckets: 1.00, 25.0 MiB.", "backward",
+            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)",
             "None is about this case", "The page has none of this case",
         ):  # fmt: skip
             assert part in said, part
