@@ -197,7 +197,7 @@ def traces(page, section, at=0):
 def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
     with opened(browser, rich, "#tab=trust") as page:
         drawn, layout = traces(page, "spread")
-        assert sum(len(trace["y"]) for trace in drawn) == 81
+        assert sum(len(trace["y"]) for trace in drawn) == 48  # 3 launches of the 16 that differ most
         assert [shape["x1"] for shape in layout["shapes"]] == [2.5]  # the A/A spread of the 10th percentile
         choose(page, "strategy", "fsdp")
         assert points(page, "spread") == 6
