@@ -7,7 +7,7 @@ import re
 import pytest
 
 import fake_results as fake
-from browser_helpers import drawn, needs_chromium, opened, tab_names, until
+from browser_helpers import drawn, needs_chromium, opened, tab_names
 from fake_devices import gpu_launches
 from fake_results import step
 from parabench.report.build import write_report
@@ -123,17 +123,3 @@ def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which
                 assert cases - {"", "all"} <= known, (tab, trace["name"])
                 seen += len(cases)
     assert seen > 0
-
-
-def test_a_click_on_a_cell_opens_its_case(rich):
-    at(rich, "tab=buckets")
-    plot = rich.locator("#heat .plot").first
-    plot.scroll_into_view_if_needed()
-    box = plot.locator(".nsewdrag").bounding_box()
-    x, y = box["x"] + box["width"] * 2.5 / 4, box["y"] + box["height"] / 2
-    rich.mouse.move(x - 2, y)
-    rich.mouse.move(x, y)
-    plot.locator(".hoverlayer .hovertext").wait_for()
-    rich.mouse.click(x, y)
-    until(rich, "location.hash.includes('case=')")
-    assert "ddp-ring-w4-25mib" in rich.evaluate("location.hash")

@@ -165,7 +165,7 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog = page.locator("dialog.detail")
         said = dialog.inner_text()
         for part in (
-            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)", "2 buckets: 1.00, 25.0 MiB.", "backward",
+            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)",
             "None is about this case", "The page has none of this case",
         ):  # fmt: skip
             assert part in said, part
@@ -197,7 +197,7 @@ def traces(page, section, at=0):
 def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
     with opened(browser, rich, "#tab=trust") as page:
         drawn, layout = traces(page, "spread")
-        assert sum(len(trace["y"]) for trace in drawn) == 81
+        assert sum(len(trace["y"]) for trace in drawn) == 48  # 3 launches of the 16 that differ most
         assert [shape["x1"] for shape in layout["shapes"]] == [2.5]  # the A/A spread of the 10th percentile
         choose(page, "strategy", "fsdp")
         assert points(page, "spread") == 6
