@@ -122,7 +122,7 @@ class UnusedDdp:
     ("sizes", "parameters", "reason"),
     [
         (f"{10 * 2**20}, {2 * 2**20}", [["b", "c"], ["a"]], None),
-        (f"{8 * 2**20}, {4 * 2**20}", [None, None], "DDP does not tell what is in its buckets"),
+        (f"{8 * 2**20}, {4 * 2**20}", [None, None], "DDP does not report the contents of its buckets"),
     ],
 )
 def test_unreported_ddp_buckets_follow_its_rule_or_are_unknown(

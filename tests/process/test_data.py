@@ -231,7 +231,7 @@ def test_bad_vocabularies_and_texts_are_refused(
     assert f"vocabulary {words!r} is for data text, and data is synthetic with model gpt2; drop it" in synthetic
     text = tmp_path / "t.txt"
     text.write_bytes(b"good \xff bad")
-    assert "not UTF-8 text, at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
+    assert "not UTF-8 text at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
     text.write_text(" the" * 512)
     long = refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
     assert "holds 512 tokens, one batch needs 513" in long

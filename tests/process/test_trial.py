@@ -34,7 +34,7 @@ MISTAKES = {
     "mistakes:wrong_head": "out of bounds.; fix Model.loss",
     "mistakes:wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot",
     "mistakes:replaces_a_parameter": "forward replaces parameter weight, and the optimizer",
-    "mistakes:calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP",
+    "mistakes:calls_a_method": "forward does not call the module that it receives, and DDP and FSDP act only",
     "mistakes:double_data": "the inputs are float64 and the weights are not; give float32",
     "mistakes:data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module",
     "zoo:sparse": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",

@@ -66,7 +66,7 @@ def test_other_models_take_what_the_reference_counted(tmp_path):
 
 def test_flops_are_unknown_with_the_reason_of_the_counter(tmp_path):
     case = fake.case(model="mlp", seq_len=1)
-    why = "torch's counter knows none of the model's operations"
+    why = "torch's counter does not have the model's operations"
     reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": None, "reason": why}})
     row = table(tmp_path, [reference, fake.launch(case, 0.01)]).iloc[0]
     assert np.isnan(row["flops_per_s"])
