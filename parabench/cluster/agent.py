@@ -94,7 +94,7 @@ class Agent:
         if reason is not None:
             context.abort.set(reason)
         try:
-            return {"launch": launch, "result": as_json(self.run_processes(mine, context))}
+            return {"launch": launch, "result": as_json(self.launch_ranks(mine, context))}
         finally:
             self._running = None
 
@@ -111,7 +111,7 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def run_processes(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
+    def launch_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         """Run this node's ranks of a launch."""
         return run_on_node(spec.replace(deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 

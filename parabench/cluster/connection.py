@@ -107,15 +107,20 @@ class Connection:
         self._socket.settimeout(DEAD_AFTER_S)
         self._sender = threading.Thread(target=self._send_all, name="parabench sender", daemon=True)
         self._sender.start()
-        threading.Thread(
+        self._receiver = threading.Thread(
             target=self._receive_all, args=(handle, when_lost), name="parabench receiver", daemon=True
-        ).start()
+        )
+        self._receiver.start()
 
     def close(self) -> None:
         """Send the messages that are left, and close the connection."""
         if self._sender is not None:
             self._to_send.put(None)
             self._sender.join(FLUSH_S)
+            # The other end may lose messages that it has not read if this one closes with unread messages.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            self._receiver.join(FLUSH_S)
         self._shut()
 
     def _write(self, message: Message | None) -> None:

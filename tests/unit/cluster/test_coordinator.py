@@ -84,7 +84,7 @@ class Node(Agent):
         except BaseException as error:
             self._ended.put(error)
 
-    def run_processes(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
+    def launch_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         self.does(context)
         self.aborts.put(context.abort.reason)
         assert self.number is not None
