@@ -3,7 +3,7 @@
     python -m benchmarks.noise_trials recorded STORE [PILOT ...]
     python -m benchmarks.noise_trials simulated [RECORDINGS]
 
-`recorded` cuts a long A/A recording (`parabench ab --a "" --b "" ... --launches 120`) into windows: a pilot of PILOT
+`recorded` cuts a long A/A recording (`parabench ab --launches 120` of equal variants) into windows: a pilot of PILOT
 pairs, then later pairs. `simulated` does the same with simulated recordings. Their noise wanders, has heavy tails and
 is partly common to all cases. Three predictions must be right within a factor of 1.5: the half-width of the 95%
 interval (geometric mean over cases), the tolerance that passes, and the slowdown that the gate detects in 90% of runs.

@@ -28,7 +28,19 @@ for axis in ("strategy=ddp", "algorithm=native", "world_size=2", "bucket_mib=25"
 
 def run_ab(folder: Path, a: str, b: str, *options: str) -> Answer:
     """Return the comparison that `parabench ab` makes. Raises RuntimeError if it fails."""
-    command = [sys.executable, "-m", "parabench", "ab", "--a", a, "--b", b, *options, "--out", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "parabench",
+        "ab",
+        "--baseline",
+        a,
+        "--candidate",
+        b,
+        *options,
+        "--out",
+        str(folder),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
     if done.returncode not in {verdict.exit_code for verdict in Verdict}:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")

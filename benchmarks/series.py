@@ -61,7 +61,14 @@ def real(gain: float = 0.02, proposals: int = 10, folder: Path = FOLDER, *option
     for number in range(1, proposals + 1):
         began = time.monotonic()
         command = [sys.executable, "-m", "parabench", "ab", "bucket_size", *SLOWED, "--series", str(folder)]
-        command += ["--a", f"SLOWED_MODEL={gain / (1 - gain)}", "--b", "SLOWED_MODEL=0", "--seed", str(number)]
+        command += [
+            "--baseline",
+            f"SLOWED_MODEL={gain / (1 - gain)}",
+            "--candidate",
+            "SLOWED_MODEL=0",
+            "--seed",
+            str(number),
+        ]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode > 1:
             raise RuntimeError(done.stderr)

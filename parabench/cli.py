@@ -132,7 +132,7 @@ if "_PARABENCH_COMPLETE" in os.environ:
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     examples={
         "Which configuration trains fastest on this machine?": "parabench run quick",
-        "Is my change slower than what is committed?": "parabench ab quick --a ../base --b .",
+        "Is my change slower than what is committed?": "parabench ab quick --baseline ../base --candidate .",
         "Is this machine fit to measure on?": "parabench doctor",
     },
 )

@@ -161,8 +161,8 @@ def page(found: Sequence[Sequence[Forecast]]) -> str:
         f"## Tables\n\n{markdown((HEAD, *(row for each in found for row in rows(each))))}\n"
         f"Left out: {DATA['left_out']}.\n",
         f"## Links\n\n{markdown(machines)}\nLatencies: {DATA['latencies']}.\n",
-        "## Sources and assumptions\n\n`benchmarks/prediction/published.json` has the source, model, machine, batch and "
-        f"assumptions of each table.\n\n{''.join(sources())}",
+        "## Sources and assumptions\n\n`benchmarks/prediction/published.json` has the source, model, machine, batch "
+        f"and assumptions of each table.\n\n{''.join(sources())}",
     ]
     return "\n".join(parts)
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from parabench.ab.agent import VariantAgent
 from parabench.ab.memory import lack_of_memory
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
-from parabench.ab.variant import Variant, read_variant
+from parabench.ab.variant import ROLE, Variant, read_variant
 from parabench.analysis import format
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.cluster.messages import Progress
@@ -213,7 +213,7 @@ class Turns:
             there = before[name].interleaved.get("setting")
             if there != here:
                 raise UsageError(
-                    f"variant {name} was {there!r} and is now {here!r}; resume with the same variants, as in "
+                    f"the {ROLE[name]} was {there!r} and is now {here!r}; resume with the same variants, as in "
                     f"{command!r}, or start a new ab without --resume"
                 )
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
@@ -316,7 +316,7 @@ class Turns:
         if failed and failed.status == Status.OOM:
             # Each may have enough memory without the other.
             name = sides[failed.side].variant.name
-            return self._set_apart(cases, f"variant {name} ran out of memory next to the other")
+            return self._set_apart(cases, f"the {ROLE[name]} ran out of memory next to the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
             if failed is None or failed.side == number:
@@ -370,7 +370,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     check_alike(plans)
     apart = [
         {
-            case: f"variant {name} does not run it: {other['skipped'].get(case, 'its suite does not have it')}"
+            case: f"the {ROLE[name]} does not run it: {other['skipped'].get(case, 'its suite does not have it')}"
             for case in own["cases"]
             if case not in other["cases"]
         }
@@ -382,7 +382,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
         raise UsageError(f"no configuration runs in both variants: {why}")
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():
-            log(f"skipped {own['cases'][case]} in {name}: {reason}")
+            log(f"skipped {own['cases'][case]} in the {ROLE[name]}: {reason}")
     return both, apart
 
 

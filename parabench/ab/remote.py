@@ -16,7 +16,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 import psutil
 
 from parabench.ab.agent import COMMAND, VariantAgent
-from parabench.ab.variant import Variant
+from parabench.ab.variant import ROLE, Variant
 from parabench.cluster.connection import Connection
 from parabench.cluster.messages import PROTOCOL, Progress, Refused, Reply
 from parabench.errors import UsageError
@@ -60,7 +60,7 @@ class VariantProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise UsageError(f"variant {variant.name} does not start: {error}") from error
+                raise UsageError(f"the {ROLE[variant.name]} does not start: {error}") from error
 
     def identify(self) -> None:
         """Raise UsageError if its parabench has another protocol or schema, or is not the one in its folder."""
@@ -74,13 +74,13 @@ class VariantProcess:
         for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
             if there.get(what) != mine:
                 raise UsageError(
-                    f"variant {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
-                    f"one has {mine}; both variants need a parabench that fits this one"
+                    f"the {ROLE[self._name]} is parabench {there.get('version')} with {what} {there.get(what)}, and "
+                    f"this one has {mine}; both variants need a parabench that fits this one"
                 )
         own = self.variant.folder / "parabench" if self.variant.folder else None
         if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(there["package"]):
             raise UsageError(
-                f"variant {self._name} has a parabench, but another one answered, from {there['package']}; see what "
+                f"the {ROLE[self._name]} has a parabench, but another one answered, from {there['package']}; see what "
                 "that variant's python imports before its PYTHONPATH"
             )
 
@@ -105,12 +105,12 @@ class VariantProcess:
         try:
             message = self.connection.receive()
         except (EOFError, OSError):
-            raise UsageError(f"variant {self._name} {self._how_it_ended()}") from None
+            raise UsageError(f"the {ROLE[self._name]} {self._how_it_ended()}") from None
         match message:
             case Reply(values):
                 return values
             case Refused(why):
-                raise UsageError(f"variant {self.variant.name}: {why}")
+                raise UsageError(f"the {ROLE[self.variant.name]}: {why}")
             case Progress():
                 self._heard(self.variant.name, message)
         return None

@@ -14,6 +14,8 @@ from parabench.errors import UsageError, near
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+# The variants in the results database, as users read them.
+ROLE = {"a": "baseline", "b": "candidate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class Variant:
 
 def read_variant(name: str, text: str) -> Variant:
     """Return the variant, "a" or "b", that `text` describes. Raises UsageError."""
-    option = f"--{name} {shlex.quote(text)}"
+    option = f"--{ROLE[name]} {shlex.quote(text)}"
     try:
         words = shlex.split(text)
     except ValueError as error:

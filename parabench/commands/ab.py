@@ -34,30 +34,36 @@ from parabench.signals import STOPPED
 @click.command(
     cls=Command,
     examples={
-        "Is this checkout slower than another one?": "parabench ab quick --a ../base --b .",
+        "Is this checkout slower than another one?": "parabench ab quick --baseline ../base --candidate .",
         "Is another NCCL algorithm slower?": (
-            "parabench ab quick --a '' --b NCCL_ALGO=allreduce:tree --set strategy=ddp"
+            "parabench ab quick --baseline '' --candidate NCCL_ALGO=allreduce:tree --set strategy=ddp"
         ),
-        "The same of two versions of torch, for a script:": "parabench ab quick --a venvs/old --b venvs/new --json -",
-        "One of many changes: is this one worth it?": "parabench ab quick --a '' --b OMP_NUM_THREADS=2 --series tuning",
+        "Compare two versions of torch, for a script:": (
+            "parabench ab quick --baseline venvs/old --candidate venvs/new --json -"
+        ),
+        "Is this change, one of many, worth it?": (
+            "parabench ab quick --baseline '' --candidate OMP_NUM_THREADS=2 --series tuning"
+        ),
     },
 )
 @suite_argument
-@click.option("--a", "a", metavar="SIDE", help="The base, or '' for this checkout and environment.")
-@click.option("--b", "b", metavar="SIDE", help="The candidate.")
+@click.option(
+    "--baseline", "--a", "a", metavar="VARIANT", help="The baseline, or '' for this checkout and environment."
+)
+@click.option("--candidate", "--b", "b", metavar="VARIANT", help="The candidate.")
 @shared(*training_options)
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="Rounds per launch. In each, both sides take a turn of a few steps. 0: whole launches alternate. "
+    help="Rounds per launch. In each, both variants run a few steps. 0: whole launches alternate. "
     "[default: 60, in 8 launches; with --series 36]",
 )
 @shared(*gate_options)
 @click.option(
     "--series",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Accept or reject B as a proposal of a series: --alpha is then the chance of any false accept in this folder. "
-    "Without --a and --b, show its proposals.",
+    help="Accept or reject the candidate as a proposal of a series: --alpha is then the chance of any false accept in "
+    "this folder. Without --baseline and --candidate, show its proposals.",
 )
 @click.option("--least", type=Fraction(), help="With --series: the smallest gain that is worth a change. [default: 1%]")
 @click.option(
@@ -78,13 +84,13 @@ def ab(
     budget: float | None,
     **options: Any,
 ) -> None:
-    """Is side B slower than side A on SUITE? Their launches are interleaved.
+    """Is the candidate slower than the baseline on SUITE? Their launches are interleaved.
 
-    A SIDE is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
-    environment, and any other folder a checkout: the side runs in it and imports from it first.
+    A VARIANT is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
+    environment, and any other folder a checkout: the variant runs in it and imports from it first.
 
     Exits with 0 if slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3 if
-    the result is inconclusive. With --series: 0 to accept B, 1 to reject it.
+    the result is inconclusive. With --series: 0 to accept the candidate, 1 to reject it.
     If a file is -, only this file is on standard output, and all else is on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
@@ -97,7 +103,9 @@ def ab(
     if given := [name for name, value in (("--least", least), ("--budget", budget)) if value is not None]:
         raise UsageError(f"{given[0]} has no effect without --series; leave it out")
     if a is None or b is None:
-        raise UsageError(f"{'--a' if a is None else '--b'} SIDE is missing; give both --a and --b")
+        raise UsageError(
+            f"{'--baseline' if a is None else '--candidate'} VARIANT is missing; give both --baseline and --candidate"
+        )
     files, axes = files_in(options), axes_in(options)
     run = Request.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=_typed(files))
@@ -111,7 +119,7 @@ def ab(
 def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
-    """Judge B as a proposal of the series in `folder`, or show the series. Return the exit code. Raises UsageError."""
+    """Judge the candidate as a proposal of the series in `folder`, or show the series. Return the exit code."""
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
@@ -125,11 +133,11 @@ def _series(
     if a is None and b is None:
         there = read_series(folder)
         if there is None:
-            raise UsageError(f"{folder} holds no series; start one with --a SIDE and --b SIDE")
+            raise UsageError(f"{folder} holds no series; start one with --baseline VARIANT and --candidate VARIANT")
         give(files, lambda: answer(there), [*table(there), *lines(there)], "series")
         return 0
     if b is None:
-        raise UsageError("--b SIDE is missing; give the proposal")
+        raise UsageError("--candidate VARIANT is missing; give the proposal")
     defaults = {"launches": MOST_PAIRS, "rounds": ROUNDS}
     given = {name: value for name, value in options.items() if value is not None}
     run = Request.of(axes=axes, argv=command(), out=folder, **defaults | given)

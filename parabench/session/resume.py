@@ -273,5 +273,5 @@ def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
 
 def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:
     """Return the command that resumes the last `ab` of `store`, whose variants have these settings."""
-    both = chain.from_iterable(zip(("--a", "--b"), settings, strict=True))
+    both = chain.from_iterable(zip(("--baseline", "--candidate"), settings, strict=True))
     return shlex.join(["parabench", "ab", "--resume", *both, *options, "--out", str(store.parent)])

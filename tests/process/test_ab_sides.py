@@ -70,7 +70,7 @@ def test_identify_refuses_variants_that_do_not_fit(tmp_path: Path, does: str, wh
     (tmp_path / "tree" / "parabench").mkdir(parents=True)
     (tmp_path / "tree" / "parabench" / "__init__.py").touch()
     variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
-    named = pytest.raises(UsageError, match=re.escape(f"variant b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
+    named = pytest.raises(UsageError, match=re.escape(f"the candidate ({tmp_path}/scripted {tmp_path}/tree) {why}"))
     with running([variant], lambda side, told: None) as (side,), named:
         side.identify()
     assert not psutil.pid_exists(side.process.pid)
@@ -166,7 +166,7 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
 
     process = start(
         tmp_path,
-        *("--a", "fast", "--b", "slow new TIMES=2 OMP_NUM_THREADS=3"),
+        *("--baseline", "fast", "--candidate", "slow new TIMES=2 OMP_NUM_THREADS=3"),
         *("--launches", "2", "--rounds", str(ROUNDS), "--alpha", "0.05"),
     )
     output, _ = process.communicate(timeout=GUARD_S)
@@ -188,7 +188,7 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
     candidate = select_session(results, "ab-b")
     assert candidate.environment["env"]["OMP_NUM_THREADS"] == "3"
     assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"
-    assert candidate.argv[5:9] == ["--a", "fast", "--b", candidate.interleaved["setting"]]
+    assert candidate.argv[5:9] == ["--baseline", "fast", "--candidate", candidate.interleaved["setting"]]
     assert (tmp_path / "results" / "report.html").exists()
     assert "2 launches per side" in output
 
@@ -218,7 +218,7 @@ class Held:
         os.mkfifo(mine / "plan")
         pipe = os.open(mine / "plan", os.O_RDONLY | os.O_NONBLOCK)
         stack.callback(os.close, pipe)
-        self.process = start(here, "--a", "free", "--b", "mine")
+        self.process = start(here, "--baseline", "free", "--candidate", "mine")
         stack.callback(end, self.process)
         assert select.select([pipe], [], [], GUARD_S)[0]
         self.driver = psutil.Process(self.process.pid)

@@ -212,5 +212,5 @@ def steps(of: Comparison, works: Sequence[Overall]) -> list[tuple[str, str]]:
             "the strongest comparison: both sides take turns on one machine (OLD and NEW are folders of a checkout or "
             "of a virtual environment, or NAME=VALUE)"
         )
-        found.append((why, ["parabench", "ab", first.session.suite, "--a", "OLD", "--b", "NEW"]))
+        found.append((why, ["parabench", "ab", first.session.suite, "--baseline", "OLD", "--candidate", "NEW"]))
     return list(dict.fromkeys((why, shlex.join(command)) for why, command in found if command))

@@ -91,10 +91,10 @@ def test_read_variant_refuses_other_words(places: Path, text: str, why: str) -> 
 
 def test_recorded_command_has_no_secret(places: Path) -> None:
     texts = {"a": "TOKEN=hush", "b": f"{places}/other"}
-    argv = ["parabench", "ab", "--a", texts["a"], f"--b={texts['b']}", "quick"]
+    argv = ["parabench", "ab", "--baseline", texts["a"], f"--candidate={texts['b']}", "quick"]
     request = AbRequest(**texts, run=Request.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
     variants = [read_variant(name, text) for name, text in texts.items()]
-    assert hide(request, variants) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
+    assert hide(request, variants) == ["parabench", "ab", "--baseline", "TOKEN=...", "--candidate=other", "quick"]
 
 
 # -- order of launches ----------------------------------------------------------------------------------------------
@@ -137,7 +137,21 @@ def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     assert "Regression: 3 cases slower (" in lab.output
     lab.step_s["b"] = 0.008
     axes = [word for axis in AXES for word in ("--set", axis)]
-    given = ["ab", "quick", "--a", "", "--b", "", *axes, "--launches", "4", "--steps", "4", "--label", "mine"]
+    given = [
+        "ab",
+        "quick",
+        "--baseline",
+        "",
+        "--candidate",
+        "",
+        *axes,
+        "--launches",
+        "4",
+        "--steps",
+        "4",
+        "--label",
+        "mine",
+    ]
     files = [f"--{name}={lab.folder / name}" for name in ("json", "markdown", "html")]
     done = CliRunner().invoke(main, [*given, "--out", str(lab.folder / "out"), *files, "--junit", "-"])
     assert done.exit_code == 0, done.output
@@ -159,10 +173,21 @@ def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
     given = ["--launches", "3", "--steps", "4", "--rounds", "0", "--out", str(lab.folder / "out")]
     judged = ["--tolerance", "0.2", "--alpha", "0.05", "--json", str(lab.folder / "json")]
     lab.interrupt_at = 7
-    stopped = CliRunner().invoke(main, ["ab", "quick", "--a", "", "--b", "", *axes, *given, *judged])
+    stopped = CliRunner().invoke(main, ["ab", "quick", "--baseline", "", "--candidate", "", *axes, *given, *judged])
     assert stopped.exit_code == STOPPED, stopped.output
     go_on = shlex.split(stopped.output.rpartition("resume with: ")[2])
-    assert go_on == ["parabench", "ab", "--resume", "--a", "", "--b", "", *judged, "--out", str(lab.folder / "out")]
+    assert go_on == [
+        "parabench",
+        "ab",
+        "--resume",
+        "--baseline",
+        "",
+        "--candidate",
+        "",
+        *judged,
+        "--out",
+        str(lab.folder / "out"),
+    ]
     lab.interrupt_at = None
     done = CliRunner().invoke(main, go_on[1:])
     assert done.exit_code == 0, done.output
@@ -172,7 +197,7 @@ def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
 def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     lab.interrupt_at = 7
     assert lab.run(b="TOKEN=hush") == 130
-    go_on = f"parabench ab --resume --a '' --b TOKEN=... --out {lab.folder / 'out'}"
+    go_on = f"parabench ab --resume --baseline '' --candidate TOKEN=... --out {lab.folder / 'out'}"
     assert f"stopped by SIGINT; every finished launch is kept; resume with: {go_on}" in lab.output
     before, lab.interrupt_at = lab.launches(), None
     assert len(before) == 7
@@ -180,9 +205,9 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     # One variant alone cannot be resumed, nor can others.
     with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
         run_session(Request.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
-    with pytest.raises(UsageError, match=r"variant b was 'TOKEN=...' and is now 'KEN=...'; resume with the same"):
+    with pytest.raises(UsageError, match=r"the candidate was 'TOKEN=...' and is now 'KEN=...'; resume with the same"):
         lab.run(suite=None, b="KEN=hush", resume=True)
-    with pytest.raises(UsageError, match=r"variant a: the last session in .* was planned otherwise"):
+    with pytest.raises(UsageError, match=r"the baseline: the last session in .* was planned otherwise"):
         lab.run(b="TOKEN=hush", steps=5, resume=True)
     assert lab.launches() == before
 
@@ -280,10 +305,11 @@ def test_ab_refuses_variants_with_other_protocols(lab: Lab) -> None:
 def test_ab_skips_cases_that_one_variant_cannot_run(lab: Lab) -> None:
     lab.sides["b"] = OneCaseLess
     assert lab.run() == 0, lab.output
-    assert "in a: variant b does not run it: this side has no room for it" in lab.output
+    assert "in the baseline: the candidate does not run it: this side has no room for it" in lab.output
     results = load(lab.folder / "out" / "results.db")
     plan = select_session(results, "ab-a").plan
     assert len(plan["cases"]) == 2
-    assert [each["reason"] for each in plan["skipped"]] == ["variant b does not run it: this side has no room for it"]
+    why = "the candidate does not run it: this side has no room for it"
+    assert [each["reason"] for each in plan["skipped"]] == [why]
     # Both walk in one order, whatever the order that one side had planned.
     assert select_session(results, "ab-b").plan["cases"] == plan["cases"]

@@ -119,7 +119,7 @@ def test_ab_alternates_launches_after_running_out_of_memory(lab: Devices, monkey
     lab.befalls = too_much
     assert lab.measure() in (0, 3), lab.output
     assert lab.pairs == [("a", 2), ("b", 2)]
-    assert "whole launches alternate in 2 cases: variant b ran out of memory next to the other" in lab.output
+    assert "whole launches alternate in 2 cases: the candidate ran out of memory next to the other" in lab.output
     assert set(load(lab.folder / "out" / "results.db").launch["status"]) == {"ok"}
 
 

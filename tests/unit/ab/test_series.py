@@ -92,7 +92,7 @@ def test_series_is_shown_or_refused_when_the_folder_has_none(lab: Lab) -> None:
     folder = str(lab.folder / "series")
     said = CliRunner().invoke(main, ["ab", "--series", folder])
     assert said.exit_code == 2
-    assert "holds no series; start one with --a SIDE and --b SIDE" in said.output
+    assert "holds no series; start one with --baseline VARIANT and --candidate VARIANT" in said.output
     propose(lab, "ONE=1")
     said = CliRunner().invoke(main, ["ab", "--series", folder, "--json", "-"])
     assert said.exit_code == 0
@@ -110,10 +110,10 @@ def test_series_refuses_options_that_it_ignores(tmp_path: Path) -> None:
     series = ["--series", str(tmp_path)]
     for arguments, line in (
         ([*series, "--tolerance", "1%"], "--tolerance has no effect with --series"),
-        ([*series, "--a", "", "--b", "X=1", "--out", "x"], "--out has no effect with --series"),
-        ([*series, "--a", ""], "--b SIDE is missing"),
-        (["--a", "", "--b", "X=1", "--least", "1%"], "--least has no effect without --series"),
-        (["--a", ""], "--b SIDE is missing; give both --a and --b"),
+        ([*series, "--baseline", "", "--candidate", "X=1", "--out", "x"], "--out has no effect with --series"),
+        ([*series, "--baseline", ""], "--candidate VARIANT is missing"),
+        (["--baseline", "", "--candidate", "X=1", "--least", "1%"], "--least has no effect without --series"),
+        (["--baseline", ""], "--candidate VARIANT is missing; give both --baseline and --candidate"),
     ):
         done = CliRunner().invoke(main, ["ab", "quick", *arguments])
         assert (done.exit_code, line in done.output) == (2, True), done.output

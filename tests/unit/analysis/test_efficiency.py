@@ -76,9 +76,9 @@ def test_flops_are_unknown_with_the_reason_of_the_counter(tmp_path):
 @pytest.mark.parametrize(
     ("case", "environment", "why"),
     [
-        (fake.case(), fake.ENVIRONMENT, "it ran on CPU cores, for which no peak is published"),
+        (fake.case(), fake.ENVIRONMENT, "it ran on CPU cores, whose peak is not published"),
         (gpu_case(), on_gpus(2, name="Quadro 9"), "the peak of 'Quadro 9' is not in the table"),
-        (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), for which no peak is published"),
+        (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), whose peak is not published"),
         (gpu_case(), on_gpus(1), "2 ranks shared 1 device"),
         (gpu_case(world_size=4), on_gpus(2), "4 ranks shared 2 devices"),
         (gpu_case(), fake.ENVIRONMENT, "which devices it ran on was not recorded"),

@@ -27,7 +27,7 @@ STUB = """#!/bin/sh
 printf '%s\\n' "$@" > "$CALLS"
 while [ $# -gt 0 ]; do
     case $1 in
-        --a) eval "cat $2/side.txt" > "$CALLS.base" ;;
+        --baseline) eval "cat $2/side.txt" > "$CALLS.base" ;;
         --markdown) echo verdict > "$2" ;;
     esac
     shift
@@ -146,7 +146,7 @@ class Ran:
 def test_a_merge_is_compared_with_what_it_would_be_merged_into(repository: Path) -> None:
     ran = Ran(repository, OPTIONS="--launches 4 --label 'a b;$(touch evil)'")
     assert (ran.code, ran.error, ran.base) == (0, "", "base")
-    assert ran.words[:3] == ["ab", "quick", "--a"]
+    assert ran.words[:3] == ["ab", "quick", "--baseline"]
     assert ran.words[-4:] == ["--launches", "4", "--label", "a b;$(touch evil)"]
     assert not (repository / "evil").exists()
     out = Path(ran.outputs["out"])

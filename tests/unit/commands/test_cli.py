@@ -65,7 +65,7 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("run quick --model gpt-nanno", "gpt-nano"),
         ("run quick --data mnits:x", "mnist:x"),
         ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
-        ("ab quick --a fodler --b X=1", "folder"),
+        ("ab quick --baseline fodler --candidate X=1", "folder"),
         ("init --model gpt-nanno", "gpt-nano"),
     ],
 )

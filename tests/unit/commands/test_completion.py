@@ -26,7 +26,7 @@ def completed(*words: str) -> list[str]:
         (("re",), ["report"]),
         (("run", "qu"), ["quick"]),
         (("run", ""), list(shipped())),
-        (("ab", "--a", "x", "qu"), ["quick"]),
+        (("ab", "--baseline", "x", "qu"), ["quick"]),
         (("run", "quick", "--set", ""), [f"{name}=" for name in AXES]),
         (("run", "quick", "--set", "strat"), ["strategy="]),
         (("run", "quick", "--set", "strategy=ddp,fs"), ["strategy=ddp,fsdp"]),

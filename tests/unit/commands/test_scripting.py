@@ -109,7 +109,7 @@ def test_quiet_run_writes_failures_to_standard_error(launcher: FakeLauncher) -> 
 def test_a_quiet_gate_says_its_verdict_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path, monkeypatch)
     lab.step_s["b"] = 0.015
-    words = ["ab", "quick", "--a", "", "--b", "X=1", "--launches", "3", "--steps", "4", "--rounds", "4"]
+    words = ["ab", "quick", "--baseline", "", "--candidate", "X=1", "--launches", "3", "--steps", "4", "--rounds", "4"]
     words += ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "algorithm=native", "--set", "bucket_mib=25"]
     said = parabench(*words, "-q", "--out", tmp_path / "out")
     assert (said.exit_code, said.stderr) == (1, "")
