@@ -1,4 +1,4 @@
-"""The memory of a rank: its training state (parameters, gradients, optimizer state), and its peaks by part of a step.
+"""The memory of a rank: its model states (parameters, gradients, optimizer state), and its peaks by part of a step.
 
 The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
 formulas of `parabench.strategies.memory`. Peaks are read from torch's allocator, or on a CPU from the resident set.
@@ -59,7 +59,7 @@ def case_states(seen: SessionData) -> pd.DataFrame:
 
 
 def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the training state of a launch by the formula of its strategy."""
+    """Return the model states of a launch by the formula of its strategy."""
     facts = seen.facts[row["launch_id"]]
     model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
     why_unknown = model.get("no_formula")
@@ -104,7 +104,7 @@ def _extremes(states: pd.DataFrame) -> Iterator[str]:
     if len(ranked):
         least, most = ranked["measured"].min(), ranked["measured"].max()
         lowest, highest = (format.listed(ranked["label"][ranked["measured"] == one], most=3) for one in (least, most))
-        yield f"Lowest peak training state per rank: {lowest}: {format.mebibytes(least)}."
+        yield f"Lowest peak model states per rank: {lowest}: {format.mebibytes(least)}."
         if most > least:
             times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
             yield f"Highest: {highest}: {times}."

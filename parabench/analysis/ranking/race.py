@@ -78,13 +78,13 @@ def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
 
 
 def race_note(looks: Sequence[Look]) -> list[str]:
-    """Return 'Left the race: 11 configurations by block 3, 24% or more behind.'"""
+    """Return 'Eliminated: 11 configurations by block 3, 24% or more slower.'"""
     left = list(exits(looks).values())
     if not left:
         return []
     last, least = max(look.block + 1 for look, _ in left), min(each.at_least for _, each in left)
     some = format.count(len(left), "configuration")
-    return [f"Left the race: {some} by block {last}, {format.percent(least)} or more behind."]
+    return [f"Eliminated: {some} by block {last}, {format.percent(least)} or more slower."]
 
 
 def confidence_of(look: int) -> float:

@@ -1,4 +1,4 @@
-"""Figures of memory: peaks against the training state by formula, and the parts of the training state."""
+"""Figures of memory: peaks against the model states by formula, and the parts of the model states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOOK: dict[str, Any] = {"bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_Z
 
 
 def peak_memory(seen: SessionData) -> list[Panel]:
-    """Return the largest peaks of a rank, with its training state by formula."""
+    """Return the largest peaks of a rank, with its model states by formula."""
     cases = measured(seen.once(page_cases)).dropna(subset=list(PEAK), how="all")
     return [_peaks(own) for own in by_work(cases)]
 
@@ -41,14 +41,14 @@ def _peaks(own: pd.DataFrame) -> Panel:
     looks = {column: look for column, look in PEAK.items() if own[column].notna().any()}
     if own["device"].iloc[0] == "cpu" and "peak_memory_bytes" in looks:
         looks["peak_memory_bytes"] = (PEAK["peak_memory_bytes"][0], "resident set")
-    traces = _bars(own, looks, "training state, theory")
+    traces = _bars(own, looks, "model states, theory")
     title = "peak memory (MiB)" if len(looks) > 1 else f"peak {next(iter(looks.values()))[1]} of a rank (MiB)"
     look = _LOOK | {"barmode": "group", "showlegend": len(traces) > 1}
     return in_rows(titled(own), own["shown"], title, traces, head=110, least=1 + len(looks), **look)
 
 
 def _bars(own: pd.DataFrame, looks: dict[str, tuple[str, str]], theory: str) -> list[Trace]:
-    """Return bars of the columns in `looks`, and marks at the training states by formula, if one is known."""
+    """Return bars of the columns in `looks`, and marks at the model states by formula, if one is known."""
     traces = []
     for column, (color, name) in looks.items():
         texts = [f"{name}: {format.mebibytes(size)}" for size in own[column]]
@@ -61,13 +61,13 @@ def _bars(own: pd.DataFrame, looks: dict[str, tuple[str, str]], theory: str) -> 
 
 def _texts(own: pd.DataFrame) -> list[str]:
     return [
-        f"training state by theory: {format.mebibytes(theory)}<br>measured: {format.mebibytes(size)}<br>{hover}"
+        f"model states by theory: {format.mebibytes(theory)}<br>measured: {format.mebibytes(size)}<br>{hover}"
         for theory, size, hover in zip(own["state_theory_bytes"], own["state_bytes"], own["hover"], strict=True)
     ]
 
 
 def states(seen: SessionData) -> list[Panel]:
-    """Return the parts of the training state of a rank, stacked, and the state by formula."""
+    """Return the parts of the model states of a rank, stacked, and the state by formula."""
     cases = seen.once(page_cases)
     cases = cases[cases["state_bytes"].notna()]
     panels = []
@@ -75,7 +75,7 @@ def states(seen: SessionData) -> list[Panel]:
         alike, title = _together(own), plain(str(model)) if cases["model"].nunique() > 1 else ""
         traces = _bars(alike, STATE, "theory")
         look = _LOOK | {"barmode": "stack", "which": "that hold least", "head": 140, "least": 2}
-        panels.append(in_rows(title, alike["shown"], "training state of a rank (MiB)", traces, **look))
+        panels.append(in_rows(title, alike["shown"], "model states of a rank (MiB)", traces, **look))
     return panels
 
 

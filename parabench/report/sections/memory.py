@@ -1,4 +1,4 @@
-"""Sections of memory: peaks against theory, and the training state."""
+"""Sections of memory: peaks against theory, and the model states."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, tabl
 def peaks_section(seen: SessionData) -> Section:
     """Return the section of observed peaks against the model states by formula."""
     rows = measured(seen.cases)
-    theory = "The training state by formula is unknown here."
+    theory = "The model states by formula are unknown here."
     if seen.once(case_states)["theory"].notna().any():
-        theory = "The diamond is that rank's training state (parameters, gradients, optimizer state) by formula."
+        theory = "The diamond is that rank's model states (parameters, gradients, optimizer state) by formula."
     resident = (
         " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state "
         "of a small model."
     )
     return Section(
         "memory",
-        "Peak memory vs training state by formula",
+        "Peak memory vs model states by formula",
         f"The largest peak of all ranks and launches. {theory}",
         nothing_to_draw(seen) or "Peak memory was not recorded: unknown, not zero.",
         panels=figures.peak_memory(seen),
-        reading="Beyond the training state, memory holds activations, communication buffers and libraries."
+        reading="Beyond the model states, memory holds activations, communication buffers and libraries."
         + (resident if (rows["device"] == "cpu").any() else "")
         + unranked(rows["strategy"]),
     )
@@ -51,7 +51,7 @@ def state_section(seen: SessionData) -> Section:
     unknown = "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
     return Section(
         "state",
-        "Memory of the training state",
+        "Memory of the model states",
         "Parameters, gradients and optimizer state of the largest rank, counted from tensors. Activations and "
         "communication buffers are not included.",
         nothing_to_draw(seen) or unknown,

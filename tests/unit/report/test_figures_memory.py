@@ -35,9 +35,9 @@ def traces(panel):
 def test_peak_memory_has_the_training_state_by_formula(seen):
     (panel,) = peak_memory(seen)
     found = traces(panel)
-    assert list(found) == ["resident set", "training state, theory"]
+    assert list(found) == ["resident set", "model states, theory"]
     assert found["resident set"].x == (103, 101, 103, 103, 103)
-    assert found["training state, theory"].x == (14, 48, 48, 48, 48)
+    assert found["model states, theory"].x == (14, 48, 48, 48, 48)
     assert found["resident set"].customdata == tuple(case.id for case in CASES)
     assert drawn(panel).layout.xaxis.title.text == "peak resident set of a rank (MiB)"
 

@@ -132,7 +132,7 @@ def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
     assert sizes[:3] == [4, 4, 2]
     assert set(sizes[2:]) <= {1, 2}
     assert "2 of 4 cases may be the fastest, ±" in said
-    assert "Left the race: 2 configurations by block 3, " in said
+    assert "Eliminated: 2 configurations by block 3, " in said
     plan = select_session(load(tmp_path / "out" / "results.db")).plan
     assert len(plan["extra"]) == len(sizes) - 2
     # Separate launches are short. In shared launches, the turns of all cases take about equally long.
