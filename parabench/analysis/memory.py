@@ -104,10 +104,10 @@ def _extremes(states: pd.DataFrame) -> Iterator[str]:
     if len(ranked):
         least, most = ranked["measured"].min(), ranked["measured"].max()
         lowest, highest = (format.listed(ranked["label"][ranked["measured"] == one], most=3) for one in (least, most))
-        yield f"Lowest peak model states per rank: {lowest}: {format.mebibytes(least)}."
+        yield f"Smallest model states per rank: {lowest}: {format.mebibytes(least)}."
         if most > least:
             times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
-            yield f"Highest: {highest}: {times}."
+            yield f"Largest: {highest}: {times}."
 
 
 def _against_theory(states: pd.DataFrame) -> Iterator[str]:

@@ -95,7 +95,7 @@ def test_headroom_holds_neither_least_nor_most(tmp_path):
 
 @pytest.mark.parametrize(
     ("blocks", "begins"),
-    [(1, ["Lowest peak model states", "One block cannot be tested"]), (3, ["Fastest", "Lowest peak model states"])],
+    [(1, ["Smallest model states", "One block cannot be tested"]), (3, ["Fastest", "Smallest model states"])],
 )
 def test_closing_lines_start_with_certain_facts(tmp_path, blocks, begins):
     """Memory needs one launch, and a ranking needs several blocks."""
@@ -107,5 +107,5 @@ def test_closing_lines_start_with_certain_facts(tmp_path, blocks, begins):
     lines = closing_lines(session_data(fake.write(tmp_path / "r.db", launches)))
     places = [next(at for at, line in enumerate(lines) if line.startswith(begin)) for begin in begins]
     assert places[0] == 0 < places[1]
-    assert sum(line.startswith("Lowest peak model states") for line in lines) == 1
+    assert sum(line.startswith("Smallest model states") for line in lines) == 1
     assert not [line for line in lines if "parabench run" in line]

@@ -46,7 +46,7 @@ def test_missing_part_of_a_step_is_unknown(family):
     assert len(set(bars.values())) == len(bars)
 
 
-@pytest.mark.parametrize(("blocks", "first"), [(1, "Lowest peak model states"), (3, "Fastest")])
+@pytest.mark.parametrize(("blocks", "first"), [(1, "Smallest model states"), (3, "Fastest")])
 def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
     seconds = {"ddp": 0.03, "fsdp": 0.06}
     cases = [fake.case(strategy=name) for name in seconds]
