@@ -79,7 +79,7 @@ def export(
         given = f"{' and '.join(asked)} are several formats" if asked else "no format is given"
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
     if case is None and (launch, step) != (None, None):
-        raise UsageError(f"--launch and --step belong to --trace CASE; leave them out with {asked[0]}")
+        raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
     if case is not None and output == str(STANDARD_OUTPUT):
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:
