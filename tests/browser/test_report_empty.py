@@ -25,7 +25,7 @@ STATES = {
     "no launch": (training([], finished=False), "No launch was recorded"),
     "steps without length": (
         training([fake.launch(fake.case(), 0.0, block=block) for block in range(2)]),
-        "2 of 3 planned launches succeeded, none with a known step time (1 case).",
+        "2 of 3 planned launches succeeded, none with a known step time (1 configuration).",
     ),
     "no instrumented steps": (
         training(fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)),
