@@ -174,7 +174,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("broken", "cannot be built: OSError: no weights at all; fix that function"),
         ("no_model", "gives Linear; return a parabench.Model"),
         ("wrong_first", "first is '1', which is not a linear layer"),
-        ("wrong_plan", r"a plan names 'blocks\.\*\.up', which is not part of module"),
+        ("wrong_plan", r"a plan has 'blocks\.\*\.up', which is not part of module"),
         ("module_class", "module is the class Linear; it must be an nn.Module"),
         ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
         (
