@@ -74,13 +74,13 @@ class VariantProcess:
         for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
             if there.get(what) != mine:
                 raise UsageError(
-                    f"the {ROLE[self._name]} is parabench {there.get('version')} with {what} {there.get(what)}, and "
+                    f"the {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and "
                     f"this one has {mine}; both variants need a parabench that fits this one"
                 )
         own = self.variant.folder / "parabench" if self.variant.folder else None
         if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(there["package"]):
             raise UsageError(
-                f"the {ROLE[self._name]} has a parabench, but another one answered, from {there['package']}; see what "
+                f"the {self._name} has a parabench, but another one answered, from {there['package']}; see what "
                 "that variant's python imports before its PYTHONPATH"
             )
 
@@ -105,7 +105,7 @@ class VariantProcess:
         try:
             message = self.connection.receive()
         except (EOFError, OSError):
-            raise UsageError(f"the {ROLE[self._name]} {self._how_it_ended()}") from None
+            raise UsageError(f"the {self._name} {self._how_it_ended()}") from None
         match message:
             case Reply(values):
                 return values
@@ -131,8 +131,8 @@ class VariantProcess:
 
     @property
     def _name(self) -> str:
-        words = self.variant.shown()
-        return f"{self.variant.name} ({words})" if words else self.variant.name
+        words, role = self.variant.shown(), ROLE[self.variant.name]
+        return f"{role} ({words})" if words else role
 
     def _how_it_ended(self) -> str:
         code = self.process.wait()
