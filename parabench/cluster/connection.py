@@ -201,7 +201,7 @@ def accept_peer(connection: socket.socket, secret: Secret | None, session: str) 
     signed = partial(_signed, secret, session, nonce, theirs.nonce)
     if not hmac.compare_digest(theirs.proof, signed("proof of a node").hex()):
         plain.send(Proof(""))
-        raise ValueError("it does not know this session's secret; give all nodes the same --secret-file")
+        raise ValueError("it has another secret or none; give all nodes the same --secret-file")
     plain.send(Proof(signed("proof of node 0").hex()))
     return Connection(connection, (signed("key of node 0"), signed("key of a node")))
 

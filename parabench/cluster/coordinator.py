@@ -264,8 +264,8 @@ class Coordinator(Participants):
             waiting.still(f"waiting for {who}, {waiting.left_s:.0f} s at most")
             if not waiting.left_s:
                 raise NodeGone(
-                    f"{who} did not come within {seconds:g} s; start it with the same "
-                    f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, see that it "
+                    f"{who} did not join within {seconds:g} s; start it with the same "
+                    f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, check that it "
                     f"reaches {self._route.address} port {self.topology.port}, or give a longer --rdzv-timeout"
                 )
             time.sleep(LOOK_S)

@@ -89,7 +89,7 @@ def join_cluster(
     listening = listen(topology, log)
     if listening is not None:
         if secret is not None:
-            log("node 0 takes from other nodes only what is signed with the secret")
+            log("node 0 accepts only messages that are signed with the secret")
         return Coordinator(*listening, topology, secret, facts, log)
     try:
         with stop_signals():

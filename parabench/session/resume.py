@@ -230,7 +230,7 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
     stored = Plan.from_dict(row.plan)
     if plan is not None and not plan.asks_as(stored):
         raise UsageError(
-            f"the last session in {store.path} was planned otherwise; resume it with "
+            f"the last session in {store.path} has another plan; resume it with "
             f"{instead!r}, or start a new one without --resume"
         )
     references = {

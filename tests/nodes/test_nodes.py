@@ -112,7 +112,7 @@ def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
             zero = nodes.start(0)
         one = nodes.start(1, "--secret-file", str(secret))
         assert [zero.ends(), one.ends()] == [0, 0], "\n".join(zero.lines)
-    assert zero.said("^node 0 takes from other nodes only what is signed with the secret")
+    assert zero.said("^node 0 accepts only messages that are signed with the secret")
     assert SECRET not in "\n".join(zero.lines + one.lines)
     return nodes
 

@@ -86,6 +86,6 @@ def test_without_its_node_a_session_ends_in_order(nodes: Nodes) -> None:
     one.kill()
     assert zero.ends() == 1
     assert statuses(nodes) == ["ok", "crashed"]
-    why = "^the session ends here: node 1 did not come within 3 s; .* resume with: parabench run --resume"
+    why = "^the session ends here: node 1 did not join within 3 s; .* resume with: parabench run --resume"
     assert re.search(why, zero.lines[-1])
     assert (nodes.out(0) / "report.html").is_file()

@@ -74,7 +74,7 @@ def assert_nothing_stored(folder: Path) -> None:
 def test_node_0_ends_with_a_remedy_when_a_node_is_missing(words: Words) -> None:
     zero = here(words(0, "--rdzv-timeout", "1"))
     assert zero.exit_code == 2
-    assert zero.stderr.startswith("parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
+    assert zero.stderr.startswith("parabench: node 1 did not join within 1 s; start it with the same --rdzv-endpoint ")
     assert_nothing_stored(Path())
 
 

@@ -207,7 +207,7 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
         run_session(Request.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
     with pytest.raises(UsageError, match=r"the candidate was 'TOKEN=...' and is now 'KEN=...'; resume with the same"):
         lab.run(suite=None, b="KEN=hush", resume=True)
-    with pytest.raises(UsageError, match=r"the baseline: the last session in .* was planned otherwise"):
+    with pytest.raises(UsageError, match=r"the baseline: the last session in .* has another plan"):
         lab.run(b="TOKEN=hush", steps=5, resume=True)
     assert lab.launches() == before
 

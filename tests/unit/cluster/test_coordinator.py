@@ -336,7 +336,7 @@ def test_strangers_are_refused_in_one_line_and_block_nothing(lead: Callable[...,
         leader.assemble(())
         assert [result.node for result in leader.launch()] == [0, 1]
         (line,) = [line for line in leader.lines if line.startswith("refused: ")]
-        reason = "it does not know this session's secret; give all nodes the same --secret-file"
+        reason = "it has another secret or none; give all nodes the same --secret-file"
         assert line == f"refused: 127.0.0.1: {reason}"
 
 

@@ -176,7 +176,7 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     store = (out / "results.db").read_bytes()
     for text in (said(suite, out, resume=True), said(None, out, resume=True)):
         assert sum(int(row[2]) for row in rows(text)) == 5
-    with pytest.raises(UsageError, match="was planned otherwise"):
+    with pytest.raises(UsageError, match="has another plan"):
         said(suite, out, resume=True, steps=9)
     assert (out / "results.db").read_bytes() == store
     assert run(None, out, resume=True) == 0

@@ -73,7 +73,7 @@ def test_collectives_label_the_latency_mode(tmp_path):
     told = json.loads(file.read_text())
     assert (told["config"]["blocking_collectives"], told["results"][0]["timing"]) == ("true", "latency")
     assert (told["results"][0]["actual_iterations"], told["results"][0]["in_place_launches"]["calls"]) == (4, 8)
-    with pytest.raises(UsageError, match="was planned otherwise"):
+    with pytest.raises(UsageError, match="has another plan"):
         run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
     # A bare --resume follows the plan.
     assert run(Request.of("collectives", argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0

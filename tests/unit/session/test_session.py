@@ -107,7 +107,7 @@ def test_resume_of_several_sessions_needs_no_options(tmp_path):
 
     # While some are left, what was asked for decides what they are.
     (left,) = without_options()
-    with pytest.raises(UsageError, match="was planned otherwise"):
+    with pytest.raises(UsageError, match="has another plan"):
         run(left, FakeLauncher())
     (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True))
     assert run(left, FakeLauncher())[0] == 0
@@ -144,7 +144,7 @@ def test_resume_refuses_another_plan_and_an_empty_store(suite, tmp_path):
         run(request(suite, tmp_path, resume=True), FakeLauncher())
     assert not (tmp_path / "out").exists()
     run(request(suite, tmp_path), FakeLauncher())
-    with pytest.raises(UsageError, match="planned otherwise"):
+    with pytest.raises(UsageError, match="another plan"):
         run(request(suite, tmp_path, resume=True, steps=6), FakeLauncher())
 
 
