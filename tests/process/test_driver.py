@@ -74,10 +74,10 @@ class Driver:
         return process, family
 
     def left_by(self, process: subprocess.Popen[str]) -> list[Path]:
-        """Return a driver's files in memory and in the temporary folder, which also has torch's compiled code."""
+        """Return a driver's files in memory and in the temporary folder, without the caches of torch and Jinja."""
         memory = Path(shared_memory_folder() or self.temporary)
-        compiled = self.temporary.glob("torchinductor_*")
-        return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(compiled)]
+        caches = [*self.temporary.glob("torchinductor_*"), *self.temporary.glob("_jinja2-cache-*")]
+        return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(caches)]
 
     def noted(self) -> list[str]:
         """The cases that were launched, in their order."""
