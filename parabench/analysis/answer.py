@@ -91,9 +91,9 @@ def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
 
     pairs = (row if isinstance(row, tuple) else (None, row) if isinstance(row, Mapping) else (row, {}) for row in rows)
     cells = [[more[name] if name in more else getattr(of, name) for name in columns] for of, more in pairs]
-    found = pd.DataFrame(cells, columns=list(columns), dtype=object)
-    dtypes = {name: _dtype(hint) for name, hint in columns.items()}
-    return found.astype({name: dtype for name, dtype in dtypes.items() if dtype})
+    values = zip(*cells, strict=True) if cells else ((),) * len(columns)
+    typed = zip(columns, map(_dtype, columns.values()), values, strict=True)
+    return pd.DataFrame({name: pd.Series(list(own), dtype=dtype or object) for name, dtype, own in typed})
 
 
 def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFrame]:
