@@ -135,7 +135,7 @@ def _by_table(work: Any, candidates: Sequence[Any], places: Sequence[Any]) -> li
     """Return the best for each value of the axes as lines of text."""
     objective, axes = OBJECTIVES[work.objective], places[0].axes
     of_case = {each.case_id: each for each in candidates}
-    rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
+    rows = [[*axes, "best configuration", objective.head, "slower", "distinguishable", "configurations"]]
     for place in places:
         if place.case_id is None:
             rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
