@@ -36,7 +36,7 @@ help:
 	@echo "make golden  write what users read on the command line to tests/golden, and the outputs of the notebook page, for git diff to show"
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
-	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
+	@echo "make bench   measure parabench's own costs, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 interleaved launches, each verified; and a session of 1,000"
 	@echo "make gpu     check the GPU path on this machine's GPU in 10 minutes: a table, and parabench-results/gpu.json"
 	@echo "make gpu-rehearse  run on the CPU those of these checks that can run there"
@@ -105,10 +105,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.launch_cost
 	$(BIN)/python -m benchmarks.step_truth
-	$(BIN)/python -m benchmarks.overlap
 	$(BIN)/python -m benchmarks.instruments
-	$(BIN)/python -m benchmarks.slow_link || test $$? -eq 2  # where it cannot run it has said why
-	$(BIN)/python -m benchmarks.nodes_cost || test $$? -eq 2
+	$(BIN)/python -m benchmarks.collective_speed link || test $$? -eq 2  # where it cannot run it has said why
+	$(BIN)/python -m benchmarks.launch_cost nodes || test $$? -eq 2
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

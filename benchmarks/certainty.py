@@ -1,4 +1,4 @@
-"""Count the right answers of the gate and of `best` in simulated launches with known truth.
+"""Count the right answers of the gate, `best`, racing and `ab --series` in simulated launches with known truth.
 
     python -m benchmarks.certainty [GATES [PART ...]]
 
@@ -12,6 +12,8 @@ import sys
 import numpy as np
 
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
+from benchmarks.race import print_race
+from benchmarks.series import print_series
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.ranking.race import undecided
 from parabench.analysis.ranking.ranking import answers
@@ -85,6 +87,8 @@ PARTS = {
     "power": print_power,
     "turns": print_turns,
     "best": print_best,
+    "race": print_race,
+    "series": print_series,
 }
 
 if __name__ == "__main__":

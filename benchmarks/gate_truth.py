@@ -15,7 +15,7 @@ from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE, Outcome, speed
 from parabench.analysis.compare.gate import Verdict
-from parabench.analysis.stats.contrasts import MOST_LAUNCHES, Between, TTest, holm, judge
+from parabench.analysis.stats.contrasts import MOST_LAUNCHES, Between, TTest, judge
 from parabench.analysis.turns import compared
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -119,19 +119,6 @@ def wrong_passes(noise: Noise, blocks: int, **more: Any) -> float:
     return share(gates(noise, blocks, slowdown=TOLERANCE, **more), Verdict.NO_REGRESSION)
 
 
-def pooled_alarms(noise: Noise, blocks: int, *, gates: int, seed: int = 0) -> float:
-    """Return the share of A/A gates that fail if all steps count as independent, which is wrong."""
-    machine = Machine(noise, seed)
-    alarms = 0
-    for _ in range(gates):
-        pair = machine.pair(truth_of(CASES), blocks, interleaved=True)
-        base, candidate = (np.log(side.reshape(CASES, -1)) for side in pair)
-        p = [stats.ttest_ind(c, b, alternative="greater").pvalue for b, c in zip(base, candidate, strict=True)]
-        beyond = candidate.mean(axis=1) - base.mean(axis=1) > np.log1p(TOLERANCE)
-        alarms += bool((beyond & (np.array(holm(p)) <= ALPHA)).any())
-    return alarms / gates
-
-
 def as_asked(noise: Noise, pilot: int, *, gates: int, cases: int = CASES, seed: int = 0) -> tuple[float, float]:
     """Return how interleaved A/A gates do with the number of launches that a first gate of `pilot` launches asked for.
 
@@ -192,10 +179,8 @@ def print_alarms(count: int) -> None:
             for paired in (True, False)
             for cases, n in many.items()
         ]
-        pooled = pooled_alarms(noise, blocks, gates=max(1, count // 20))
         interleaved, apart = (f"{one:6.1%} {ten:6.1%}" for one, ten in (rates[:2], rates[2:]))
-        shares = f"interleaved {interleaved}, not interleaved {apart}, steps pooled {pooled:.0%}"
-        print(f"{name:7} {blocks:3} launches: {shares}", flush=True)
+        print(f"{name:7} {blocks:3} launches: interleaved {interleaved}, not interleaved {apart}", flush=True)
 
 
 def print_sessions(count: int) -> None:

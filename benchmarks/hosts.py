@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 # All ends are in separate namespaces, so these addresses and interface names cannot collide with others.
 ADDRESS, PREFIX_LENGTH = "10.231.7.{}", 24
 INTERFACE, BRIDGE = "pb0", "bridge"
@@ -56,7 +54,6 @@ shift 2
 exec env --default-signal=INT,TERM,HUP "$@"
 """
 
-_NAME = re.compile(r"parabench-(\d+)-\d+-(h\d+|bridge)")
 _serial = itertools.count()
 
 
@@ -157,7 +154,6 @@ def hosts(count: int, rates: str | Sequence[str | None] | None = None) -> Iterat
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise NoNodes(f"several hosts on one machine need the command {tool}; install iproute2")
-    _remove_abandoned()
     prefix = f"parabench-{os.getpid()}-{next(_serial)}"
     bridge = f"{prefix}-bridge"
     addresses = [ADDRESS.format(1 + number) for number in range(count)]
@@ -258,12 +254,3 @@ def _remove(namespace: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
     subprocess.run(["ip", "netns", "del", namespace], stderr=subprocess.DEVNULL)
-
-
-def _remove_abandoned() -> None:
-    """Remove the namespaces of processes that were killed."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
-    for name in (line.split()[0] for line in listed.stdout.splitlines() if line.strip()):
-        made_by = _NAME.fullmatch(name)
-        if made_by and not psutil.pid_exists(int(made_by[1])):
-            _remove(name)

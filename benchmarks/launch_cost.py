@@ -1,13 +1,16 @@
-"""Compare a launch, without its steps, with an interleaved `torchrun` of an empty script.
+"""Compare a launch, without its steps, with `torchrun` of an empty script.
 
     python -m benchmarks.launch_cost [PAIRS]
+    python -m benchmarks.launch_cost nodes [LAUNCHES]
 
-A launch includes two fresh ranks, the process group, gpt-nano, DDP, the optimizer, the data, the steps, and the
-transfer of the samples. The time of the steps themselves (the slowest rank's, every step) is subtracted.
+A launch includes fresh ranks, the process group, gpt-nano, DDP, the optimizer, the data, the steps, and the transfer of
+the samples. The time of the steps themselves (the slowest rank's, every step) is subtracted. On one node, launches of
+two ranks are interleaved with `torchrun`. `nodes` uses two network namespaces with two ranks each (root, `ip`, `tc`).
 """
 
 from __future__ import annotations
 
+import signal
 import statistics
 import subprocess
 import sys
@@ -15,18 +18,27 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.hosts import Host, NoNodes, hosts, rendezvous, run
 from benchmarks.launches import launched
 from parabench.launch.processes import start_server
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.store.results import load
 
-CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=32)
+RANKS = 2
+CASE = Case(strategy="ddp", world_size=RANKS, device="cpu", backend="gloo", seq_len=32)
 PROTOCOL = Protocol(warmup=5, steps=20)
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+SUITE = '''"""How long does a launch take?"""
+from parabench import Protocol, sweep
+CASES = sweep(strategy="ddp", world_size={ranks}, seq_len=32, device="cpu")
+PROTOCOL = Protocol(warmup=5, steps=20, rounds=0, instrumented=0, launches={launches})
+'''
 
 
 def torchrun_s(script: Path) -> float:
     begin = time.perf_counter()
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    words = [*TORCHRUN, "--nproc-per-node", str(RANKS), str(script)]
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
     return time.perf_counter() - begin
 
@@ -36,20 +48,48 @@ def beyond_steps_s() -> float:
     return done.wall_s - sum(done.step_times())
 
 
-def main() -> None:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    start_server()
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "empty.py"
+def torchrun_on_nodes_s(nodes: tuple[Host, ...], script: Path, serial: int) -> float:
+    """Return the seconds until the agents of all nodes have ended; each call has a separate rendezvous."""
+    own = ["--rdzv-backend", "c10d", "--rdzv-id", str(serial), str(script)]
+    return run(nodes, [*TORCHRUN, *rendezvous(nodes, RANKS), *own], script.parent)
+
+
+def beyond_steps_on_nodes_s(nodes: tuple[Host, ...], folder: Path, launches: int) -> list[float]:
+    """Return the seconds of each launch of a session, without its steps."""
+    suite = folder / "suite.py"
+    suite.write_text(SUITE.format(ranks=len(nodes) * RANKS, launches=launches))
+    run(nodes, [sys.executable, "-m", "parabench", "run", str(suite), "--out", str(folder), *rendezvous(nodes, RANKS)],
+        folder)  # fmt: skip
+    results = load(folder / "results.db")
+    rows = results.sample[results.sample["metric"] == "step_s"]
+    busiest = rows.groupby(["launch_id", "rank"])["value"].sum().groupby("launch_id").max()
+    launches_s = results.launch[results.launch["block"] >= 0].set_index("id")["wall_s"]
+    return list((launches_s - busiest).dropna())
+
+
+def main(number: int = 10, *, two_nodes: bool = False) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        script = Path(name) / "empty.py"
         script.touch()
-        torchrun_s(script)  # warms the file cache for both
-        seen = [(torchrun_s(script), beyond_steps_s()) for _ in range(pairs)]
-    bare, ours = (statistics.median(each) for each in zip(*seen, strict=True))
-    ratio = statistics.median(own / other for other, own in seen)
-    print(f"bare torchrun, 2 ranks, empty script: {bare:.2f} s")
-    print(f"parabench launch beyond its steps:    {ours:.3f} s")
-    print(f"ratio: {ratio:.3f} of torchrun, median of {pairs} interleaved pairs")
+        if two_nodes:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
+            with hosts(2) as nodes:
+                _, *bare = (torchrun_on_nodes_s(nodes, script, serial) for serial in range(4))
+                ours = beyond_steps_on_nodes_s(nodes, script.parent, number)
+        else:
+            start_server()
+            torchrun_s(script)  # warms the file cache for both
+            bare, ours = zip(*((torchrun_s(script), beyond_steps_s()) for _ in range(number)), strict=True)
+    torchrun, launch = statistics.median(bare), statistics.median(ours)
+    print(f"torchrun of an empty script:        {torchrun:.2f} s")
+    print(f"parabench launch without its steps: {launch:.3f} s ({min(ours):.3f} to {max(ours):.3f})")
+    print(f"ratio: {launch / torchrun:.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    two_nodes, numbers = sys.argv[1:2] == ["nodes"], [int(word) for word in sys.argv[1:] if word != "nodes"]
+    try:
+        main(*numbers, two_nodes=two_nodes)
+    except NoNodes as why:
+        print(why, file=sys.stderr)
+        sys.exit(2)

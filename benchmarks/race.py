@@ -1,17 +1,14 @@
-"""Simulate racing of 36 configurations: the share of saved steps, and how often the fastest is lost.
-
-    python -m benchmarks.race [RACES] [CASES]
+"""Simulate racing of 36 configurations; `benchmarks.certainty` prints the steps, and how often the fastest is lost.
 
 The logarithms of the true step times are uniform between the fastest and twice its time. The noise is 10% per turn and
 10% per launch, as on two quiet cores (docs/explanation/certainty.md). The fastest takes 20 ms per step. Each race goes
 on until its remaining cases are compared within ±2.5% (simultaneous 95%). Equal treatment is the same without
-elimination. Prints the steps of both, and how often the fastest was in the final set.
+elimination.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -22,10 +19,7 @@ from parabench.analysis.stats.contrasts import fit
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
 
-STEP_S, TURN_SD, LAUNCH_SD, SHARP = 0.02, 0.10, 0.10, 0.025
-# The number of races in which equal treatment is simulated, too.
-EQUAL_RACES = 40
-MOST_LAUNCHES = 400
+CASES, STEP_S, TURN_SD, LAUNCH_SD, SHARP, MOST_LAUNCHES = 36, 0.02, 0.10, 0.10, 0.025, 400
 
 
 def truth_of(lot: np.random.Generator, cases: int) -> Any:
@@ -62,21 +56,16 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
     raise RuntimeError(f"not decided after {MOST_LAUNCHES} launches")
 
 
-def main(races: int = 200, cases: int = 36) -> None:
-    lot = np.random.default_rng(1)
+def print_race(count: int) -> None:
+    """Print how often the fastest is in the final set, and the saved steps of two fifths of the races."""
+    lot, races = np.random.default_rng(1), max(5, count // 10)
     held, shares = 0, []
     for number in range(races):
-        truth = truth_of(lot, cases)
+        truth = truth_of(lot, CASES)
         steps, near = simulated(lot, truth, leaves=True)
         held += 0 in near
-        if number < EQUAL_RACES:
+        if number < 2 * races // 5:
             shares.append(steps / simulated(lot, truth, leaves=False)[0])
-    print(f"{cases} cases, {races} races: the fastest in the final set in {held} ({100 * held / races:.1f}%)")
-    print(
-        f"steps of a race over steps of equal treatment until ±{100 * SHARP:g}%: median {np.median(shares):.3f}, "
-        f"{min(shares):.3f} to {max(shares):.3f} ({len(shares)} races)"
-    )
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    print(f"{CASES} cases, {races} races: the fastest in the final set in {held} ({held / races:.1%})")
+    spread = f"median {np.median(shares):.3f}, {min(shares):.3f} to {max(shares):.3f} ({len(shares)} races)"
+    print(f"steps of a race over steps of equal treatment until ±{SHARP:.1%}: {spread}")

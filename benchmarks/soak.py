@@ -14,7 +14,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psutil
@@ -28,7 +28,7 @@ from parabench.plan.cohorts import why_alone
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol
 from parabench.signals import STOPPED, Interrupted
-from parabench.store.record import Launch, Status
+from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import Reference, reference_of, verify
 
@@ -90,8 +90,8 @@ def shared_specs(launches: int) -> Iterator[LaunchSpec]:
         yield LaunchSpec(kind="turns", cases=cases, protocol=TURNS, deadline_s=DEADLINE_S)
 
 
-def soak(specs: Iterable[LaunchSpec], reference: Protocol, tell: Callable[[Launch], object]) -> Iterator[str]:
-    """Launch each, pass it to `tell`, and yield a line for each failure and for processes that are left over.
+def soak(specs: Iterable[LaunchSpec], reference: Protocol) -> Iterator[str]:
+    """Launch each, and yield a line for each failure and for processes that are left over.
 
     Every case is compared with the steps of one device under the protocol `reference`.
     """
@@ -110,7 +110,6 @@ def soak(specs: Iterable[LaunchSpec], reference: Protocol, tell: Callable[[Launc
             verify(each, expected)
             if each.status is not Status.OK:
                 yield f"launch {number}, {each.case.label}: {each.status}, {each.failure}"
-        tell(seen)
         left = {pid: name for pid, name in children().items() if pid not in before}
         if left:
             yield f"launch {number}, {seen.case.label}: left processes {left}"
@@ -123,19 +122,14 @@ def children() -> dict[int, str]:
 
 
 def main(launches: int = 500, shared: int = 200) -> int:
-    begin, ok = time.perf_counter(), list[bool]()
-    wrong = 0
-
-    def tell(seen: Launch) -> None:
-        ok.extend(each.status is Status.OK for each in seen.arms or [seen])
-
+    begin, wrong = time.perf_counter(), 0
     try:
-        for line in itertools.chain(soak(specs(launches), PROTOCOL, tell), soak(shared_specs(shared), REFERENCE, tell)):
+        for line in itertools.chain(soak(specs(launches), PROTOCOL), soak(shared_specs(shared), REFERENCE)):
             wrong += 1
             print(line, flush=True)
     except Interrupted:
         return STOPPED
-    print(f"{len(ok)} cases in {time.perf_counter() - begin:.0f} s: {sum(ok)} ok, {wrong} wrong")
+    print(f"{launches} launches, {shared} shared ones in {time.perf_counter() - begin:.0f} s: {wrong} wrong")
     return bool(wrong)
 
 

@@ -12,38 +12,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 PROJECT = "parabench"
-# Compatible with the license of parabench. MPL-2.0 applies to its own files only.
+# Compatible with the license of parabench; MPL-2.0 applies to its own files only. Exceptions widen the permissions of a
+# license. The last lines are texts of older packages that have no SPDX expression.
 LICENCES = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0",
-    "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib", "Zlib-acknowledgement",
+    "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib", "Zlib-acknowledgement", "LLVM-exception", "GCC-exception-3.1",
+    "Apache 2.0", "Apache License 2.0", "Apache Software License", "BSD", "BSD License", "BSD 2-Clause License",
+    "BSD 3-Clause License", "ISC License (ISCL)", "MIT License", "Mozilla Public License 2.0 (MPL 2.0)",
+    "Python Software Foundation License",
 }  # fmt: skip
-# An exception widens the permissions of a license.
-EXCEPTIONS = {"LLVM-exception", "GCC-exception-3.1"}
-# Older packages have a classifier or free text instead of an SPDX expression.
-WORDS = {
-    "Apache 2.0": "Apache-2.0",
-    "Apache License 2.0": "Apache-2.0",
-    "Apache Software License": "Apache-2.0",
-    "BSD": "BSD-3-Clause",
-    "BSD License": "BSD-3-Clause",
-    "BSD 2-Clause License": "BSD-2-Clause",
-    "BSD 3-Clause License": "BSD-3-Clause",
-    "ISC License (ISCL)": "ISC",
-    "MIT License": "MIT",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
-    "Python Software Foundation License": "PSF-2.0",
-}
-# Packages with another license: torch built for CUDA needs NVIDIA's libraries. Their license allows use and
-# redistribution, and no changes. parabench does not link to them.
+# torch built for CUDA needs NVIDIA's libraries. Their license allows use and redistribution, and no changes. parabench
+# does not link to them.
 ALSO_ALLOWED = ("nvidia-", "cuda-")
 
 
@@ -61,16 +47,13 @@ def needed() -> list[Distribution]:
             found[name] = distribution(name)
         except PackageNotFoundError:
             raise SystemExit(f"{name} is needed and not installed; make install") from None
-        left += _needs(found[name], extras)
+        left += [
+            (canonicalize_name(need.name), frozenset(need.extras))
+            for need in map(Requirement, found[name].requires or [])
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+        ]
     del found[PROJECT]
     return [found[name] for name in sorted(found)]
-
-
-def _needs(package: Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    for text in package.requires or []:
-        need = Requirement(text)
-        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""}):
-            yield canonicalize_name(need.name), frozenset(need.extras)
 
 
 def licence(package: Distribution) -> str:
@@ -81,33 +64,28 @@ def licence(package: Distribution) -> str:
     words = [each.rpartition(" :: ")[2] for each in classifiers if not each.endswith("OSI Approved")]
     words = words or package.metadata.get_all("License") or []
     # The first line of a license text is its name.
-    return " AND ".join(WORDS.get(each, each) for each in (each.strip().partition("\n")[0] for each in words))
+    return " AND ".join(each.strip().partition("\n")[0] for each in words)
 
 
 def allowed(package: Distribution) -> bool:
     """Return whether every license of a package is in LICENCES; one suffices of a choice (OR at the top level)."""
     if canonicalize_name(package.name).startswith(ALSO_ALLOWED):
         return True
-    try:
-        found = canonicalize_license_expression(licence(package))
-    except InvalidLicenseExpression:
-        return False
-    choices = [found] if "(" in found else found.split(" OR ")
-    return any(all(_known(name) for name in re.split(r" (?:AND|OR) ", re.sub("[()]", "", each))) for each in choices)
+    text = licence(package)
+    choices = [text] if "(" in text else text.split(" OR ")
+    return any(all(map(_known, re.split(" (?:AND|OR) ", each))) for each in choices)
 
 
 def _known(name: str) -> bool:
-    license_, _, exception = name.partition(" WITH ")
-    return license_ in LICENCES and (not exception or exception in EXCEPTIONS)
+    return name in LICENCES or all(part in LICENCES for part in name.strip("()").split(" WITH "))
 
 
 def licences() -> int:
-    refused = 0
+    refused = [package for package in needed() if not allowed(package)]
     for package in needed():
-        good = allowed(package)
-        refused += not good
-        print(f"{'' if good else 'NOT ALLOWED  '}{package.name} {package.version}: {licence(package) or 'unknown'}")
-    print(f"licences: {f'{refused} not allowed' if refused else 'all allowed'}")
+        mark = "NOT ALLOWED  " if package.name in {each.name for each in refused} else ""
+        print(f"{mark}{package.name} {package.version}: {licence(package) or 'unknown'}")
+    print(f"licences: {f'{len(refused)} not allowed' if refused else 'all allowed'}")
     return bool(refused)
 
 

@@ -4,8 +4,7 @@
 
 Each round takes the same number of steps with and without `watch`, in random order, each after SETTLE discarded steps.
 Rounds are short, because a machine's noise is slow. Instruments are on as in a long run. Prints the ratios of wall time
-and CPU time: the mean and the median over rounds with their 95% intervals. Also prints whether the losses of a watched
-and a plain training run are bitwise identical.
+and CPU time: the mean and the median over rounds with their 95% intervals.
 """
 
 from __future__ import annotations
@@ -25,111 +24,79 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ratios import mean_ratio, median_ratio
-from parabench import watch
 from parabench.watching.group import Group
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 
-SETTLE = 2
-WARMUP = 10
-EQUAL_STEPS = 60
+SETTLE, WARMUP, BATCH = 2, 10, 32
+# The wall time and the CPU time of a side of a round, in seconds.
+Times = tuple[float, float]
 
 
 def model_of(width: int) -> nn.Module:
     torch.manual_seed(1)
-    layers = [nn.Linear(width, width) if at % 2 == 0 else nn.GELU() for at in range(12)]
-    module: nn.Module = nn.Sequential(*layers)
+    module: nn.Module = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.GELU())))
     return DistributedDataParallel(module) if dist.is_initialized() else module
 
 
-def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor]) -> list[float]:
-    """Take a step for each batch and return the losses."""
-    losses = []
+def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor]) -> None:
     for batch in batches:
-        loss = module(batch).square().mean()
-        loss.backward()
+        module(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
 
 
-def ratios(module: nn.Module, optimizer: torch.optim.Optimizer, asked: argparse.Namespace) -> dict[str, list[float]]:
-    """Return for each round the watched over the plain time, `wall` and `processor`, and the additional CPU time `us`.
-
-    `us` is in microseconds per step.
-    """
-    group, found = Group.enter(), dict[str, list[float]](wall=[], processor=[], us=[])
-    lot = random.Random(0)
-    batches = [torch.randn(asked.batch, asked.width) for _ in range(asked.steps)]
+def rounds(asked: argparse.Namespace) -> np.ndarray:
+    """Return the times of all rounds, of shape (rounds, plain or watched, wall or CPU)."""
+    module = model_of(asked.width)
+    optimizer = torch.optim.AdamW(module.parameters())
+    lot, batches = random.Random(0), [torch.randn(BATCH, asked.width) for _ in range(asked.steps)]
+    found = np.empty((asked.rounds, 2, 2))
     with tempfile.TemporaryDirectory() as folder:
         observer = Observer(
             module=module,
             optimizer=optimizer,
-            group=group,
+            group=Group.enter(),
             schedule=Schedule(),
             folder=Path(folder),
             began_s=time.perf_counter(),
             log=print,
         )
-        train(module, optimizer, batches[:WARMUP])
+        train(module, optimizer, [batches[0]] * WARMUP)
 
-        def timed(over: Callable[[list[Tensor]], Iterable[Tensor]]) -> tuple[float, float]:
+        def timed(over: Callable[[list[Tensor]], Iterable[Tensor]]) -> Times:
             train(module, optimizer, over(batches[:SETTLE]))
             begin, own = time.perf_counter(), time.process_time()
             train(module, optimizer, over(batches))
             return time.perf_counter() - begin, time.process_time() - own
 
-        def watched() -> tuple[float, float]:
+        def watched() -> Times:
             with observer.watching():
                 return timed(observer)
 
-        sides: dict[str, Callable[[], tuple[float, float]]] = {"plain": lambda: timed(iter), "watched": watched}
-        for _ in range(asked.rounds):
-            order = lot.sample(sorted(sides), 2)
-            took = {name: sides[name]() for name in order}
-            for at, clock in enumerate(("wall", "processor")):
-                found[clock].append(took["watched"][at] / took["plain"][at])
-            found["us"].append(1e6 * (took["watched"][1] - took["plain"][1]) / asked.steps)
+        sides = (lambda: timed(iter), watched)
+        for number in range(asked.rounds):
+            for side in lot.sample(range(2), 2):
+                found[number, side] = sides[side]()
         observer.read(None, print)
     return found
 
 
-def losses_of(width: int, batch: int, *, seen: bool) -> list[float]:
-    module = model_of(width)
-    optimizer = torch.optim.AdamW(module.parameters())
-    torch.manual_seed(2)
-    batches = [torch.randn(batch, width) for _ in range(EQUAL_STEPS)]
-    if not seen:
-        return train(module, optimizer, batches)
-    # Only the first rank writes to its folder.
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        watch(module, optimizer, out=folder, log=lambda line: None) as steps,
-    ):
-        return train(module, optimizer, steps(batches))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_overhead")
-    parser.add_argument("--rounds", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=32)
+    for name, usual in (("rounds", 1000), ("steps", 8), ("width", 512)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-    equal = losses_of(asked.width, asked.batch, seen=False) == losses_of(asked.width, asked.batch, seen=True)
-    module = model_of(asked.width)
-    found = ratios(module, torch.optim.AdamW(module.parameters()), asked)
+    found = rounds(asked)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        print(f"losses of {EQUAL_STEPS} steps: {'identical' if equal else 'DIFFERENT'}")
-        cost = found.pop("us")
-        for clock, each in found.items():
-            logs = np.log(each)
+        for clock, (plain, watched) in zip(("wall", "CPU"), found.T, strict=True):
+            logs = np.log(watched / plain)
             print(f"{clock} time, watched / plain: {mean_ratio(logs)}, median {median_ratio(logs)}")
-        print(f"a watched step takes {np.mean(cost):.1f} us more CPU time ({asked.rounds} rounds)")
+        more_us = 1e6 * np.diff(found[..., 1]).mean() / asked.steps
+        print(f"a watched step takes {more_us:.1f} us more CPU time ({asked.rounds} rounds)")
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -2,10 +2,9 @@
 
     python -m benchmarks.prediction.published [--table FILE]
 
-Each table of `published.json` has rows that differ only in the number of GPUs. It is predicted from one row alone
-(*predicted*), and with one more row, from which the spread of the GPUs' compute times is taken (*with the slowest of
-N*). They are compared with the rate per GPU of the first row (*constant*), and with a line of the rate in log2 of the
-GPUs through two rows (*line*). Prints each row and a summary; --table writes them with their sources as Markdown.
+Each table of `published.json` has rows that differ only in the number of GPUs. The larger rows are predicted from the
+base row alone, with the timeline of `parabench predict`, and compared with the rate per GPU of the base row
+(*constant*). Prints each row and a summary; --table writes them with their sources as Markdown.
 """
 
 from __future__ import annotations
@@ -13,36 +12,45 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from benchmarks.prediction.markdown import table as markdown
-from benchmarks.prediction.published_steps import Table, compute_s, step_s
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
+from parabench.analysis.prediction.links import Link, Links
+from parabench.analysis.prediction.program import (
+    BACKWARD,
+    DEFAULT_CAPS,
+    OPTIMIZER,
+    Call,
+    Event,
+    Gradient,
+    Group,
+    Program,
+    timeline,
+)
+from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 
 DATA: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
-TABLES = tuple(
-    Table.of(each, DATA["machines"][each["machine"]], DATA["models"][each["model"]]) for each in DATA["tables"]
-)
-PREDICTED, SLOWEST, CONSTANT, LINE = WAYS = ("predicted", "with the slowest of N", "constant", "line")
-# A line with a larger error fails.
-FAILS = 0.05
+# Backward computes twice as long as forward, with recomputation three times.
+BACKWARD_WORK, RECOMPUTED_WORK = 2, 3
+# The latencies of a message in seconds, and the GPUs of a node.
+WITHIN_S, BETWEEN_S, PER_NODE = 3.4e-6, 14.0e-6, 8
+DDP, FULL_SHARD = "DDP", "FSDP"
 
 INTRODUCTION = """# Predictions of published step rates
 
 `python -m benchmarks.prediction.published --table docs/measured/published.md` writes this page. Rates are samples or
-tokens per second of each GPU, and errors are relative to the rate. There are four forecasts of each table:
+tokens per second of each GPU, and errors are relative to the rate. There are two forecasts of each table:
 
-- *predicted*: from its first row alone. The compute time is the step time of this row minus the simulated effect of
+- *predicted*: from its base row alone. The compute time is the step time of this row minus the simulated effect of
   communication. More GPUs use the same simulation with larger rings over the links below.
-- *with the slowest of N*: a step also waits for the slowest of N GPUs. One more row determines how much GPUs differ.
-- *constant*: the rate of the first row.
-- *line*: a straight line of the rate in log2 of the GPUs through two rows.
+- *constant*: the rate of the base row.
 
 No constant is fitted to a table. Backward computes twice as long as forward, or three times with recomputation. FSDP
 gathers a layer's parameters in bfloat16 while the previous layer computes. Communication does not slow down compute.
@@ -50,93 +58,205 @@ gathers a layer's parameters in bfloat16 while the previous layer computes. Comm
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """Published rows: the rate of a GPU by the number of GPUs, and the GPU's share of a step (`per_gpu`).
+
+    `units` have parameters and their share of the work, in the order of forward; `root` parameters belong to no unit
+    and are used at both ends; the head computes `head` as a unit's work is counted. Parameters are gathered in
+    `gathered` bytes each, gradients reduced in `reduced`, by DDP in buckets of `caps`. Predictions come from the row of
+    `base` GPUs. With `recomputed`, backward starts with another forward.
+    """
+
+    name: str
+    source: str
+    machine: str
+    within: float
+    between: float
+    units: tuple[tuple[int, float], ...]
+    root: int
+    head: float
+    strategy: str
+    per_gpu: float
+    rates: dict[int, float]
+    base: int
+    gathered: float = 2
+    reduced: float = 2
+    caps: tuple[int, ...] = DEFAULT_CAPS
+    recomputed: bool = False
+    assumed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], machine: Mapping[str, Any], model: Mapping[str, Any]) -> Table:
+        """Return a table of `published.json`, with its machine and model."""
+        given = dict(table)
+        rates = {int(gpus): rate for gpus, rate in given.pop("rates").items()}
+        base = list(rates)[given.pop("base", 0)]
+        units = tuple((size, work) for count, size, work in model["units"] for _ in range(count))
+        lists = {name: tuple(given.pop(name)) for name in ("caps", "assumed") if name in given}
+        links = {name: machine[name] for name in ("within", "between")}
+        del given["model"]
+        return cls(
+            **given, **lists, **links, rates=rates, base=base, units=units, root=model["root"], head=model["head"]
+        )
+
+
+TABLES = tuple(
+    Table.of(each, DATA["machines"][each["machine"]], DATA["models"][each["model"]]) for each in DATA["tables"]
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
-    """The predicted rates of a row with `gpus`; `beyond`: no prediction uses the row."""
+    """The predicted rate of a row with `gpus`."""
 
     table: Table
     gpus: int
-    rates: dict[str, float]
-    beyond: bool
+    rate: float
 
     @property
     def measured(self) -> float:
         return self.table.rates[self.gpus]
 
-    def error(self, way: str) -> float:
-        return self.rates[way] / self.measured - 1
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Return the errors of the prediction and of the constant rate."""
+        return self.rate / self.measured - 1, self.table.rates[self.table.base] / self.measured - 1
 
 
 def forecasts(table: Table) -> list[Forecast]:
     """Forecast the base row and all larger ones."""
     work = compute_s(table)
-    spread = _spread(table, work) if len(table.known) > 1 else None
-    found = []
-    for gpus in [each for each in table.rates if each >= table.base]:
-        rates = {PREDICTED: table.per_gpu / step_s(table, gpus, work), CONSTANT: table.rates[table.base]}
-        if spread is not None:
-            rates[SLOWEST] = table.per_gpu / step_s(table, gpus, work * _late(table, gpus, spread))
-            rates[LINE] = _on_the_line(table, gpus)
-        found.append(Forecast(table, gpus, rates, spread is not None and gpus > table.known[-1]))
-    return found
+    larger = [each for each in table.rates if each >= table.base]
+    return [Forecast(table, gpus, table.per_gpu / step_s(table, gpus, work)) for gpus in larger]
 
 
-def _on_the_line(table: Table, gpus: int) -> float:
-    low, high = table.known[-2:]
-    slope = (table.rates[high] - table.rates[low]) / math.log2(high / low)
-    return table.rates[high] + slope * math.log2(gpus / high)
+# -- a step of one GPU ------------------------------------------------------------------------------------------------
 
 
-def _late(table: Table, gpus: int, spread: float) -> float:
-    """Return how many times as long the slowest of the GPUs computes as that of the base row, in the median."""
-
-    def slowest(count: int) -> float:
-        return 1 + spread * float(norm.ppf(0.5 ** (1 / count)))
-
-    return slowest(gpus) / slowest(table.base)
+def step_s(table: Table, gpus: int, work_s: float) -> float:
+    """Return the seconds of a step of so many GPUs that compute for `work_s`."""
+    program = (_ddp if table.strategy == DDP else _fsdp)(table, gpus, work_s)
+    return timeline(program, _takes(table.within, table.between, gpus)).step_s
 
 
-def _spread(table: Table, work: float) -> float:
-    """Return the standard deviation with which the other known row comes out; 0 if it is faster than predicted."""
-    low, high = table.known[-2:]
-    other = low if high == table.base else high
+def compute_s(table: Table) -> float:
+    """Return the seconds of computing with which the base row comes out."""
+    goal = table.per_gpu / table.rates[table.base]
+    work = goal
+    for _ in range(100):
+        off = goal - step_s(table, table.base, work)
+        work += off
+        if abs(off) < 1e-12 * goal:
+            break
+    return work
 
-    def off(spread: float) -> float:
-        return step_s(table, other, work * _late(table, other, spread)) - table.per_gpu / table.rates[other]
 
-    # With fewer GPUs than the base the step gets shorter with the spread.
-    sign = 1 if other is high else -1
-    return 0.0 if sign * off(0.0) >= 0 else float(brentq(off, 0.0, 1.0, xtol=1e-9))
+@cache
+def _takes(within: float, between: float, gpus: int) -> Callable[[Call], tuple[float, str]]:
+    """Return the seconds of a call: NCCL's collectives are rings over links of a latency and a rate."""
+    links = Links({}, {WITHIN: Link(WITHIN_S, 1 / within), BETWEEN: Link(BETWEEN_S, 1 / between)})
+
+    @cache
+    def takes(call: Call) -> tuple[float, str]:
+        return links.seconds(call.op, "ring", gpus, PER_NODE, call.bytes), BETWEEN
+
+    return takes
+
+
+def _shares(table: Table) -> tuple[list[float], list[float], float, float]:
+    """Return the shares of the work: forward and backward of each unit, and of the head."""
+    backward = RECOMPUTED_WORK if table.recomputed else BACKWARD_WORK
+    whole = (sum(work for _, work in table.units) + table.head) * (1 + backward)
+    forward = [work / whole for _, work in table.units]
+    head = table.head / whole
+    return forward, [share * backward for share in forward], head, head * backward
+
+
+def _ddp(table: Table, gpus: int, work_s: float) -> Program:
+    """Return a step of DDP. The gradients of a unit are ready after its backward, the last unit first."""
+    forward, backward, head, head_backward = _shares(table)
+    ready, gradients = head_backward * work_s, list[Gradient]()
+    for (size, _), share in zip(reversed(table.units), reversed(backward), strict=True):
+        ready += share * work_s
+        gradients.append(Gradient(round(size * table.reduced), ready))
+    if table.root:
+        gradients.append(Gradient(round(table.root * table.reduced), ready))
+    events = (
+        Event(PART, "forward"), Event(WORK, (sum(forward) + head) * work_s),
+        Event(PART, BACKWARD), Event(WORK, ready), Event(PART, OPTIMIZER),
+    )  # fmt: skip
+    return Program(gpus, events, tuple(gradients)).with_caps(table.caps)
+
+
+def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
+    """Return a step of FSDP. It gathers a unit while the unit before it computes, in forward, and again in backward with
+    FULL_SHARD. It reduces a unit's gradients after its backward. Calls of a group run one after another.
+    """
+    events: list[Event] = []
+    sizes, last = [size for size, _ in table.units], len(table.units) - 1
+    forward, backward, head, head_backward = _shares(table)
+
+    def add(kind: str, value: Any) -> None:
+        events.append(Event(kind, value))
+
+    def call(op: str, size: float) -> int:
+        """Add a call and return its number."""
+        add(CALL, Call(op, round(size), Group(gpus)))
+        return sum(event.kind == CALL for event in events) - 1
+
+    def gather(parameters: int) -> int:
+        return call("all_gather", parameters * table.gathered)
+
+    add(PART, "forward")
+    root, newest = gather(table.root), gather(sizes[0])
+    add(WAIT_FOR, root)
+    for at, share in enumerate(forward):
+        add(WAIT_FOR, newest)
+        if at < last:
+            newest = gather(sizes[at + 1])
+        add(WORK, share * work_s)
+    add(WORK, head * work_s)
+    add(PART, BACKWARD)
+    again = table.strategy == FULL_SHARD
+    if again:
+        newest = gather(sizes[last])
+    add(WORK, head_backward * work_s)
+    for at in range(last, -1, -1):
+        if again:
+            add(WAIT_FOR, newest)
+        if again and at:
+            newest = gather(sizes[at - 1])
+        add(WORK, backward[at] * work_s)
+        call("reduce_scatter", sizes[at] * table.reduced)
+    call("reduce_scatter", table.root * table.reduced)
+    add(PART, OPTIMIZER)
+    return Program(gpus, tuple(events))
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
 
 
 def summary(found: Sequence[Forecast]) -> Iterator[str]:
-    """Yield the errors of all larger rows, of rows beyond the line's two, and of rows where a line fails."""
-
-    def errors(rows: Sequence[Forecast], *ways: str) -> str:
-        sizes = {way: np.abs([each.error(way) for each in rows]) for way in ways}
-        return ", ".join(f"{way} {each.mean():.1%} (largest {each.max():.1%})" for way, each in sizes.items())
-
+    """Yield the mean and largest errors of all larger rows, and how they grow with the GPUs."""
     larger = [each for each in found if each.gpus != each.table.base]
-    beyond = [each for each in larger if each.beyond]
-    failed = [each for each in beyond if abs(each.error(LINE)) > FAILS]
-    lacking = [math.log(1 + each.error(PREDICTED)) / math.log2(each.gpus / each.table.base) for each in larger]
+    sizes = np.abs([each.errors for each in larger]).T
+    ways = zip(("predicted", "constant"), sizes, strict=True)
+    errors = ", ".join(f"{way} {each.mean():.1%} (largest {each.max():.1%})" for way, each in ways)
+    lacking = [math.log(1 + each.errors[0]) / math.log2(each.gpus / each.table.base) for each in larger]
     tables = len({each.table.name for each in larger})
-    yield f"{len(larger)} larger rows of {tables} tables, mean error: {errors(larger, PREDICTED, CONSTANT)}"
-    yield f"{len(beyond)} of them beyond both rows of the line, mean error: {errors(beyond, *WAYS)}"
-    yield f"{len(failed)} of these with an error of the line above 5%: {errors(failed, *WAYS)}"
+    yield f"{len(larger)} larger rows of {tables} tables, mean error: {errors}"
     yield f"predictions are too fast by {np.median(lacking):.1%} for each doubling of the GPUs, in the median"
 
 
-HEAD = ("table", "base", "GPUs", "measured", *WAYS)
+HEAD = ("table", "base", "GPUs", "measured", "predicted", "constant")
 
 
 def rows(found: Sequence[Forecast]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table beyond its base: errors of each way that has not seen the row."""
+    """Yield the rows of a table beyond its base, with the errors of both forecasts."""
     base, *larger = found
     name, start = base.table.name, f"{base.measured:g} on {base.gpus}"
     for each in larger:
-        shown = [PREDICTED, CONSTANT, *((SLOWEST, LINE) if each.beyond else ())]
-        errors = (f"{each.error(way):+.1%}" if way in shown else "" for way in WAYS)
-        yield (name, start, str(each.gpus), f"{each.measured:g}", *errors)
+        yield (name, start, str(each.gpus), f"{each.measured:g}", *(f"{error:+.1%}" for error in each.errors))
         name = start = ""
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.prediction.published import PREDICTED, TABLES, forecasts, page
-from benchmarks.prediction.published_steps import compute_s
+from benchmarks.prediction.published import TABLES, compute_s, forecasts, page
 from paths import DOCS
 
 
@@ -18,9 +17,9 @@ def found():
 def test_forecasts_start_from_the_measured_row(found):
     for rows in found:
         base, table = rows[0], rows[0].table
-        assert base.rates[PREDICTED] == pytest.approx(base.measured, rel=1e-9)
+        assert base.rate == pytest.approx(base.measured, rel=1e-9)
         # Communication takes time, and more of it among more GPUs.
-        predicted = [each.rates[PREDICTED] for each in rows]
+        predicted = [each.rate for each in rows]
         assert predicted == sorted(predicted, reverse=True)
         assert 0.5 < compute_s(table) / (table.per_gpu / base.measured) < 1
 
@@ -28,4 +27,4 @@ def test_forecasts_start_from_the_measured_row(found):
 def test_page_is_what_the_benchmark_writes(found):
     assert (DOCS / "measured/published.md").read_text() == page(found)
     larger = [each for rows in found for each in rows if each.gpus != each.table.base]
-    assert np.mean([abs(each.error(PREDICTED)) for each in larger]) < 0.04
+    assert np.mean([abs(each.errors[0]) for each in larger]) < 0.04
