@@ -127,11 +127,9 @@ def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
 class Progress:
     """Receive the events of a session, and show nothing."""
 
-    def launching(self, case: AnyCase, block: int) -> None:
-        """Show that a launch of `case` starts."""
-
-    def sharing(self, cases: int, block: int, rounds: int) -> None:
-        """Show that a launch starts that cases share, interleaved in `rounds`, or one after the other if it is 0."""
+    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+        """Show that a launch starts. If cases share it, they are interleaved in `rounds`, or one after the other if it
+        is 0."""
 
     def launched(self, launch: Launch) -> None:
         """Show the end of a launch, or of a case's part of one that cases shared."""
@@ -148,11 +146,8 @@ class PlainProgress(Progress):
         self._fail = warner(console, prefix) if console.quiet else logger(console, prefix, style=FAILED)
         self._total, self._blocks, self._done = total, blocks, 0
 
-    def launching(self, case: AnyCase, block: int) -> None:
-        self.starting(case.label, block)
-
-    def sharing(self, cases: int, block: int, rounds: int) -> None:
-        self.starting(_of_cases(cases, rounds), block)
+    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+        self.starting(cases[0].label if rounds is None else _of_cases(len(cases), rounds), block)
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
