@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import rich.progress
 from rich.console import Console
@@ -30,56 +29,23 @@ from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phas
 FAILED = "red"
 
 
-class _PatientStream:
-    """A text stream that may break, because its reader or its disk is gone. Later text is then discarded."""
-
-    def __init__(self, stream: TextIO, reports: bool) -> None:
-        self._stream, self._reports, self.encoding = stream, reports, stream.encoding
-
-    def write(self, text: str) -> int:
-        with self._lost_in_silence():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._lost_in_silence():
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    @contextmanager
-    def _lost_in_silence(self) -> Iterator[None]:
-        """Discard text that cannot be written. Print an error once, unless the reader closed the stream."""
-        try:
-            yield
-        except OSError as error:
-            # Only this stream ends. `ab --json -` logs to stderr, and stdout may still have a reader.
-            discard(self._stream)
-            if self._reports and not isinstance(error, BrokenPipeError):
-                why = format.one_line(error)
-                print_error(f"parabench: standard output cannot be written: {why}; what follows is not shown")
-
-
 class PatientConsole(Console):
     """A console that outlives its reader.
 
-    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed. Each text stays one
-    line and cannot control the terminal.
+    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed: later text is discarded.
+    Each text stays one line and cannot control the terminal.
     """
-
-    def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
-        stream = file or (sys.stderr if stderr else sys.stdout)
-        # If the stream was closed before Python started, rich writes nowhere.
-        patient: Any = stream and _PatientStream(stream, reports=not stderr)
-        super().__init__(file=patient, stderr=stderr, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print lines, as rich does."""
-        super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        try:
+            super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Discard later text. Only this stream ends: `ab --json -` logs to stderr, and stdout may have a reader."""
+        discard(self.file)
 
 
 def logger(
