@@ -17,7 +17,7 @@ import pandas as pd
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences
 from parabench.analysis.stats.contrasts import fit
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import turns_protocol
+from parabench.plan.schedule import BUILD
 
 CASES, STEP_S, TURN_SD, LAUNCH_SD, SHARP, MOST_LAUNCHES = 36, 0.02, 0.10, 0.10, 0.025, 400
 
@@ -34,9 +34,9 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
     racing, steps = list(range(len(truth))), 0
     for block in range(1, MOST_LAUNCHES):
         step_s = [float(truth[case]) for case in racing]
-        protocol = turns_protocol(Protocol(), seed=0, block=block, step_s=step_s)
-        steps += sum(protocol.steps_of(place) for place in range(len(racing)))
-        turns, level = protocol.rounds, lot.normal(0, LAUNCH_SD)
+        schedule = Protocol().shared(f"0, {block}", step_s, "cpu")
+        steps += sum(turn.steps for turn in schedule.turns() if turn.round != BUILD)
+        turns, level = schedule.rounds, lot.normal(0, LAUNCH_SD)
         for case in racing:
             number = truth[case] * math.exp(level + lot.normal(0, TURN_SD / math.sqrt(turns)))
             for name, value in zip(rows, (f"{case:03}", block, block, turns, number), strict=True):

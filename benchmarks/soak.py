@@ -26,7 +26,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.cohorts import why_alone
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.signals import STOPPED, Interrupted
 from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
@@ -36,7 +36,6 @@ ALGORITHMS = (*ON_ANY_BACKEND, "two_level(ring,tree)", "two_level(tree,tree)")
 # PyTorch's own buckets, and small ones: many reductions at the same time.
 WRAPPERS = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
 PROTOCOL = Protocol(warmup=2, steps=2)
-TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
 # The tolerances were measured over this number of steps.
 REFERENCE = Protocol(warmup=2, steps=40)
 # A launch takes a second on an idle machine.
@@ -87,7 +86,8 @@ def shared_specs(launches: int) -> Iterator[LaunchSpec]:
     for seed in range(launches):
         lot = random.Random(seed)
         cases = tuple(lot.sample(every, lot.randint(4, 6)))
-        yield LaunchSpec(kind="turns", cases=cases, protocol=TURNS, deadline_s=DEADLINE_S)
+        turns = TrainingSchedule(rounds=2, settle=1, timed=(2,) * len(cases), warmup=2)
+        yield LaunchSpec(kind="training", cases=cases, protocol=turns, deadline_s=DEADLINE_S)
 
 
 def soak(specs: Iterable[LaunchSpec], reference: Protocol) -> Iterator[str]:

@@ -17,7 +17,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import SETTLE, TrainingSchedule
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.verify import Reference, reference_of, verify
 
@@ -200,8 +200,10 @@ def in_turns(target: Target) -> Outcome:
         {"strategy": "ddp", "algorithm": "ring"}, {"strategy": "fsdp"}, {"strategy": "zero1"},
     ]  # fmt: skip
     cases = [case(target, **{"world_size": 2} | each) for each in fields]
-    protocol = TurnsProtocol(rounds=2 if target.is_cpu else 20, timed=1 if target.is_cpu else 10, warmup=5)
-    spec = LaunchSpec(kind="turns", cases=(*cases, cases[1]), protocol=protocol, deadline_s=2 * DEADLINE_S)
+    cases.append(cases[1])
+    rounds, timed = (2, 1) if target.is_cpu else (20, 10)
+    turns = TrainingSchedule(rounds=rounds, settle=SETTLE, timed=(timed,) * len(cases), warmup=5)
+    spec = LaunchSpec(kind="training", cases=tuple(cases), protocol=turns, deadline_s=2 * DEADLINE_S)
     seen = launch(spec)
     reference = reference_of(launched(cases[0].reference()))
     for arm in seen.arms:

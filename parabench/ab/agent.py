@@ -22,6 +22,7 @@ from parabench.cluster import messages
 from parabench.cluster.connection import Connection
 from parabench.cluster.messages import PROTOCOL, Message, Refused, Reply, answer, request
 from parabench.errors import UsageError
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
@@ -58,8 +59,9 @@ class SentProgress(Progress):
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
-    def launching(self, case: AnyCase, block: int) -> None:
-        self._tell(messages.Progress(case.label, block))
+    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+        label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else cases[0].label
+        self._tell(messages.Progress(label, block))
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
@@ -67,7 +69,7 @@ class SentProgress(Progress):
 
 
 class VariantAgent:
-    """A variant. `launch` replaces real processes in tests."""
+    """A variant. `executor` replaces real processes in tests."""
 
     _request: Request
     _planned: Planned[Case, Protocol] | None = None
@@ -75,11 +77,10 @@ class VariantAgent:
     _state: SessionState[Case, Protocol]
     _turns: dict[tuple[str, int], PlannedLaunch[Case]]
     _runner: Runner
-    # The launch of `take_turns`.
-    _shared: Launch
+    _launched: tuple[LaunchSpec, Launch]
 
-    def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
-        self._tell, self._launch = tell, launch
+    def __init__(self, tell: Tell, executor: Executor | None = None) -> None:
+        self._tell, self._executor = tell, executor
 
     def reply_to(self, message: Message) -> Reply | Refused:
         """Return the reply to a request, or the error that it raised."""
@@ -148,7 +149,7 @@ class VariantAgent:
     @request
     def start(self) -> None:
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
-        runner = runner_of(self._store, self._state, self._launch)
+        runner = runner_of(self._store, self._state, self._executor)
         runner.progress = SentProgress(self._tell)
         self._runner = runner
 
@@ -174,45 +175,43 @@ class VariantAgent:
         self._runner.run_reference(next(each for each in self._runner.plan.cases if each.id == case))
 
     @request
-    def take(self, *, case: str, block: int) -> dict[str, Any]:
-        """Launch a case by itself. Return {"failed": ids of all cases that have failed}."""
-        self._runner.run_launch(self._turns[case, block])
-        return self._failed()
-
-    @request
-    def turns_need(self, *, cases: list[str], block: int) -> dict[str, Any]:
-        """Return {"deadline_s", "own": the measured steps per turn of each case} of a launch that these cases share,
+    def need(self, *, cases: list[str], block: int) -> dict[str, Any]:
+        """Return {"deadline_s", "timed": the measured steps per turn of each case} of a launch that these cases share,
         and its need of memory (see `memory`)."""
         shared = self._cases(cases, block)
-        spec = self._runner.turns_spec(shared, block)
+        spec = self._runner.spec_of(shared, block, shared=True)
         on_cuda = spec.device == accelerator.TYPE
         memory = device_need(shared, self._runner.held()) if on_cuda else host_need(shared, self._runner.peaks)
-        return {"deadline_s": spec.deadline_s, "own": list(spec.protocol.own), **memory}
+        return {"deadline_s": spec.deadline_s, "timed": list(spec.protocol.timed), **memory}
 
     @request
-    def take_turns(
-        self, *, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int]
-    ) -> dict[str, Any]:
-        """Run a launch that these cases share, interleaved with a launch of the other variant, but do not store it.
+    def launch(
+        self, *, cases: list[str], block: int, pair: dict[str, str] | None = None, deadline_s: float = 0.0,
+        timed: Sequence[int] = (),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run a launch, but do not store it. Return {"status", "ended": whether it ended because its partner did}.
 
-        `own` are the agreed steps per turn. Return {"status", "ended": whether it ended because the other one did}.
+        With a `pair`, the cases share the launch, and it is interleaved with a launch of the other variant. `timed` are
+        the agreed steps per turn.
         """
-        shared = self._cases(cases, block)
-        label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else shared[0].label
-        self._tell(messages.Progress(label, block))
-        spec = self._runner.turns_spec(shared, block)
-        protocol = spec.protocol.replace(own=tuple(own))
-        spec = spec.replace(pair=Pair(**pair), deadline_s=deadline_s, protocol=protocol)
-        self._shared = launch = self._runner.launch(spec)
-        failure = launch.failure.message if launch.failure else ""
-        return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}
+        run = self._cases(cases, block)
+        self._runner.progress.launching(run, block)
+        spec = self._runner.spec_of(run, block, shared=pair is not None)
+        if pair is not None:
+            protocol = spec.protocol.replace(timed=tuple(timed))
+            spec = spec.replace(pair=Pair(**pair), deadline_s=deadline_s, protocol=protocol)
+        self._launched = spec, self._runner.launch(spec)
+        _, launched = self._launched
+        failure = launched.failure.message if launched.failure else ""
+        return {"status": launched.status, "ended": failure.startswith(PartnerEnded.__name__)}
 
     @request
-    def keep_turns(self, *, block: int) -> dict[str, Any]:
-        """Store the launch of `take_turns`. Return {"kept": ids of its cases, "failed": as `take` does}."""
+    def keep(self, *, block: int) -> dict[str, Any]:
+        """Store the last launch. Return {"kept": ids of its cases, "failed": ids of all cases that have failed}."""
         planned = {each.case: each for each in self._turns.values() if each.block == block}
-        kept = self._runner.keep_turns(self._shared, planned)
-        return {"kept": [case.id for case in kept], **self._failed()}
+        spec, launched = self._launched
+        kept = self._runner.keep_launch(launched, spec, planned)
+        return {"kept": [case.id for case in kept], "failed": sorted(self._runner.failed)}
 
     @request
     def finish(self) -> None:
@@ -224,9 +223,6 @@ class VariantAgent:
 
     def _cases(self, ids: list[str], block: int) -> tuple[Case, ...]:
         return tuple(self._turns[each, block].case for each in ids)
-
-    def _failed(self) -> dict[str, list[str]]:
-        return {"failed": sorted(self._runner.failed)}
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """Return the launches of the session.

@@ -289,28 +289,28 @@ class Turns:
         for pair in group:
             for number in pair.order:
                 if pair.key not in self._done[number]:
-                    answer = sides[number].ask(VariantAgent.take, case=pair.case, block=pair.block)
-                    self._alone |= {*answer["failed"]}
+                    sides[number].ask(VariantAgent.launch, cases=[pair.case], block=pair.block)
+                    self._keep(sides, number, pair.block)
 
     def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
         """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
-        need = [side.ask(VariantAgent.turns_need, cases=cases, block=block) for side in sides]
+        need = [side.ask(VariantAgent.need, cases=cases, block=block) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
-        own = [max(steps) for steps in zip(*(each["own"] for each in need), strict=True)]
+        timed = [max(steps) for steps in zip(*(each["timed"] for each in need), strict=True)]
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
                 deadline_s = sum(each["deadline_s"] for each in need)
                 for side, pair in zip(sides, ends, strict=True):
                     side.say(
-                        VariantAgent.take_turns,
+                        VariantAgent.launch,
                         cases=cases,
                         block=block,
                         pair=asdict(pair),
                         deadline_s=deadline_s,
-                        own=own,
+                        timed=timed,
                     )
                 failed = hear_turns(sides, token)
         if failed and failed.status == Status.OOM:
@@ -318,15 +318,19 @@ class Turns:
             name = sides[failed.side].variant.name
             return self._set_apart(cases, f"the {ROLE[name]} ran out of memory next to the other")
         over: set[str] = set()
-        for number, side in enumerate(sides):
+        for number in range(len(sides)):
             if failed is None or failed.side == number:
-                answer = side.ask(VariantAgent.keep_turns, block=block)
-                self._done[number] |= {(case, block) for case in answer["kept"]}
-                over |= {*answer["kept"]}
-                self._alone |= {*answer["failed"]}
+                over |= self._keep(sides, number, block)
         if not over:
             self._alone |= {*cases}
         return over or {*cases}
+
+    def _keep(self, sides: list[VariantProcess], number: int, block: int) -> set[str]:
+        """Let a variant store its last launch. Return the cases of the launch."""
+        answer = sides[number].ask(VariantAgent.keep, block=block)
+        self._done[number] |= {(case, block) for case in answer["kept"]}
+        self._alone |= {*answer["failed"]}
+        return {*answer["kept"]}
 
     def _set_apart(self, cases: list[str], why: str) -> set[str]:
         """Launch these cases alternately from now on, and log why."""

@@ -23,7 +23,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.turns import SharedLaunch, shared_launches_of
-from parabench.plan.turns import orders
+from parabench.plan.schedule import orders
 
 # The chance of a warning if nothing interferes, as in the regression gate. With the outliers of a shared machine it
 # stays below 5% (tests/unit/analysis/test_carry_over.py).
@@ -96,7 +96,7 @@ def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
 def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
     """Return what preceded each turn, of shape (cases, rounds, names + 1); the last is the start of a round."""
     own = launch.names
-    rounds = orders(len(own), launch.protocol.rounds, launch.protocol.seed)
+    rounds = orders(len(own), launch.schedule.rounds, launch.schedule.seed)
     before = np.zeros((len(own), len(rounds), len(names) + 1))
     # Before the first turn the last case was warmed up.
     sequence = [(-1, len(own) - 1), *((number, arm) for number, order in enumerate(rounds) for arm in order)]

@@ -19,7 +19,7 @@ from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import TWIN_BLOCK, Status
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.Data
     seconds: dict[Any, NDArray[Any]] = {at: own.to_numpy() for at, own in steps.groupby("launch_id")["step_s"]}
     found: dict[Any, NDArray[Any]] = {}
     for at, told in turns.dropna().items():
-        protocol = TurnsProtocol.from_dict(told["protocol"])
+        schedule = TrainingSchedule.from_dict(told["protocol"])
         own = np.log(seconds.get(ids[at], np.empty(0)))
-        if own.size == protocol.rounds * protocol.timed_of(told["place"]) and np.isfinite(own).all():
-            found[at] = np.median(own.reshape(protocol.rounds, -1), axis=1)
+        if own.size == schedule.rounds * schedule.timed[told["place"]] and np.isfinite(own).all():
+            found[at] = np.median(own.reshape(schedule.rounds, -1), axis=1)
     return found
 
 
@@ -95,7 +95,7 @@ class SharedLaunch:
     """
 
     names: tuple[str, ...]
-    protocol: TurnsProtocol
+    schedule: TrainingSchedule
     rows: tuple[int, ...]
     turns: NDArray[Any]
 
@@ -117,8 +117,8 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     for (_, *names), places in groups.items():
         whole = {place: turns[places[place]] for place in sorted(places) if places[place] in turns}
         if len(whole) > 1:
-            protocol = TurnsProtocol.from_dict(told[next(iter(places.values()))]["protocol"])
-            found.append(SharedLaunch(tuple(names), protocol, tuple(whole), np.array(list(whole.values()))))
+            schedule = TrainingSchedule.from_dict(told[next(iter(places.values()))]["protocol"])
+            found.append(SharedLaunch(tuple(names), schedule, tuple(whole), np.array(list(whole.values()))))
     return found
 
 

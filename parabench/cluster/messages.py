@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 # Increases if a message or a request changes: the variants of `ab` may have several versions of parabench.
-PROTOCOL = 7
+PROTOCOL = 8
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from parabench.commands.options import (
 from parabench.commands.output import Command, console, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
-from parabench.plan.protocol import MOST_ROUNDS
+from parabench.plan.schedule import MOST_ROUNDS
 from parabench.registry import working_directory
 from parabench.signals import STOPPED
 

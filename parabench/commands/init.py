@@ -17,7 +17,7 @@ import click
 
 import parabench
 from parabench.analysis.answer import Answer, Columns, Records, tables
-from parabench.commands.options import axes_in, complete_axes, complete_values, data_option, model_option, shared
+from parabench.commands.options import axes_in, data_option, model_option, shared
 from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
 from parabench.files import write_whole
@@ -49,7 +49,6 @@ RANKS = 2
     default="gpt-nano",
     show_default=True,
     help="A name that `parabench list` shows, or your own package.module:name.",
-    shell_complete=complete_values("model"),
 )
 @click.option(
     "--world-size",
@@ -130,7 +129,6 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     multiple=True,
     metavar="AXIS=VALUE",
     help="A value for an axis, such as world_size, which is 2 by default. Only `strategy` takes several.",
-    shell_complete=complete_axes,
 )
 @file_option("json", "Write JSON (docs/reference/json.md).")
 def check(**options: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
+from click.shell_completion import CompletionItem
 
 from parabench.errors import LOG_LEVEL, SILENT, UsageError
 from parabench.plan.fields import option_fields
@@ -23,90 +23,20 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("parabench-results")
 
-Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-# Completion of values in shells imports no torch, because users wait for it at each tab.
+# Completion in shells imports no torch, because users wait for it at each tab.
 
 
 def complete_suites(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the names of shipped suites, or else files."""
     from parabench.plan.suite import shipped
 
-    return _beginning(incomplete, shipped()) or complete_stores(context, param, incomplete)
+    found = [CompletionItem(name) for name in shipped() if name.startswith(incomplete)]
+    return found or complete_stores(context, param, incomplete)
 
 
 def complete_stores(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete files and folders."""
     return [CompletionItem(incomplete, type="file")]
-
-
-def complete_axes(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete `AXIS=`, and then its values if they are names, also after a comma."""
-    from parabench.plan.suite import AXES
-
-    axis, is_set, text = incomplete.partition("=")
-    if not is_set:
-        return _beginning(incomplete, (f"{name}=" for name in AXES))
-    begin = incomplete.removesuffix(text.rpartition(",")[2])
-    return _beginning(incomplete, (f"{begin}{name}" for name in _values(axis)))
-
-
-def complete_values(axis: str) -> Completion:
-    """Return the completion of the names of an axis."""
-    return lambda context, param, incomplete: _beginning(incomplete, _values(axis))
-
-
-def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-def _values(axis: str) -> Iterable[str]:
-    from parabench.collectives import ALGORITHMS
-    from parabench.data import DATASETS
-    from parabench.models import MODELS
-    from parabench.plan.suite import AXES
-    from parabench.strategies import STRATEGIES
-
-    tables: Mapping[str, Mapping[str, Any]] = {
-        "strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS, "data": DATASETS,
-    }  # fmt: skip
-    if axis in tables:
-        return tables[axis]
-    return AXES[axis].field.choices if axis in AXES else ()
-
-
-class BashCompletion(BashComplete):
-    """Completion in bash, which splits words at `=` and `:`; here they are parts of one word."""
-
-    source_template = BashComplete.source_template.replace(
-        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
-    )
-    _before = ""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        typed, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
-        words: list[str] = []
-        broken = False
-        for word in typed[: at + 1]:
-            breaks = word.strip("=:") == "" != word
-            if words and (breaks or broken):
-                self._before = words[-1] + (word if breaks else "")
-                words[-1] += word
-            else:
-                self._before = ""
-                words.append(word)
-            broken = breaks
-        if at >= len(typed):  # the next word is still empty
-            self._before = ""
-            words.append("")
-        return words[1:-1], words[-1]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        return f"{item.type},{str(item.value).removeprefix(self._before)}"
-
-
-add_completion_class(BashCompletion)
 
 
 store_argument = click.argument("store", default=str(DEFAULT_OUT), shell_complete=complete_stores)
@@ -270,12 +200,10 @@ resume_option = click.option(
 data_option = click.option(
     "--data",
     help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...",
-    shell_complete=complete_values("data"),
 )
 model_option = click.option(
     "--model",
     help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
-    shell_complete=complete_values("model"),
 )
 # The options of a session of training runs: its cases and its launches.
 training_options = (
@@ -285,7 +213,6 @@ training_options = (
         multiple=True,
         metavar="AXIS=V1,V2",
         help="Values for an axis, instead of the suite's.",
-        shell_complete=complete_axes,
     ),
     *options_of(Protocol),
     data_option,

@@ -14,7 +14,6 @@ import multiprocessing.forkserver
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,16 +27,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from parabench.errors import LOG_LEVEL, SILENT
-from parabench.files import check_own_folder, own_folder, sockets_in_own_folder
+from parabench.files import check_own_folder, sockets_in_own_folder
 from parabench.launch import descendants, rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
-
-# The log of the fork server in the driver's own folder: why it ended.
-SERVER_LOG = "fork-server.log"
-TRACEBACK = "Traceback (most recent call last)"
 
 # The variable with the secret of the nodes (`cluster.secret` reads it).
 SECRET = "PARABENCH_SECRET"
@@ -47,9 +42,6 @@ MONITOR_INTERVAL_S = 0.01
 
 # Ranks end at once when they are asked to. torch elastic would give a stopped rank 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
-
-# The time to wait for the end of a fork server that has closed its connection.
-SERVER_END_S = 2.0
 
 # The time in which a hanging rank writes its stack and its position before it is ended.
 STACK_GRACE_S = 1.0
@@ -82,10 +74,6 @@ class ProcessOutcome:
     killed: tuple[int, ...] = ()
 
 
-class ServerKilled(OSError):
-    """The fork server was killed before it started a process. The next launch starts another one."""
-
-
 def start_launching() -> None:
     """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError if the machine
     has no process left."""
@@ -112,43 +100,24 @@ def start_server() -> None:
     os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
     atexit.register(_end_server)
-    _ensure_server()
-
-
-def _server_pid() -> int | None:
-    """Return the fork server's process id; None before its first start."""
-    pid: int | None = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
-    return pid
-
-
-def _server_runs() -> bool:
-    """Return whether the fork server runs. It is not reaped here: the start of the next one does that."""
-    pid = _server_pid()
-    return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
-
-
-def _end_server() -> None:
-    """End the fork server with the driver. By itself it would detect that end seconds later on a busy machine."""
-    with contextlib.suppress(ChildProcessError, ProcessLookupError):
-        pid = _server_pid()
-        if pid is not None and _server_runs():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def _ensure_server() -> None:
-    """Start the fork server unless it runs, and a process of it that does nothing: then the server is ready."""
-    if _server_runs():
-        return
-    with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
+    with signals_restored(), sockets_in_own_folder(), _errors_of_ranks():
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with _errors_of_ranks():
-            multiprocessing.forkserver.ensure_running()
+        multiprocessing.forkserver.ensure_running()
     first = multiprocessing.get_context("forkserver").Process(target=_nothing)
     with _starting():
         first.start()
     first.join()
+
+
+def _end_server() -> None:
+    """End the fork server with the driver. By itself it would detect that end seconds later on a busy machine."""
+    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        # It is not reaped before: its process id is not used again.
+        if pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _nothing() -> None:
@@ -169,43 +138,17 @@ def _errors_of_ranks() -> Iterator[None]:
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Write the standard error of processes that start within the block to a file."""
-    usual = os.dup(2)
-    try:
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(usual, 2)
-        os.close(usual)
-
-
-@contextmanager
 def _starting() -> Iterator[None]:
-    """Raise OSError if the machine has no process or thread left for what starts within the block, ServerKilled if the
-    fork server has ended without a traceback. The fork server ends if it cannot fork."""
+    """Raise OSError if the fork server has ended, or if the machine has no process or thread left for what starts
+    within the block."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
-        _wait_for_end_of_server()
-        log = (own_folder() / SERVER_LOG).read_text(errors="replace")
-        if TRACEBACK not in log:
-            raise ServerKilled("the fork server, which starts the ranks, was killed") from error
-        why = log.splitlines()[-1]
-        raise OSError(f"the fork server, which starts the ranks, has ended: {why}") from error
+        raise OSError("the fork server, which starts the ranks, has ended") from error
     except RuntimeError as error:
         if str(error) != "can't start new thread":
             raise
         raise OSError(errno.EAGAIN, f"{error}: {os.strerror(errno.EAGAIN)}") from error
-
-
-def _wait_for_end_of_server() -> None:
-    """Wait until the fork server has ended. Otherwise the next start would take it for one that runs."""
-    until = time.monotonic() + SERVER_END_S
-    with contextlib.suppress(ChildProcessError):
-        while _server_runs() and time.monotonic() < until:
-            time.sleep(MONITOR_INTERVAL_S)
 
 
 def run_processes(
@@ -224,7 +167,6 @@ def run_processes(
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
-    _ensure_server()  # it may have been killed since
     others = {child.pid for child in descendants.left()}
     config = LaunchConfig(
         min_nodes=context.num_nodes,
@@ -249,9 +191,6 @@ def run_processes(
                         elastic_launch(config, entry)(*args)
                 finally:
                     deadline.over()
-        except ServerKilled:
-            context.tell(FAILED)
-            return ProcessOutcome(ok=False, rank=context.first_rank)
         except ChildFailedError as error:
             if context.abort.reason is None:
                 context.tell(HUNG if deadline.passed else FAILED)
@@ -268,8 +207,7 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True, killed=deadline.killed)
         finally:
-            # A fork server that replaced a killed one stays for the next launch.
-            descendants.end(others | {pid for pid in [_server_pid()] if pid is not None})
+            descendants.end(others)
     # If these ranks are done and another node's ranks are not, the launch has failed.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from parabench.launch.token import Pair
+from parabench.plan.protocol import Protocol
 from parabench.records import Record, read
 from parabench.store.record import AnyCase
-from parabench.workloads import WORKLOADS, kind_of
+from parabench.workloads import WORKLOADS
 
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
@@ -41,8 +42,9 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     ) -> LaunchSpec:
         """Make the launch of one case. By default, its protocol decides its kind."""
         folder = None if traces is None else str(traces)
-        kind = kind or kind_of(protocol)
-        return cls(kind=kind, cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=folder)
+        kind = kind or protocol.kind
+        schedule = protocol.alone() if isinstance(protocol, Protocol) else protocol
+        return cls(kind=kind, cases=(case,), protocol=schedule, deadline_s=deadline_s, traces=folder)
 
     @property
     def case(self) -> Any:
@@ -87,6 +89,7 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
         """Return the launch of `to_dict`; on this node, traces go to the folder `traces`. Raises UsageError for invalid
         cases."""
         entry = WORKLOADS[values["kind"]]
-        own: dict[str, Any] = {"cases": tuple[entry.case_type, ...], "protocol": entry.protocol_type}  # type: ignore[name-defined]
+        protocol_type = entry.launch_type or entry.protocol_type
+        own: dict[str, Any] = {"cases": tuple[entry.case_type, ...], "protocol": protocol_type}  # type: ignore[name-defined]
         typed = {name: read(kind, values[name], name) for name, kind in own.items()}
         return read(cls, {**values, **typed, "traces": values["traces"] and str(traces or values["traces"])}, "launch")

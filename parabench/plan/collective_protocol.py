@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
-from parabench.plan.turns import orders
+from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline
+from parabench.plan.schedule import Rounds, orders
 from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
 
@@ -93,8 +93,13 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
     # - Latency: `iterations` calls, each after a barrier. By default, they move MOST_MOVED_BYTES.
     # - With `rounds`, cases share launches (`stages`), and each case's batches or calls are divided among its turns.
 
+    kind: ClassVar[str] = "collectives"
     # The first repetition whose cases may share launches.
     first_shared: ClassVar[int] = 0
+    # Only training runs race, and have A/A tests.
+    races: ClassVar[bool] = False
+    aa_test: ClassVar[bool] = False
+    budget_s: ClassVar[float | None] = None
     FEWEST: ClassVar[int] = 20
     MOST: ClassVar[int] = 200
     MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
@@ -158,6 +163,20 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
     def takes_turns(self) -> bool:
         """Return whether cases share launches."""
         return self.rounds > 0
+
+    def alone(self) -> CollectiveProtocol:
+        """Return the protocol of a launch of one case."""
+        return self.replace(rounds=0)
+
+    def shared(self, *_: Any) -> CollectiveProtocol:
+        """Return the protocol of a launch that cases share."""
+        return self
+
+    def most_rounds(self, cases: Sequence[CollectiveCase]) -> int:
+        """Return the largest number of interleaved rounds at any size and form; 0 if no two cases differ only in their
+        algorithm."""
+        together = [stage for stage in stages(self, cases) if len(stage.places) > 1]
+        return max((len(stage.turns) // len(stage.places) for stage in together), default=0)
 
     @property
     def timing(self) -> str:
@@ -257,13 +276,6 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
         ]
         found.append(Stage(size, in_place, tuple(places), warmup, tuple(turns)))
     return found
-
-
-def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:
-    """Return the largest number of rounds of interleaved cases at any size and form; 0 if no two cases differ only in
-    their algorithm."""
-    shared = [stage for stage in stages(protocol, cases) if len(stage.places) > 1]
-    return max((len(stage.turns) // len(stage.places) for stage in shared), default=0)
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.records import Record
@@ -25,6 +27,8 @@ class LinkProtocol(Record, frozen=True, kw_only=True):
     - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
     - Bandwidth: the size doubles until one transfer takes `transfer_s`. Up to `transfers` of that size follow.
     """
+
+    kind: ClassVar[str] = "links"
 
     warmup: int = 10
     round_trips: int = 100

@@ -35,7 +35,7 @@ from parabench.plan.validate import (
 from parabench.records import Record, read
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
-from parabench.workloads import WORKLOADS, kind_of
+from parabench.workloads import WORKLOADS
 
 AnyProtocol: TypeAlias = Protocol | CollectiveProtocol
 C = TypeVar("C", bound=AnyCase)
@@ -75,7 +75,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.kind:
-            structs.force_setattr(self, "kind", kind_of(self.protocol))
+            structs.force_setattr(self, "kind", self.protocol.kind)
 
     @property
     def blocks(self) -> int:
@@ -90,7 +90,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     @property
     def races(self) -> bool:
         """Return whether repetitions are added for the cases that may still be the fastest."""
-        return isinstance(self.protocol, Protocol) and self.protocol.races
+        return self.protocol.races
 
     def launches(self) -> list[PlannedLaunch[C]]:
         """Return each case once per repetition, in a seeded random order, so that drift affects all cases alike."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
@@ -9,6 +10,18 @@ from msgspec import Meta
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.fields import option_fields
+from parabench.plan.schedule import (
+    LEAST_MEASURED,
+    LEAST_WARMUP,
+    MOST_STEPS,
+    SHARED_S,
+    USUAL_STEPS,
+    USUAL_WARMUP,
+    Rounds,
+    Seconds,
+    Steps,
+    TrainingSchedule,
+)
 from parabench.records import Field, Record
 
 # A launch may take a week at most: a timer cannot wait forever.
@@ -18,20 +31,6 @@ LONGEST_DEADLINE_S = 7 * 86400.0
 DEADLINE_FACTOR = 10
 LEAST_DEADLINE_S = 60
 
-MOST_STEPS = 1_000_000
-
-# The fewest steps of a warm-up or measurement by time. The first steps compile, create communicators and rebuild DDP's
-# buckets. hyperfine takes at least ten runs, too.
-LEAST_WARMUP, LEAST_MEASURED = 5, 10
-
-# The longest warm-up or measurement by time.
-LONGEST_S = 86400.0
-
-# The most interleaved rounds in a launch.
-MOST_ROUNDS = 10_000
-# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
-# than a few long ones, but each builds every model again.
-SHARED_S = 10.0
 # The number of launches of each case before racing can eliminate it, and without racing.
 RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
 # The default steps of a separate launch of a case that is measured in shared launches. It serves memory, instruments
@@ -46,9 +45,6 @@ TRACE, TURNS = "trace", "turns"
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Warmup = Annotated[int, Meta(ge=2, le=MOST_STEPS)]
-Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
-Rounds = Annotated[int, Meta(ge=0, le=MOST_ROUNDS)]
-Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 Deadline = Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)]
 
 LAUNCHES_HELP = "Launches per case, one per block."
@@ -59,18 +55,6 @@ DEADLINE = Field(
 )
 
 
-class Counts(Record, frozen=True, kw_only=True):
-    """The number of warm-up steps and of measured steps of a launch."""
-
-    warmup: int
-    measured: int
-
-    @property
-    def timed(self) -> int:
-        """The number of steps without instruments: warm-up and measured."""
-        return self.warmup + self.measured
-
-
 class Protocol(Record, frozen=True, kw_only=True):
     """The steps of each launch: warm-up, then measured steps without instruments, then instrumented steps.
 
@@ -79,10 +63,10 @@ class Protocol(Record, frozen=True, kw_only=True):
     - With `rounds`, cases are interleaved: each case has one separate launch and `launches` shared ones.
     - Without `launches`, cases race: they share launches, and slower cases are eliminated until the winner is clear, or
       for `budget_s` seconds.
-    - With `explain`, NCCL logs its choices, and nothing is measured.
     - A launch counts as hung after `deadline_s` seconds; None derives the deadline from the expected duration.
     """
 
+    kind: ClassVar[str] = "training"
     # The first repetition whose cases may share launches.
     first_shared: ClassVar[int] = 1
 
@@ -150,7 +134,6 @@ class Protocol(Record, frozen=True, kw_only=True):
         ),
     ] = False
     budget_s: Annotated[Deadline, Field(role=TURNS)] = BUDGET_S
-    explain: bool = False
     deadline_s: Annotated[Deadline | None, DEADLINE] = None
 
     def __post_init__(self) -> None:
@@ -195,40 +178,21 @@ class Protocol(Record, frozen=True, kw_only=True):
         """Return the protocol with separate launches for all cases."""
         return self.replace(rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
 
-    @property
-    def by_time(self) -> bool:
-        """Return whether each launch decides its number of steps by time."""
-        return self.seconds > 0
+    def alone(self) -> TrainingSchedule:
+        """Return the steps of a launch of one case."""
+        return TrainingSchedule(
+            warmup=LEAST_WARMUP if self.warmup_s is not None else self.warmup or USUAL_WARMUP,
+            timed=(LEAST_MEASURED if self.measure_s is not None else self.steps or USUAL_STEPS,),
+            warmup_s=self.warmup_s,
+            measure_s=self.measure_s,
+            instrumented=self.instrumented,
+            profile=self.profile,
+            memory_snapshot=self.memory_snapshot,
+        )
 
-    @property
-    def seconds(self) -> float:
-        """The seconds that the steps by time take at least."""
-        return (self.warmup_s or 0.0) + (self.measure_s or 0.0)
-
-    @property
-    def least(self) -> Counts:
-        """The warm-up and measured steps of a launch; a minimum if it measures by time."""
-        fewest = {"warmup": LEAST_WARMUP, "steps": LEAST_MEASURED}
-        counts = {
-            name: fewest[name] if getattr(self, timed) is not None else getattr(self.resolved("cpu"), name)
-            for name, timed in BY_STEPS_OR_TIME.items()
-        }
-        return Counts(warmup=counts["warmup"], measured=counts["steps"])
-
-    @property
-    def all_steps(self) -> int:
-        """The number of steps of a launch; a minimum if it measures by time."""
-        return self.least.timed + self.after
-
-    @property
-    def after(self) -> int:
-        """The number of steps after the measured ones: instrumented and traced steps."""
-        return self.instrumented + self.traced
-
-    @property
-    def traced(self) -> int:
-        """The number of last steps, which no statistic uses: for the profile and for the memory snapshot."""
-        return self.profile + self.memory_snapshot
+    def shared(self, order: str, step_s: Sequence[float | None], device: str) -> TrainingSchedule:
+        """Return the steps of a launch that cases share (`TrainingSchedule.interleaved`)."""
+        return TrainingSchedule.interleaved(step_s, self.rounds, order, device)
 
 
 # {field that counts steps: field with the same in seconds}
@@ -237,6 +201,6 @@ BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 # The defaults by device. CUDA launches measure by time, because clocks of an idle GPU need about a second of load to
 # rise, and step times of small and large models differ by a factor of 1000.
 ON_DEVICE: dict[str, dict[str, Any]] = {
-    "cpu": {"warmup": 5, "steps": 40},
+    "cpu": {"warmup": USUAL_WARMUP, "steps": USUAL_STEPS},
     accelerator.TYPE: {"warmup_s": 2.0, "measure_s": 2.0},
 }

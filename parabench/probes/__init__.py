@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from parabench.plan.case import Case
-    from parabench.plan.protocol import Protocol
+    from parabench.plan.schedule import TrainingSchedule
     from parabench.probes.step_clock import StepClock
     from parabench.strategies.base import OptimizerLike, ParallelModel, RankInfo, StepMarker
 
@@ -71,7 +71,7 @@ class ProbedRank:
     """
 
     case: Case
-    protocol: Protocol
+    schedule: TrainingSchedule
     info: RankInfo
     parallel: ParallelModel
     optimizer: OptimizerLike

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from parabench.plan.protocol import Protocol
+from parabench.plan.schedule import TrainingSchedule
 
 # The number of bytes that are read of a file. The Inspector writes some hundred bytes per call.
 MOST_BYTES = 64 << 20
@@ -54,9 +54,9 @@ MESSAGE = re.compile(r"(\S+):\d+:\d+ \[\d+\].* NCCL [A-Z]+ ")
 COMMUNICATOR = re.compile(r" nranks (\d{1,7})\b")
 
 
-def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
-    """Return the variables that let NCCL write its log, one file per process, if the protocol explains."""
-    if not protocol.explain:
+def environment(schedule: TrainingSchedule, folder: Path) -> dict[str, str]:
+    """Return the variables that let NCCL write its log, one file per process, if the schedule explains."""
+    if not schedule.explain:
         return {}
     return {
         "NCCL_DEBUG": "INFO",
@@ -65,10 +65,10 @@ def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
     }
 
 
-def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
+def left_behind(schedule: TrainingSchedule, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the facts that NCCL and its Inspector wrote in this process, after it has left its group."""
     seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
-    if protocol.explain and log.exists():
+    if schedule.explain and log.exists():
         seen["nccl"] = parse_log(_beginning(log))
     return seen
 

@@ -30,9 +30,9 @@ class ProfilerProbe(Probe):
         self._profile: profile | None = None
 
     def after_instrumented(self) -> None:
-        if self.rank.protocol.profile:
+        if self.rank.schedule.profile:
             self._profiled()
-        if self.rank.protocol.memory_snapshot:
+        if self.rank.schedule.memory_snapshot:
             if self._on_cuda:
                 # Names of C++ frames would take a minute.
                 accelerator.api().memory._record_memory_history(stacks="python")
@@ -62,7 +62,7 @@ class ProfilerProbe(Probe):
             path = stem.with_name(f"{start}.json.gz")
             _export(self._profile, path)
             report.rank_facts["profile"] = _file(path)
-        if self._on_cuda and self.rank.protocol.memory_snapshot:
+        if self._on_cuda and self.rank.schedule.memory_snapshot:
             path = stem.with_name(f"{start}.pickle")
             accelerator.api().memory._dump_snapshot(str(path))
             accelerator.api().memory._record_memory_history(enabled=None)

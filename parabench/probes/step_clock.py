@@ -22,7 +22,7 @@ import torch
 from parabench.files import hand_over_file
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
-from parabench.plan.protocol import Counts
+from parabench.plan.schedule import Counts
 
 if TYPE_CHECKING:
     from parabench.strategies.base import StepMarker

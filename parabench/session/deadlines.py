@@ -10,7 +10,8 @@ from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
+from parabench.plan.schedule import TrainingSchedule
 from parabench.plan.validate import entry_of_model
 
 # The longest launch that only reads NCCL's choices, in seconds, on an accelerator. It takes three steps.
@@ -60,31 +61,21 @@ def training_operations(parameters: int, case: Case, steps: int) -> int:
     return 6 * parameters * case.global_batch * case.seq_len * steps
 
 
-def reference_protocol(protocol: Protocol) -> Protocol:
-    """Return the protocol of single-device references, which always has a fixed number of steps.
-
-    The tolerances were measured over this number of losses (docs/explanation/verification.md).
-    """
-    if not protocol.by_time:
-        return protocol
-    return protocol.replace(warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
-
-
 def training_deadline_s(
-    cases: Sequence[Case], protocol: Protocol, longer: float = 1.0, reference_s: float | None = None
+    cases: Sequence[Case], schedule: TrainingSchedule, longer: float = 1.0, reference_s: float | None = None
 ) -> float:
     """Return the first deadline of a launch of these training cases, in seconds.
 
     Args:
-        longer: the ratio of a case's steps to the steps of `protocol`.
+        longer: the ratio of a case's steps to the steps of `schedule`.
         reference_s: the measured time of the single-device reference, if it is known.
     """
-    slowest, explains = SLOWEST[cases[0].device], protocol.explain
+    slowest, explains = SLOWEST[cases[0].device], schedule.explain
     # Steps by time exceed it by up to one step.
-    allowance_s = sum((slowest.compile_s if case.compile else 0.0) + 2 * protocol.seconds for case in cases)
+    allowance_s = sum((slowest.compile_s if case.compile else 0.0) + 2 * schedule.seconds for case in cases)
     if reference_s is not None:
         return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * reference_s + slowest.start_s + allowance_s)
-    steps = reference_protocol(protocol).all_steps
+    steps = schedule.by_steps().all_steps
     operations = sum(training_operations(entry_of_model(case).parameters or 0, case, steps) for case in cases)
     expected_s = longer * operations / slowest.flops_per_s
     return first_deadline_s(cases[0].device, expected_s, allowance_s, MOST_EXPLAINING_S if explains else math.inf)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import rich.progress
 from rich.console import Console
@@ -30,56 +29,23 @@ from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phas
 FAILED = "red"
 
 
-class _PatientStream:
-    """A text stream that may break, because its reader or its disk is gone. Later text is then discarded."""
-
-    def __init__(self, stream: TextIO, reports: bool) -> None:
-        self._stream, self._reports, self.encoding = stream, reports, stream.encoding
-
-    def write(self, text: str) -> int:
-        with self._lost_in_silence():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._lost_in_silence():
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    @contextmanager
-    def _lost_in_silence(self) -> Iterator[None]:
-        """Discard text that cannot be written. Print an error once, unless the reader closed the stream."""
-        try:
-            yield
-        except OSError as error:
-            # Only this stream ends. `ab --json -` logs to stderr, and stdout may still have a reader.
-            discard(self._stream)
-            if self._reports and not isinstance(error, BrokenPipeError):
-                why = format.one_line(error)
-                print_error(f"parabench: standard output cannot be written: {why}; what follows is not shown")
-
-
 class PatientConsole(Console):
     """A console that outlives its reader.
 
-    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed. Each text stays one
-    line and cannot control the terminal.
+    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed: later text is discarded.
+    Each text stays one line and cannot control the terminal.
     """
-
-    def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
-        stream = file or (sys.stderr if stderr else sys.stdout)
-        # If the stream was closed before Python started, rich writes nowhere.
-        patient: Any = stream and _PatientStream(stream, reports=not stderr)
-        super().__init__(file=patient, stderr=stderr, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print lines, as rich does."""
-        super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        try:
+            super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Discard later text. Only this stream ends: `ab --json -` logs to stderr, and stdout may have a reader."""
+        discard(self.file)
 
 
 def logger(
@@ -127,11 +93,9 @@ def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
 class Progress:
     """Receive the events of a session, and show nothing."""
 
-    def launching(self, case: AnyCase, block: int) -> None:
-        """Show that a launch of `case` starts."""
-
-    def sharing(self, cases: int, block: int, rounds: int) -> None:
-        """Show that a launch starts that cases share, interleaved in `rounds`, or one after the other if it is 0."""
+    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+        """Show that a launch starts. If cases share it, they are interleaved in `rounds`, or one after the other if it
+        is 0."""
 
     def launched(self, launch: Launch) -> None:
         """Show the end of a launch, or of a case's part of one that cases shared."""
@@ -148,11 +112,8 @@ class PlainProgress(Progress):
         self._fail = warner(console, prefix) if console.quiet else logger(console, prefix, style=FAILED)
         self._total, self._blocks, self._done = total, blocks, 0
 
-    def launching(self, case: AnyCase, block: int) -> None:
-        self.starting(case.label, block)
-
-    def sharing(self, cases: int, block: int, rounds: int) -> None:
-        self.starting(_of_cases(cases, rounds), block)
+    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+        self.starting(cases[0].label if rounds is None else _of_cases(len(cases), rounds), block)
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK

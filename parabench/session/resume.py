@@ -117,7 +117,7 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
 
 def check_traces(folder: Path, protocol: AnyProtocol) -> None:
     """Raise UsageError if launches write traces and `folder`/traces cannot be written."""
-    if isinstance(protocol, Protocol) and protocol.traced:
+    if isinstance(protocol, Protocol) and protocol.alone().traced:
         check_writable(folder / TRACES, "folder for traces")
 
 

@@ -15,11 +15,10 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Room
 from parabench.plan.cohorts import cohorts, twin_of
-from parabench.plan.collective_protocol import most_rounds
 from parabench.plan.plan import Plan, PlannedLaunch
-from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
-from parabench.plan.turns import TurnsProtocol, turns_protocol
-from parabench.session.deadlines import collectives_deadline_s, reference_protocol, training_deadline_s
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
+from parabench.plan.schedule import TrainingSchedule
+from parabench.session.deadlines import collectives_deadline_s, training_deadline_s
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -33,7 +32,6 @@ from parabench.store.record import (
     Phase,
     Status,
 )
-from parabench.workloads import kind_of
 from parabench.workloads.verify import Reference, reference_of, verify
 
 # Runs a launch: `launcher.launch` with the nodes that it needs, or a fake in tests.
@@ -43,7 +41,7 @@ REFERENCE_TRIES = 2
 # The launches whose times predict others: launches of one case, of several cases, and of a single-device reference.
 ALONE, SHARED, SINGLE = "alone", "shared", "single"
 # The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
-EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
+EXPLAINING = TrainingSchedule(warmup=2, timed=(1,), explain=True)
 # NCCL's message if a pin leaves no algorithm (src/enqueue.cc), and torch's name of that error.
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
 
@@ -108,10 +106,8 @@ class Runner:
             runs = [each for each in group if each.case not in refused]
             for each in runs:
                 self.run_reference(each.case)
-            if len(group) > 1:
-                self.run_turns(runs)
-            elif runs:
-                self.run_launch(runs[0])
+            if runs:
+                self.run_launch(runs, shared=len(group) > 1)
 
     def launches_of(self, planned: Sequence[PlannedLaunch[Any]]) -> Iterator[tuple[PlannedLaunch[Any], ...]]:
         """Yield the planned launches in groups that share a launch."""
@@ -135,29 +131,21 @@ class Runner:
         unshared = {cohort[0] for cohort in cohorts(self.plan.cases, self.room) if len(cohort) == 1}
         for each in left:
             shared = self._shares(each.block) and each.case not in unshared
-            yield each.case, each.block, self.turns_of([each.case], each.block) if shared else self._own_protocol
+            yield each.case, each.block, self._protocol([each.case], each.block, shared=shared)
         cases = list(dict.fromkeys(each.case for each in left))
         if self._verifies:
             singles = {single.id: single for single in (case.reference() for case in cases)}
-            protocol = reference_protocol(self.plan.protocol)
             yield from (
-                (one, REFERENCE_BLOCK, protocol) for name, one in singles.items() if name not in self.references
+                (one, REFERENCE_BLOCK, self._single) for name, one in singles.items() if name not in self.references
             )
         yield from ((case, EXPLAIN_BLOCK, EXPLAINING) for case in cases if self._is_probed(case))
 
-    # -- launches of one case ------------------------------------------------------------------------------------------
-
-    def run_launch(self, planned: PlannedLaunch[Any]) -> None:
-        """Launch a case. Its reference was run before."""
-        launch = self._launch(planned.case, planned.block, self._own_protocol)
-        launch.position = planned.position
-        self._judge(launch)
-        self._finish(launch)
+    # -- launches that do not count ------------------------------------------------------------------------------------
 
     def run_nccl_probe(self, case: Any) -> None:
         """Read NCCL's choices, and whether it accepts a pinned algorithm, in a launch that does not count."""
         if self._is_probed(case):
-            launch = self._launch(case, EXPLAIN_BLOCK, EXPLAINING)
+            launch = self._launch_uncounted(case, EXPLAIN_BLOCK, EXPLAINING)
             self._blame_pin(launch)
             self._finish(launch)
 
@@ -173,7 +161,7 @@ class Runner:
         # One more attempt after a failure, but not one before every launch.
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
-            launch = self._launch(single, REFERENCE_BLOCK, reference_protocol(self.plan.protocol))
+            launch = self._launch_uncounted(single, REFERENCE_BLOCK, self._single)
             self._finish(launch)
             if launch.status is Status.OK:
                 self.references[single.id] = reference_of(launch)
@@ -186,65 +174,73 @@ class Runner:
         return self.plan.kind == "training"
 
     @property
-    def _own_protocol(self) -> Any:
-        """The protocol of a launch of one case."""
-        protocol = self.plan.protocol
-        return protocol.replace(rounds=0) if self.plan.kind == "collectives" else protocol
+    def _single(self) -> TrainingSchedule:
+        """The steps of single-device references."""
+        single: TrainingSchedule = self.plan.protocol.alone().by_steps()
+        return single
 
-    def _launch(self, case: Any, block: int, protocol: Any) -> Launch:
-        self.progress.launching(case, block)
-        deadline_s = self.deadline_s([case], protocol)
-        launch = self.launch(LaunchSpec.of(case, protocol, deadline_s, self.traces, self.plan.kind))
+    def _launch_uncounted(self, case: Any, block: int, schedule: TrainingSchedule) -> Launch:
+        self.progress.launching([case], block)
+        launch = self.launch(self._spec((case,), schedule))
         launch.block = block
         return launch
 
-    # -- launches of several cases -------------------------------------------------------------------------------------
+    # -- launches of one or several cases ------------------------------------------------------------------------------
 
-    def turns_of(self, cases: Sequence[Any], block: int) -> Any:
-        """Return the protocol of a shared launch of these cases."""
+    def spec_of(self, cases: tuple[Any, ...], block: int, *, shared: bool) -> LaunchSpec:
+        """Return the launch of these cases. If it is shared, they are interleaved, with a copy of one for an A/A
+        test."""
+        if shared and self.plan.protocol.aa_test:
+            cases = (*cases, twin_of([case for case in self.plan.cases if case in cases]))
+        return self._spec(cases, self._protocol(cases, block, shared=shared))
+
+    def _protocol(self, cases: Sequence[Any], block: int, *, shared: bool) -> Any:
         plan = self.plan
-        if plan.kind == "collectives":
-            return plan.protocol
+        if not shared:
+            return plan.protocol.alone()
         # Explicit rounds have the same turns in every session: variants of an `ab` must agree.
         device = cases[0].device
         by_time = plan.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
-        return turns_protocol(plan.protocol, plan.seed, block, step_s, device)
+        return plan.protocol.shared(f"{plan.seed}, {block}", step_s, device)
 
-    def turns_spec(self, cases: tuple[Any, ...], block: int) -> LaunchSpec:
-        """Return the launch that interleaves these cases, and a copy of one for an A/A test."""
-        if isinstance(self.plan.protocol, Protocol) and self.plan.protocol.aa_test:
-            cases = (*cases, twin_of([case for case in self.plan.cases if case in cases]))
-        protocol = self.turns_of(cases, block)
-        deadline_s = self.deadline_s(cases, protocol)
-        return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+    def _spec(self, cases: tuple[Any, ...], protocol: Any) -> LaunchSpec:
+        return LaunchSpec(
+            kind=self.plan.kind,
+            cases=cases,
+            protocol=protocol,
+            deadline_s=self.deadline_s(cases, protocol),
+            traces=None if self.traces is None else str(self.traces),
+        )
 
-    def run_turns(self, planned: Sequence[PlannedLaunch[Any]]) -> None:
-        """Run one launch of all. If it fails, the others are launched again without the case that ran.
+    def run_launch(self, planned: Sequence[PlannedLaunch[Any]], *, shared: bool) -> None:
+        """Run one launch of all. If a shared one fails, the others are launched again without the case that ran.
 
         If that case is unknown, each is launched by itself.
         """
         left = {each.case: each for each in planned}
         while left:
-            block, spec = planned[0].block, self.turns_spec(tuple(left), planned[0].block)
-            is_training = isinstance(spec.protocol, TurnsProtocol)
-            rounds = spec.protocol.rounds if is_training else most_rounds(spec.protocol, spec.cases)
-            self.progress.sharing(len(left), block, rounds)
+            cases, block = list(left), planned[0].block
+            spec = self.spec_of(tuple(cases), block, shared=shared)
+            rounds = spec.protocol.most_rounds(spec.cases) if shared else None
+            self.progress.launching(cases, block, rounds)
             launch = self.launch(spec)
-            for case in self.keep_turns(launch, left):
-                del left[case]
-            if launch.status is Status.OK:
+            kept = self.keep_launch(launch, spec, left)
+            if rounds is not None and launch.status is Status.OK:
                 self.progress.shared(len(launch.arms), block, rounds, launch.wall_s)
-            if not launch.arms:
+            for case in kept:
+                del left[case]
+            if not kept:
                 self.failed |= {case.id for case in left}
                 for each in left.values():
-                    self.run_launch(each)
+                    self.run_launch([each], shared=False)
                 return
 
-    def keep_turns(self, launch: Launch, planned: Mapping[Any, PlannedLaunch[Any]]) -> list[Any]:
-        """Judge and store the parts of a shared launch. Return their cases."""
+    def keep_launch(self, launch: Launch, spec: LaunchSpec, planned: Mapping[Any, PlannedLaunch[Any]]) -> list[Any]:
+        """Judge and store the parts of a launch. Return their cases."""
         kept: list[Any] = []
-        for place, arm in enumerate(launch.arms):
+        shared = spec.protocol.takes_turns
+        for place, arm in enumerate(launch.arms if shared else [launch]):
             # The copy of an A/A test comes after its case.
             twin = arm.case in kept
             first = planned[arm.case]
@@ -332,18 +328,20 @@ class Runner:
         walls = [self._wall_s.get((case.id, kind)) for case in cases]
         new = [case for case, wall_s in zip(cases, walls, strict=True) if wall_s is None]
         known_s = sum(filter(None, walls))
-        if isinstance(protocol, TurnsProtocol):
+        if plan.kind != "collectives" and protocol.takes_turns:
+            steps = (protocol.counts(place) for place in range(len(cases)))
             known_s += sum(
-                protocol.steps_of(at) * (self.step_times.get(case.id) or 0.0) for at, case in enumerate(cases)
+                (count.warmup + count.measured) * (self.step_times.get(case.id) or 0.0)
+                for count, case in zip(steps, cases, strict=True)
             )
         first_s = self._first_deadline_s(new, protocol) if new else 0.0
         return first_s + (max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0)
 
     def _first_deadline_s(self, new: Sequence[Any], protocol: Any) -> float:
         """Return the part of a deadline for cases that were not launched yet, in seconds."""
-        own = self.plan.protocol
         if self.plan.kind == "collectives":
-            return collectives_deadline_s(new, own)
-        if isinstance(protocol, TurnsProtocol):
+            return collectives_deadline_s(new, self.plan.protocol)
+        if protocol.takes_turns:
+            own = self.plan.protocol.alone()
             return training_deadline_s(new, own, max(1.0, protocol.all_steps / own.all_steps))
         return training_deadline_s(new, protocol, 1.0, self._wall_s.get((new[0].reference().id, SINGLE)))

@@ -55,8 +55,7 @@ class StrategyEntry(Entry):
     ranks_differ: bool = False  # ranks have different work, in a fixed order
     ranked: bool = True  # it may be the fastest
     memory: Formula | None = None  # of the model states, if known
-    # {operation: whether it averages} for each group of ranks, with NCCL's names, if known.
-    calls: Mapping[Group, Mapping[str, bool]] | None = None
+    calls: Mapping[Group, frozenset[str]] | None = None  # the operations of each group of ranks, by NCCL's names
     color: str | None = None  # on all pages
     code: tuple[str, ...] = ()  # lines for a user's script, with placeholders of `snippet.py`
 
@@ -72,10 +71,8 @@ _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
 _ALONE = frozenset({"grad_accumulation"})
 _PLAN = frozenset({"tensor_parallel"})
 
-# FSDP2 lets NCCL average in float32 and bfloat16 (`_get_gradient_divide_factors`). DDP divides before it sums (c10d's
-# reducer).
-_SUMS = {"allreduce": False}
-_SHARDS = {"allgather": False, "reducescatter": True}
+_SUMS = frozenset({"allreduce"})
+_SHARDS = frozenset({"allgather", "reducescatter"})
 
 _NO_PARAMETER_SERVER = (
     "# No code: PyTorch has no parameter server of this kind. {case.strategy} is in",
@@ -127,7 +124,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
         local_forward=True,
         memory=memory.ZERO1,
-        calls={Group.ALL: {**_SUMS, "broadcast": False}},
+        calls={Group.ALL: _SUMS | {"broadcast"}},
         color="#56B4E9",
         code=(
             "# Before DDP, which must find the parameters where this optimizer puts them.",
@@ -168,7 +165,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch; inside a node parameters, gradients, optimizer state",
         travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
         memory=memory.HSDP,
-        calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: {"allreduce": True}},
+        calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: _SUMS},
         color="#9467FF",
         code=("{node_mesh}", "{sharded}"),
     ),

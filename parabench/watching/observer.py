@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from parabench.launch.results import Marks, RankError, RankReport, marks_path
 from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.probes import CaseReport, ProbedRank, switched_on
 from parabench.probes.collective_calls import Recorder
 from parabench.probes.communication import CommunicationProbe
@@ -360,7 +360,7 @@ class Observer(Loop):
         rank, size = self.group.rank, self.group.size
         probed = ProbedRank(
             case=self.case(),
-            protocol=Protocol(),
+            schedule=TrainingSchedule(),
             info=RankInfo(rank, size, self.device),
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
             optimizer=self.optimizer,

@@ -25,7 +25,8 @@ from parabench.launch.workload import RankEnv, Workload, shares_of
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.plan.protocol import MOST_STEPS, Counts, Protocol
+from parabench.plan.protocol import Protocol
+from parabench.plan.schedule import MOST_STEPS, Counts
 from parabench.probes import CaseReport
 from parabench.probes.sampler import Sampler
 from parabench.session.request import Planned, Request
@@ -47,7 +48,7 @@ from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, 
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
-from parabench.workloads.steps import record_ranks, samples, step_marks
+from parabench.workloads.steps import phase_windows, record_case, samples, step_marks
 
 # Another run may lock the results database for this long. A run that records a loop takes less.
 BUSY_S = 10.0
@@ -327,7 +328,9 @@ class WatchWorkload(Workload):
         ranks, first = list(of_ranks(nodes)), self.schedule.first_measured
         cases = {report.rank: report.of(0) for report, _ in ranks}
         steps = max(case.steps for case in cases.values())
-        record_ranks(launch, ranks, self.schedule.phases(steps))
+        phases = self.schedule.phases(steps)
+        record_case(launch, 0, ranks, phases)
+        launch.facts["phases"] = phase_windows(ranks, phases)
         failures = [(rank, *failure) for rank, case in cases.items() for failure in case.failures.items()]
         launch.findings += [UNCOMPARED, *(switched_off(*failure) for failure in failures)]
         if (loop := slowest_loop(cases)) is not None:

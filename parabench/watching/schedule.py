@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from parabench.plan.turns import Turn, TurnsProtocol, turns
+from parabench.plan.schedule import TrainingSchedule, Turn
 from parabench.records import Record
 from parabench.store.record import Phase
 
@@ -23,20 +23,19 @@ RECORDED, LEAST_RECORDED = 100_000, 500
 
 
 class Schedule(Record, frozen=True, dict=True):
-    """`warmup` steps, then the `tuning` of a number of bucket `caps`, if any, then measured steps.
+    """`warmup` steps, then the `tuning` of bucket caps, if any, then measured steps.
 
     `instrumented` consecutive steps have instruments, starting at each of INSTRUMENTED_AT.
     """
 
     warmup: Annotated[int, Meta(ge=2)] = 5
     instrumented: Annotated[int, Meta(ge=0)] = 8
-    tuning: TurnsProtocol | None = None
-    caps: int = 0
+    tuning: TrainingSchedule | None = None
 
     @cached_property
     def _of_tuning(self) -> list[tuple[Turn, Phase]]:
         """The turn and the phase of each step of the tuning."""
-        planned = turns(self.tuning, self.caps) if self.tuning is not None else ()
+        planned = self.tuning.turns() if self.tuning is not None else ()
         return [(turn, phase) for turn in planned if turn.round >= 0 for phase in turn.phases]
 
     @cached_property

@@ -28,7 +28,7 @@ from parabench.launch.results import as_json
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.machine.nvml import Used, keep_nvml
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.probes.devices import sources_of
 from parabench.probes.sampler import RankPids, Sampler, leave_pid
 from parabench.session.progress import logger
@@ -102,11 +102,11 @@ def watch(
     if label is not None:
         check_label(label)
     caps = checked(tune, model) if tune is not None else ()
-    turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED)
+    turns = TrainingSchedule(rounds=rounds, settle=SETTLE, timed=(TIMED,) * len(caps))
     options = {
         "module": model,
         "optimizer": inner,
-        "schedule": Schedule(warmup, instrumented, turns if caps else None, len(caps)),
+        "schedule": Schedule(warmup, instrumented, turns if caps else None),
         "caps": caps,
         "name": name,
         "global_batch": global_batch,

@@ -11,13 +11,14 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.links import LinkProtocol
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.registry import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEntry(Entry):
-    """A kind of measurement, with the types of its cases and of its protocol.
+    """A kind of measurement, with the types of its cases, of its protocol, and of the protocol of a launch if they
+    differ.
 
     If it is not `planned`, it is measured within sessions of another kind. If ranks are `alone`, they exchange nothing,
     and only one node's ranks run.
@@ -25,6 +26,7 @@ class WorkloadEntry(Entry):
 
     case_type: type[Any]
     protocol_type: type[Any]
+    launch_type: type[Any] | None = None
     planned: bool = True
     alone: bool = False
 
@@ -32,23 +34,18 @@ class WorkloadEntry(Entry):
 WORKLOADS: dict[str, WorkloadEntry] = {
     "training": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
-        summary="steps of a training run, verified against one device",
+        summary="steps of training runs, interleaved if there are several, each verified against one device",
         case_type=Case,
         protocol_type=Protocol,
+        launch_type=TrainingSchedule,
     ),
     "compute": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
         summary="steps of the ranks of one node of many, with nothing exchanged",
         case_type=Case,
         protocol_type=Protocol,
+        launch_type=TrainingSchedule,
         alone=True,
-    ),
-    "turns": WorkloadEntry(
-        target="parabench.workloads.training:TrainingWorkload",
-        summary="interleaved training runs in one launch, each verified",
-        case_type=Case,
-        protocol_type=TurnsProtocol,
-        planned=False,
     ),
     "collectives": WorkloadEntry(
         target="parabench.workloads.collectives:CollectivesWorkload",
@@ -64,8 +61,3 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         planned=False,
     ),
 }
-
-
-def kind_of(protocol: Any) -> str:
-    """Return the first kind of measurement with such a protocol: a key of WORKLOADS."""
-    return next(kind for kind, entry in WORKLOADS.items() if type(protocol) is entry.protocol_type)

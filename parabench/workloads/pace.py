@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from parabench.plan.protocol import LEAST_MEASURED, MOST_STEPS, Counts, Protocol
+from parabench.plan.schedule import LEAST_MEASURED, MOST_STEPS, Counts, TrainingSchedule
 
 # Into how many pieces a warm-up by time is cut at least: the last of them tells how long a step takes.
 PIECES = 4
@@ -21,13 +21,13 @@ RUN_IN = 2
 
 
 def warm_up(
-    protocol: Protocol,
+    schedule: TrainingSchedule,
     take: Callable[[int], None],
     wait: Callable[[], None],
     agree: Callable[[float], float],
     now: Callable[[], float] = perf_counter,
 ) -> Counts:
-    """Take the warm-up steps of a `protocol` by time. Return the numbers of steps that all ranks agreed on.
+    """Take the warm-up steps of a `schedule` by time. Return the numbers of steps that all ranks agreed on.
 
     `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. The first steps
     do not count, because they compile and connect.
@@ -42,8 +42,8 @@ def warm_up(
         # A clock may not have moved; what follows divides by it.
         return max(agree(now() - began) / steps, 1e-9)
 
-    least = protocol.least
-    if protocol.warmup_s is None:
+    least = schedule.counts()
+    if schedule.warmup_s is None:
         last = least.warmup // 2
         run_in = min(RUN_IN, (least.warmup - last) // 2)
         take(least.warmup - last - run_in)
@@ -54,17 +54,17 @@ def warm_up(
         warmup, spent = least.warmup, 0.0
         take(least.warmup - piece)
         step_s = timed(piece)
-        while spent < protocol.warmup_s and warmup < MOST_STEPS - run_in:
+        while spent < schedule.warmup_s and warmup < MOST_STEPS - run_in:
             # The first steps say little about a step, so a piece grows slowly.
-            piece = max(1, min(2 * piece, math.ceil(protocol.warmup_s / PIECES / step_s), MOST_STEPS - run_in - warmup))
+            piece = max(1, min(2 * piece, math.ceil(schedule.warmup_s / PIECES / step_s), MOST_STEPS - run_in - warmup))
             step_s = timed(piece)
             spent += step_s * piece
             warmup += piece
         warmup += run_in
     take(run_in)
-    if protocol.measure_s is None:
+    if schedule.measure_s is None:
         return Counts(warmup=warmup, measured=least.measured)
-    measured = math.ceil(protocol.measure_s / step_s)
+    measured = math.ceil(schedule.measure_s / step_s)
     return Counts(warmup=warmup, measured=min(max(measured, LEAST_MEASURED), MOST_STEPS))
 
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import arms_of
-from parabench.plan.protocol import Counts, Protocol
-from parabench.plan.turns import BUILD, WARM_UP, Turn, turns
+from parabench.plan.schedule import BUILD, WARM_UP, Counts, TrainingSchedule, Turn
 from parabench.probes import CaseReport
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS
@@ -30,8 +32,11 @@ def step_marks(width: int, steps: int | None) -> MarkLayout:
 
 
 def turn_marks(spec: LaunchSpec) -> MarkLayout:
-    """Return the layout of the marks of a shared launch: each step of the case whose turn it is."""
-    all_turns = list(turns(spec.protocol, len(spec.cases)))
+    """Return the layout of the marks of a launch: each step of the case whose turn it is."""
+    schedule: TrainingSchedule = spec.protocol
+    if not schedule.takes_turns:
+        return step_marks(MARKS, None if schedule.by_time else schedule.all_steps)
+    all_turns = list(schedule.turns())
 
     def position(moments: int) -> str:
         step = moments // MARKS
@@ -44,7 +49,7 @@ def turn_marks(spec: LaunchSpec) -> MarkLayout:
         label = spec.cases[turn.arm].label
         if turn.round == BUILD:
             return f"to the building of {label}"
-        where = "the warm-up" if turn.round == WARM_UP else f"round {turn.round + 1} of {spec.protocol.rounds}"
+        where = "the warm-up" if turn.round == WARM_UP else f"round {turn.round + 1} of {schedule.rounds}"
         return f"to step {step}, part {moments % MARKS}, of {label} in {where}"
 
     return MarkLayout(columns=MARKS, moments=MARKS, rows=len(owners_of(all_turns)), position=position)
@@ -55,42 +60,36 @@ def owners_of(all_turns: Sequence[Turn]) -> list[int]:
     return [turn.arm for turn in all_turns for _ in range(turn.steps)]
 
 
-def steps_of(all_turns: Sequence[Turn], place: int) -> tuple[list[int], list[Phase]]:
+def steps_of(all_turns: Sequence[Turn], place: int) -> tuple[npt.NDArray[np.int64], list[Phase]]:
     """Return the rows of marks that are steps of the case at `place`, and the phase of each."""
-    at = 0
-    rows: list[int] = []
-    phases: list[Phase] = []
-    for turn in all_turns:
-        if turn.arm == place and turn.round != BUILD:
-            rows += range(at, at + turn.steps)
-            phases += turn.phases
-        at += turn.steps
-    return rows, phases
+    steps = [(turn, phase) for turn in all_turns for phase in turn.phases]
+    rows = [at for at, (turn, _) in enumerate(steps) if turn.arm == place and turn.round != BUILD]
+    return np.array(rows, dtype=np.int64), [steps[at][1] for at in rows]
 
 
-def record_case(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-    """Add the observations of all ranks to a launch of one case."""
-    protocol, counts = spec.protocol, spec.protocol.least
-    if protocol.by_time:
-        counts = agreed(nodes)
-        launch.facts["counts"] = counts.to_dict()
-    record_ranks(launch, list(of_ranks(nodes)), phases_of(protocol, counts))
-
-
-def record_turns(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-    """Add a launch for each case of a shared launch, with the observations of the case's ranks."""
+def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+    """Add the observations of all ranks to a launch. If cases are interleaved, add a launch for each case."""
+    schedule: TrainingSchedule = spec.protocol
+    if schedule.by_time:
+        schedule = schedule.with_counts(agreed(nodes))
     reports, marks = zip(*of_ranks(nodes), strict=True)
-    protocol = spec.protocol
-    all_turns = list(turns(protocol, len(spec.cases)))
-    shared = {"cases": [case.id for case in spec.cases], "protocol": protocol.to_dict()}
-    for place, arm in arms_of(launch, spec, marks, MARKS, owners_of(all_turns)):
+    all_turns = list(schedule.turns())
+    cases: Iterable[tuple[int, Launch]] = [(0, launch)]
+    if schedule.takes_turns:
+        cases = arms_of(launch, spec, marks, MARKS, owners_of(all_turns))
+    shared = {"cases": [case.id for case in spec.cases], "protocol": schedule.to_dict()}
+    for place, arm in cases:
         rows, phases = steps_of(all_turns, place)
-        ranks = [(report, of_rank[rows]) for report, of_rank in zip(reports, marks, strict=True)]
-        add_case(arm, place, ranks[: arm.case.world_size], phases)
-        counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
-        pair = pair_facts(spec, all_turns, place, reports[0].first)
-        arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": counts.to_dict()}
-        launch.arms.append(arm)
+        # If a launch by time failed, its ranks may have room for different numbers of steps.
+        ranks = [(report, of_rank[rows[rows < len(of_rank)]]) for report, of_rank in zip(reports, marks, strict=True)]
+        record_case(arm, place, ranks[: arm.case.world_size], phases)
+        if schedule.takes_turns or spec.protocol.by_time:
+            arm.facts["counts"] = schedule.counts(place).to_dict()
+        if schedule.takes_turns:
+            arm.facts["turns"] = {**shared, "place": place, **pair_facts(spec, all_turns, place, reports[0].first)}
+            launch.arms.append(arm)
+        else:
+            arm.facts["phases"] = phase_windows(ranks, phases)
 
 
 def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: Sequence[bool]) -> dict[str, Any]:
@@ -104,8 +103,8 @@ def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: S
     return {"pair": {"run": spec.pair.run, "side": spec.pair.side, "first": rounds}}
 
 
-def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch the facts and samples of the case at `place`. `phases` has the phase of each step."""
+def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
+    """Add to a launch the observations of the case at `place`. `phases` has the phase of each step."""
     cases = [report.of(place) for report, _ in ranks]
     launch.facts |= next((case.facts for case in cases if case.facts), {})
     launch.facts |= replicas_apart([case.checksums for case in cases])
@@ -113,14 +112,6 @@ def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) 
         for name, value in case.rank_facts.items():
             launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
         launch.samples += samples(marks, report.rank, case, phases)
-
-
-def record_ranks(launch: Launch, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch of one case its facts and samples, and the observations of instruments."""
-    add_case(launch, 0, ranks, phases)
-    launch.facts["phases"] = phase_windows([(report.of(0), marks) for report, marks in ranks], phases)
-    for report, marks in ranks:
-        case = report.of(0)
         launch.spans += spans(marks, report.rank, case, phases)
         launch.collectives += collectives(report.rank, case, phases)
 
@@ -132,15 +123,6 @@ def agreed(nodes: Sequence[NodeResult]) -> Counts:
         return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
     warmup, measured = counts
     return Counts(warmup=warmup, measured=measured)
-
-
-def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
-    """Return the phase of each step of a launch with these numbers of warm-up and measured steps."""
-    each = {
-        Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
-        Phase.PROFILE: protocol.traced,
-    }  # fmt: skip
-    return [phase for phase, count in each.items() for _ in range(count)]
 
 
 def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:
@@ -192,14 +174,14 @@ def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterato
         )  # fmt: skip
 
 
-def phase_windows(ranks: Iterable[tuple[CaseReport, Marks]], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
-    """Return {phase: (begin, end)} of a launch, from the first to the last step of any rank.
+def phase_windows(ranks: Ranks, phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+    """Return {phase: (begin, end)} of a launch of one case, from the first to the last step of any rank.
 
     Times are on the clock that all processes of a host share. Phases without a finished step are missing.
     """
     windows: dict[str, tuple[float, float]] = {}
-    for case, marks in ranks:
-        for step, row in steps_with_marks(marks, case):
+    for report, marks in ranks:
+        for step, row in steps_with_marks(marks, report.of(0)):
             if not math.isnan(row[-1]):
                 phase = phases[step]
                 begin, end = windows.get(phase, (math.inf, -math.inf))

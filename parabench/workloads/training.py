@@ -1,14 +1,15 @@
 """A launch that trains: the part of each rank.
 
-A launch of one configuration has instruments. If several share a launch, all are built in the same ranks, and their
-steps are interleaved (`plan.turns`). A smaller configuration uses the first ranks.
+All cases of a launch are built in the same ranks, and take the turns of its schedule (`plan.schedule`). A smaller case
+uses the first ranks. If the launch has one case and no rounds, it has instruments.
 """
 
 from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,8 @@ from parabench.launch.token import Partner
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.protocol import Counts
-from parabench.plan.turns import BUILD, TurnsProtocol, turns
-from parabench.probes import CaseReport, ProbedRank, nccl, probe_classes, switched_on
+from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule
+from parabench.probes import CaseReport, Probe, ProbedRank, nccl, probe_classes, switched_on
 from parabench.probes.flops import count_flops
 from parabench.probes.memory import forget_building
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
@@ -36,7 +36,7 @@ from parabench.store.record import Launch
 from parabench.strategies import entry_of
 from parabench.strategies.base import RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.steps import record_case, record_turns, step_marks, turn_marks
+from parabench.workloads.steps import record, turn_marks
 from parabench.workloads.trainer import Material, Training, build, prepare
 
 
@@ -47,16 +47,12 @@ class TrainingWorkload(Workload):
         return 1 if entry_of(spec.cases[0].strategy).one_process else spec.world_size
 
     def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
-        if isinstance(spec.protocol, TurnsProtocol):
-            return {}
         if spec.traces is not None and spec.protocol.traced:
             Path(spec.traces).mkdir(exist_ok=True)
         return nccl.environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
-        if isinstance(spec.protocol, TurnsProtocol):
-            return turn_marks(spec)
-        return step_marks(MARKS, None if spec.protocol.by_time else spec.protocol.all_steps)
+        return turn_marks(spec)
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         """Join the group, train, and leave the group."""
@@ -66,23 +62,20 @@ class TrainingWorkload(Workload):
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
         materials = {place: prepare(case, info) for place, case in enumerate(spec.cases) if rank < case.world_size}
         with in_group(partial(_join, spec, env, rank)) as clock:
-            if isinstance(spec.protocol, TurnsProtocol):
-                report = take_turns(spec, env, info, materials)
-            else:
-                report = RankReport(rank=rank, cases=[train_case(spec, env, info, materials[0])])
+            report = train(spec, env, info, materials)
         report.clock = clock
-        if not isinstance(spec.protocol, TurnsProtocol):
+        if not spec.protocol.takes_turns:
             report.of(0).rank_facts |= nccl.left_behind(spec.protocol, env.folder)
         return report
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        (record_turns if isinstance(spec.protocol, TurnsProtocol) else record_case)(launch, spec, nodes)
+        record(launch, spec, nodes)
 
 
 def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
     """Join the group of the launch. In a shared launch, each case later makes a group of these ranks."""
     largest: Case = spec.largest
-    if isinstance(spec.protocol, TurnsProtocol):
+    if spec.protocol.takes_turns:
         return join_group(largest.replace(algorithm="native"), env, rank)
     if spec.alone:
         # A rank of 64 computes its shard and its part of the batch, and holds the same memory as among all 64. As many
@@ -105,18 +98,167 @@ def built(case: Case, info: RankInfo, material: Material | None, *, checks_group
     return training
 
 
-def train_case(spec: LaunchSpec, env: RankEnv, info: RankInfo, material: Material | None = None) -> CaseReport:
-    """Train the only case of a launch, with instruments, and return the observations of this rank."""
-    case: Case = spec.case
-    protocol = spec.protocol
-    in_group = dist.is_initialized() and not spec.alone
-    training = built(case, info, material, checks_groups=in_group)
-    clock = StepClock(marks_path(env.folder, info.rank), protocol.all_steps, info.device)
+class Peers:
+    """The other ranks of a launch of one case: its steps alone let ranks wait for each other."""
+
+    # For each turn, whether it came before the other variant's.
+    first: Sequence[bool] = ()
+
+    def use(self, place: int) -> None:
+        """Make the group of the case at `place` the default one."""
+
+    def wait(self) -> None:
+        """Wait until all ranks and their devices are done with the turn before."""
+
+    def start_round(self) -> None:
+        """Prepare for the turns of a round."""
+
+    def leave(self) -> None:
+        """Wait for the other ranks, and release the groups."""
+
+
+class SharingPeers(Peers):
+    """The other ranks of a launch that cases share. If it is paired, the other variant's turns come in between."""
+
+    def __init__(self, spec: LaunchSpec, env: RankEnv, info: RankInfo) -> None:
+        self._spec, self._device = spec, info.device
+        self._groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
+        self._partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
+        self.first = self._partner.first if self._partner else ()
+
+    def use(self, place: int) -> None:
+        case = self._spec.cases[place]
+        self._groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
+
+    def wait(self) -> None:
+        # Ranks without a part in a turn wait here, asleep.
+        self._all_done()
+        if self._spec.pair:
+            if self._partner:
+                self._partner.next_turn()
+            self._groups.barrier()
+
+    def start_round(self) -> None:
+        # The collector is off during turns, so it runs between rounds.
+        gc.collect()
+        gc.disable()
+
+    def leave(self) -> None:
+        if self._spec.pair:
+            self._all_done()
+        if self._partner:
+            self._partner.end()
+        self._groups.close()
+
+    def _all_done(self) -> None:
+        accelerator.synchronize(self._device)
+        self._groups.barrier()
+
+
+def train(
+    spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material] | None = None
+) -> RankReport:
+    """Take the turns of a launch, and return the observations of this rank.
+
+    Args:
+        materials: the material of each case that this rank takes part in, by place; by default, it is made.
+    """
+    schedule: TrainingSchedule = spec.protocol
+    peers = SharingPeers(spec, env, info) if schedule.takes_turns else Peers()
+    materials = materials or {}
+    rounds = schedule.by_round()
+    steps = sum(turn.steps for turns in rounds.values() for turn in turns)
+    clock = StepClock(marks_path(env.folder, info.rank), steps, info.device)
     hang.watch(clock, info.device)
-    stem = f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
+    in_group = dist.is_initialized() and not spec.alone
+    trainings: dict[int, Training] = {}
+    probes: Sequence[Probe] = ()
+
+    def take(place: int, steps: int) -> None:
+        if place in trainings:
+            peers.use(place)
+            trainings[place].take(clock, steps)
+        else:
+            # This rank has come further than those it waits for.
+            for _ in range(steps * MARKS):
+                clock.mark()
+
+    def take_more(steps: int) -> None:
+        clock.make_room(trainings[0].taken + steps)
+        take(0, steps)
+
+    def take_round(number: int) -> None:
+        peers.start_round()
+        for turn in rounds[number]:
+            peers.wait()
+            take(turn.arm, turn.steps)
+
+    for turn in rounds[BUILD]:
+        peers.wait()
+        case: Case = spec.cases[turn.arm]
+        if info.rank >= case.world_size:
+            take(turn.arm, turn.steps)
+            continue
+        peers.use(turn.arm)
+        with _row_of_marks(clock, turn.steps):
+            trainings[turn.arm] = built(case, info, materials.get(turn.arm), checks_groups=in_group)
+    if schedule.takes_turns:
+        forget_building(info.device)
+    else:
+        probes = trainings[0].probes = _probes(spec, env, info, trainings[0], clock)
+    if schedule.by_time:
+        store = c10d._get_default_store() if in_group else None
+        agree = Agreement(store, info.rank, info.world_size if store else 1)
+        counts = warm_up(schedule, take_more, clock.moments.synchronize, agree)
+        write_counts(env.folder, info.rank, counts)
+        schedule = schedule.with_counts(counts)
+        rounds = schedule.by_round()
+        clock.make_room(schedule.all_steps)
+    else:
+        take_round(WARM_UP)
+    for probe in probes:
+        probe.before_measured()
+    for number in range(max(1, schedule.rounds)):
+        take_round(number)
+    gc.enable()
+    for probe in probes:
+        probe.after_measured()
+    if schedule.instrumented:
+        with switched_on(probes, clock) as watched:
+            trainings[0].take(watched, schedule.instrumented)
+    for probe in probes:
+        probe.after_instrumented()
+    clock.finish()
+    # Reading a training run takes time on its device too, and a peer may still be in the last turn.
+    peers.wait()
+    report = RankReport(rank=info.rank, first=list(peers.first), cases=[None] * len(spec.cases))
+    for place, training in trainings.items():
+        peers.use(place)
+        report.cases[place] = training.report()
+    if probes:
+        _add_instruments(report.of(0), trainings[0], probes, clock)
+    peers.leave()
+    return report
+
+
+@contextmanager
+def _row_of_marks(clock: StepClock, steps: int) -> Iterator[None]:
+    """Mark the start and the end of the block as a step, if the schedule has one for it."""
+    if steps:
+        clock.mark()
+    yield
+    if steps:
+        for _ in range(MARKS - 2):
+            clock.skip()
+        clock.mark()
+
+
+def _probes(spec: LaunchSpec, env: RankEnv, info: RankInfo, training: Training, clock: StepClock) -> list[Probe]:
+    """Return the instruments of the only case of a launch."""
+    stem = f"{spec.case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
     probed = ProbedRank(
-        case=case,
-        protocol=protocol,
+        case=spec.case,
+        schedule=spec.protocol,
         info=info,
         parallel=training.parallel,
         optimizer=training.optimizer,
@@ -125,33 +267,11 @@ def train_case(spec: LaunchSpec, env: RankEnv, info: RankInfo, material: Materia
         traces=Path(spec.traces) / stem if spec.traces else None,
         alone=spec.alone,
     )
-    training.probes = probes = [probe(probed) for probe in probe_classes()]
+    return [probe(probed) for probe in probe_classes()]
 
-    def take(steps: int) -> None:
-        clock.make_room(training.taken + steps)
-        training.take(clock, steps)
 
-    counts: Counts = protocol.least
-    if protocol.by_time:
-        store = c10d._get_default_store() if in_group else None
-        agree = Agreement(store, info.rank, info.world_size if store else 1)
-        counts = warm_up(protocol, take, clock.moments.synchronize, agree)
-        write_counts(env.folder, info.rank, counts)
-        clock.make_room(counts.timed + protocol.after)
-    else:
-        take(counts.warmup)
-    for probe in probes:
-        probe.before_measured()
-    take(counts.measured)
-    for probe in probes:
-        probe.after_measured()
-    if protocol.instrumented:
-        with switched_on(probes, clock) as watched:
-            training.take(watched, protocol.instrumented)
-    for probe in probes:
-        probe.after_instrumented()
-    clock.finish()
-    report = training.report()
+def _add_instruments(report: CaseReport, training: Training, probes: Sequence[Probe], clock: StepClock) -> None:
+    """Add the observations of the instruments to the report of a training run. A collective call."""
     report.facts["collectives"] = join.calls()
     # A strategy's own numbers are better than a probe's.
     numbers = dict(report.numbers)
@@ -159,77 +279,5 @@ def train_case(spec: LaunchSpec, env: RankEnv, info: RankInfo, material: Materia
         probe.report(report)
     report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
-    if case == case.reference():  # its operations count for all strategies that train the same
+    if training.case == training.case.reference():  # its operations count for all strategies that train the same
         report.facts["flops"] = count_flops(training.compute, training.batches)
-    return report
-
-
-def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material]) -> RankReport:
-    """Build the training runs of this rank, interleave their steps, and return the observations.
-
-    Args:
-        materials: the material of each case that this rank takes part in, by place.
-    """
-    groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
-    all_turns = list(turns(spec.protocol, len(spec.cases)))
-    clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
-    hang.watch(clock, info.device)
-    arms: dict[int, Training] = {}
-    partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
-
-    def use(place: int) -> None:
-        case = spec.cases[place]
-        groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
-
-    def wait_for_all() -> None:
-        """Wait until all ranks and their devices are done with the turn. Ranks without a part in it wait here, asleep.
-
-        The ranks of a paired launch have their turns in between.
-        """
-        accelerator.synchronize(info.device)
-        groups.barrier()
-        if spec.pair:
-            if partner:
-                partner.next_turn()
-            groups.barrier()
-
-    number = BUILD
-    for turn in all_turns:
-        if turn.round != number:
-            # The collector is off during turns, so it runs between rounds.
-            if number == BUILD:
-                forget_building(info.device)
-            else:
-                gc.collect()
-            gc.disable()
-            number = turn.round
-        wait_for_all()
-        if turn.arm not in materials:
-            # This rank has come further than those it waits for.
-            for _ in range(turn.steps * MARKS):
-                clock.mark()
-        elif turn.round == BUILD:
-            clock.mark()
-            use(turn.arm)
-            arms[turn.arm] = built(spec.cases[turn.arm], info, materials[turn.arm])
-            for _ in range(MARKS - 2):
-                clock.skip()
-            clock.mark()
-        else:
-            use(turn.arm)
-            arms[turn.arm].take(clock, turn.steps)
-    gc.enable()
-    clock.finish()
-    # Reading a training run takes time on its device too, and a peer may still be in the last turn.
-    wait_for_all()
-    report = RankReport(rank=info.rank, first=partner.first if partner else [], cases=[None] * len(spec.cases))
-    for place, arm in arms.items():
-        use(place)
-        report.cases[place] = arm.report()
-    if spec.pair:
-        accelerator.synchronize(info.device)
-        groups.barrier()
-    if partner:
-        partner.end()
-    groups.close()
-    return report

@@ -108,7 +108,7 @@ HOST = {
     "7 processes": Around(
         "chown -R $U:$U $F",
         user=f"prlimit --nproc=7 {ANOTHER}",
-        refused=("the fork server, which starts the ranks, has ended: BlockingIOError", "--resume"),
+        refused=("the fork server, which starts the ranks, has ended", "--resume"),
         may=("crashed", "failed", "hung"),
     ),
     "/ read-only": Around(ONLY_FOLDER),

@@ -23,7 +23,7 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.cluster.messages import PROTOCOL
 from parabench.errors import UsageError
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
 from paths import ROOT
@@ -202,7 +202,7 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
     for block in (1, 2):
         a, b = there["a", block], there["b", block]
         assert a["protocol"] == b["protocol"]
-        assert TurnsProtocol(**a["protocol"]).rounds == ROUNDS
+        assert TrainingSchedule(**a["protocol"]).rounds == ROUNDS
         assert a["pair"]["run"] == b["pair"]["run"]
         assert (a["pair"]["side"], b["pair"]["side"]) == ("a", "b")
         assert a["pair"]["first"] == [not each for each in b["pair"]["first"]]

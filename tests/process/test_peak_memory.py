@@ -77,7 +77,7 @@ def test_peaks_count_from_the_measured_steps(tmp_path: Path, monkeypatch: pytest
     protocol = Protocol(warmup=2, steps=3, instrumented=1)
     case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
     env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
-    worker.train_case(LaunchSpec.of(case, protocol, GUARD_S), env, RankInfo(0, 1, torch.device("cpu")))
+    worker.train(LaunchSpec.of(case, protocol, GUARD_S), env, RankInfo(0, 1, torch.device("cpu")))
     assert happened == [
         "forget_building", range(2), "norm", "forget_peak", range(2, 5), "peak_memory", range(5, 6),
     ]  # fmt: skip

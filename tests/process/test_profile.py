@@ -32,7 +32,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 def test_profiled_step_has_traces_and_is_in_no_statistic(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
     launched = succeeded(case, PROTOCOL, traces=tmp_path / "traces")
-    assert len(launched.step_times()) == PROTOCOL.all_steps == 6
+    assert len(launched.step_times()) == PROTOCOL.alone().all_steps == 6
     assert len(launched.step_times(Phase.MEASURE)) == 2
     assert {s.step for s in launched.samples if s.phase == Phase.PROFILE} == {5}
     assert {s.step for s in launched.samples if s.phase == Phase.INSTRUMENT} == {4}
@@ -57,7 +57,7 @@ def test_profiled_step_has_traces_and_is_in_no_statistic(tmp_path: Path) -> None
 
 def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> ProfilerProbe:
     protocol = Protocol(memory_snapshot=True)
-    rank: Any = SimpleNamespace(info=info, take_step=take_step, protocol=protocol, traces=traces)
+    rank: Any = SimpleNamespace(info=info, take_step=take_step, schedule=protocol, traces=traces)
     return ProfilerProbe(rank)
 
 

@@ -16,15 +16,16 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.cohorts import cohorts
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.verify import verify
 from real_launches import reference
 from trained_helpers import cpu_case
 
-TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
+ROUNDS, SETTLE, TIMED = 2, 1, 2
 # As many steps as each of them takes.
-REFERENCE = Protocol(warmup=2, steps=6, instrumented=0)
+STEPS = 2 + ROUNDS * (SETTLE + TIMED)
+REFERENCE = Protocol(warmup=2, steps=STEPS - 2, instrumented=0)
 
 MIXED = (
     cpu_case(strategy="ddp", bucket_mib=0.5),
@@ -41,8 +42,9 @@ MIXED = (
 )
 
 
-def share(cases: Sequence[Case], protocol: TurnsProtocol = TURNS) -> Launch:
-    return launch(LaunchSpec(kind="turns", cases=tuple(cases), protocol=protocol, deadline_s=GUARD_S))
+def share(cases: Sequence[Case], rounds: int = ROUNDS) -> Launch:
+    turns = TrainingSchedule(rounds=rounds, settle=SETTLE, timed=(TIMED,) * len(cases), warmup=2)
+    return launch(LaunchSpec(kind="training", cases=tuple(cases), protocol=turns, deadline_s=GUARD_S))
 
 
 def check(seen: Launch, cases: Sequence[Case]) -> None:
@@ -53,11 +55,11 @@ def check(seen: Launch, cases: Sequence[Case]) -> None:
         verify(arm, reference(arm.case.reference(), REFERENCE))
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
         # If ranks train separately, only the first loss equals one device's.
-        assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
+        assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else STEPS)
         measured = arm.step_times(Phase.MEASURE)
-        assert len(measured) == TURNS.rounds * TURNS.timed
+        assert len(measured) == ROUNDS * TIMED
         assert np.isfinite(measured).all()
-        assert len(arm.step_times(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
+        assert len(arm.step_times(Phase.SETTLE)) == ROUNDS * SETTLE
         assert {sample.rank for sample in arm.samples} == set(range(arm.case.world_size))
 
 
@@ -107,7 +109,7 @@ def test_a_hang_names_the_case_the_round_and_the_rank(monkeypatch):
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     """Ranks 2 and 3 wait while the first two have turns that are much longer than the turns of all four."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
-    seen = share(cases, TURNS.replace(rounds=3))
+    seen = share(cases, rounds=3)
     assert seen.status is Status.OK, seen.failure
     used = seen.arms[0].facts["cpu_s"]
     assert max(used[2:]) < min(used[:2]) / 4, used

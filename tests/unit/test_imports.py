@@ -50,7 +50,7 @@ CASES = {
     "plan.fields",
     "plan.links",
     "plan.protocol",
-    "plan.turns",
+    "plan.schedule",
     "workloads",
 }
 APART = {word for layer in ORDER for word in layer.split() if "." in word}

@@ -127,5 +127,5 @@ def test_variants_with_different_step_times_agree_on_turns(lab: Devices, monkeyp
     devices(monkeypatch)
     lab.step_s = {"a": 0.005, "b": 0.010}
     assert lab.measure() == 1, lab.output
-    timed = {name: {spec.protocol.own for side, spec in lab.specs if spec.pair and side == name} for name in "ab"}
+    timed = {name: {spec.protocol.timed for side, spec in lab.specs if spec.pair and side == name} for name in "ab"}
     assert timed["a"] == timed["b"] == {(10, 10)}  # from the variant with the shorter steps

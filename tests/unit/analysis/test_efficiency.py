@@ -20,7 +20,7 @@ from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
-from parabench.workloads.training import train_case
+from parabench.workloads.training import train
 from trained_helpers import TRAINED_TOKENS, small_gpt
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
@@ -171,11 +171,12 @@ def test_counted_flops_of_a_decoder_match_the_formula():
 @pytest.mark.parametrize(("more", "counts"), [({}, True), ({"fused": False}, False)])
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
-    facts = train_case(
+    report = train(
         LaunchSpec.of(plain, Protocol(warmup=2, steps=1, instrumented=0), GUARD_S),
         RankEnv(folder=tmp_path, timeout_s=GUARD_S),
         RankInfo(0, 1, torch.device("cpu")),
-    ).facts
+    )
+    facts = report.of(0).facts
     assert ("flops" in facts) == counts
     if counts:
         # 10-10-1 for 8 samples: forward, the weights' gradients, and the second layer's inputs'.

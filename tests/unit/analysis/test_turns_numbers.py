@@ -12,11 +12,11 @@ import fake_turns
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.turns import TRIMMED, in_rounds, step_turns
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 
-PROTOCOL = TurnsProtocol(rounds=20, timed=6)
-ROUNDS, TIMED = PROTOCOL.rounds, PROTOCOL.timed
-TOLD = {"protocol": PROTOCOL.to_dict(), "place": 0}
+ROUNDS, TIMED = 20, 6
+SCHEDULE = TrainingSchedule(rounds=ROUNDS, settle=2, timed=(TIMED,) * 9)
+TOLD = {"protocol": SCHEDULE.to_dict(), "place": 0}
 RATIOS = (1.0, 1.03, 0.98)
 
 

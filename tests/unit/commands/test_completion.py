@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from parabench.cli import main
-from parabench.plan.suite import AXES, shipped
+from parabench.plan.suite import shipped
 
 
 def completed(*words: str) -> list[str]:
@@ -27,13 +27,6 @@ def completed(*words: str) -> list[str]:
         (("run", "qu"), ["quick"]),
         (("run", ""), list(shipped())),
         (("ab", "--baseline", "x", "qu"), ["quick"]),
-        (("run", "quick", "--set", ""), [f"{name}=" for name in AXES]),
-        (("run", "quick", "--set", "strat"), ["strategy="]),
-        (("run", "quick", "--set", "strategy=ddp,fs"), ["strategy=ddp,fsdp"]),
-        (("run", "quick", "--set", "precision=bf"), ["precision=bf16-mixed", "precision=bf16-true"]),
-        (("run", "quick", "--set", "nothing=x"), []),
-        (("run", "quick", "--model", "gpt-"), ["gpt-nano", "gpt-mini"]),
-        (("run", "quick", "--data", "sy"), ["synthetic"]),
         (("best", "res"), ["file"]),
         (("export", "--mlf"), ["--mlflow"]),
     ],
@@ -45,8 +38,8 @@ def test_names_are_completed(words: tuple[str, ...], names: list[str]) -> None:
 def test_a_tab_imports_no_torch_and_prints_nothing_else() -> None:
     asked = {
         "_PARABENCH_COMPLETE": "bash_complete",
-        "COMP_WORDS": "parabench run quick --set strategy=dd",
-        "COMP_CWORD": "4",
+        "COMP_WORDS": "parabench run qui",
+        "COMP_CWORD": "2",
     }
     code = (
         "import sys, parabench.cli\n"
@@ -57,4 +50,4 @@ def test_a_tab_imports_no_torch_and_prints_nothing_else() -> None:
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "plain,strategy=ddp\n"
+    assert done.stdout == "plain,quick\n"

@@ -8,7 +8,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, state_bytes, why_alone
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 
 
 def case(**fields):
@@ -42,7 +42,7 @@ def test_cohorts_on_nodes_need_equal_world_sizes():
     two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
     assert cohorts([two, four, two.replace(algorithm="ring")]) == [(two, two.replace(algorithm="ring")), (four,)]
     with pytest.raises(ValueError, match="world size"):
-        LaunchSpec(kind="turns", cases=(two, four), protocol=TurnsProtocol(), deadline_s=1.0)
+        LaunchSpec(kind="training", cases=(two, four), protocol=TrainingSchedule(), deadline_s=1.0)
 
 
 # Bytes of the parameters of gpt-nano.

@@ -103,8 +103,8 @@ def test_quick_on_one_gpu_plans_few_launches():
     machine = with_gpus(1)
     made = planned(machine)
     launches = list(Runner(plan=made, room=machine.room).expected())
-    assert sum(isinstance(protocol, Protocol) for _, _, protocol in launches) == 7  # 5 alone, 2 references
-    assert sum(case.compile for case, _, protocol in launches if isinstance(protocol, Protocol)) == 1
+    assert sum(not protocol.takes_turns for _, _, protocol in launches) == 7  # 5 alone, 2 references
+    assert sum(case.compile for case, _, protocol in launches if not protocol.takes_turns) == 1
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20
     assert made.protocol.budget_s == 180
     assert {case.global_batch for case in made.cases} == {8}

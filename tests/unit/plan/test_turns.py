@@ -11,7 +11,7 @@ import pytest
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, orders, turns
+from parabench.plan.schedule import BUILD, INSTRUMENT, PROFILE, WARM_UP, TrainingSchedule, orders
 from parabench.store.record import Phase
 
 
@@ -38,22 +38,23 @@ def test_orders_depend_on_the_seed_only():
 
 
 def test_turns_build_warm_up_and_then_interleave():
-    protocol = TurnsProtocol(rounds=3, settle=1, timed=4, warmup=2)
-    every = list(turns(protocol, 2))
+    schedule = TrainingSchedule(rounds=3, settle=1, timed=[4, 2], warmup=2)
+    assert TrainingSchedule(**json.loads(json.dumps(schedule.to_dict()))) == schedule
+    every = [turn for turn in schedule.turns() if turn.steps]
     assert [turn.round for turn in every] == [BUILD, BUILD, WARM_UP, WARM_UP, 0, 0, 1, 1, 2, 2]
     own = [turn for turn in every if turn.arm == 1 and turn.round != BUILD]
-    assert sum(turn.steps for turn in own) == protocol.steps_of(1) == 2 + 3 * 5
+    counts = schedule.counts(1)
+    assert sum(turn.steps for turn in own) == counts.warmup + counts.measured == 2 + 3 * 3
     phases = Counter(phase for turn in own for phase in turn.phases)
-    assert phases == {Phase.WARMUP: 2, Phase.SETTLE: 3, Phase.MEASURE: 12}
+    assert phases == {Phase.WARMUP: 2, Phase.SETTLE: 3, Phase.MEASURE: 6}
+    assert schedule.all_steps == 2 + 3 * 5
 
 
-def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
-    protocol = TurnsProtocol(rounds=2, settle=1, own=[4, 2], warmup=2)
-    assert TurnsProtocol(**json.loads(json.dumps(protocol.to_dict()))) == protocol
-    steps = Counter(turn.arm for turn in turns(protocol, 2) if turn.round >= 0 for _ in range(turn.steps))
-    assert steps == {0: 2 * 5, 1: 2 * 3}
-    assert [protocol.steps_of(place) for place in (0, 1)] == [12, 8]
-    assert protocol.all_steps == 12
+def test_turns_of_one_case_end_with_its_instruments():
+    schedule = Protocol(warmup=2, steps=3, instrumented=4, profile=True).alone()
+    steps = {turn.round: turn.steps for turn in schedule.turns()}
+    assert steps == {BUILD: 0, WARM_UP: 2, 0: 3, INSTRUMENT: 4, PROFILE: 1}
+    assert schedule.all_steps == 10
 
 
 def test_plan_with_rounds_starts_with_one_launch_per_case():

@@ -61,7 +61,7 @@ class Watching(Probe):
         report.facts["watching"] = True
 
 
-def test_train_case_calls_all_hooks_of_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_calls_all_hooks_of_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROBES, "watching", Entry(target=f"{__name__}:Watching", summary="a test's"))
     happened.clear()
     # The probe takes one additional step. The clock has room for it, because of the snapshot.
@@ -69,7 +69,7 @@ def test_train_case_calls_all_hooks_of_a_probe(tmp_path: Path, monkeypatch: pyte
     env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
     spec = LaunchSpec.of(CASE, protocol, GUARD_S)
     monkeypatch.delitem(PROBES, "profiler")
-    report = training.train_case(spec, env, RankInfo(0, 1, torch.device("cpu")))
+    report = training.train(spec, env, RankInfo(0, 1, torch.device("cpu"))).of(0)
     assert happened == [
         "made", ("backward", True), ("optimizer", True), ("before", 2), ("after", 5), ("on", 5), ("off", 7)
     ]  # fmt: skip

@@ -30,7 +30,7 @@ class FailsShared(FakeLauncher):
         self.status = status
 
     def __call__(self, spec: LaunchSpec) -> Launch:
-        shared = spec.kind == "turns"
+        shared = spec.protocol.takes_turns
         self.level = lambda _: 3.0 if shared else 1.0
         fails = shared and self.status is not Status.WRONG
         self.failing = {"ddp": (self.status, Failure("it ended"))} if fails else {}

@@ -56,10 +56,10 @@ def test_shared_launch_removes_variance_between_launches(run, tmp_path):
 @pytest.mark.parametrize("alone", [True, False])
 def test_failed_case_runs_alone_from_then_on(run, tmp_path, alone):
     class Failing(FakeLauncher):
-        def _train(self, spec):
-            fails = spec.case.strategy == "fsdp" and (alone or len(self.specs) > 5)
+        def _train_case(self, spec, place):
+            fails = spec.cases[place].strategy == "fsdp" and (alone or len(self.specs) > 5)
             self.failing = {"fsdp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))} if fails else {}
-            return super()._train(spec)
+            return super()._train_case(spec, place)
 
     fake = Failing()
     code, said = run(fake)
@@ -88,8 +88,8 @@ def test_shared_launch_has_a_deadline_from_its_cases(run):
     fake = FakeLauncher(lambda case: 1.0)
     run(fake)
     alone = fake.specs[1].protocol
-    took = 1.0 * alone.least.timed + 0.1
-    shared = [spec for spec in fake.specs if spec.kind == "turns"]
+    took = 1.0 * (alone.all_steps - alone.after) + 0.1
+    shared = [spec for spec in fake.specs if spec.protocol.takes_turns]
     steps = shared[0].protocol.all_steps
     assert [spec.deadline_s for spec in shared] == [pytest.approx(10 * 4 * (took + 1.01 * steps))] * 3
 
@@ -121,7 +121,7 @@ class Racing(FakeLauncher):
 
 
 def shared(fake):
-    return [spec for spec in fake.specs if spec.kind == "turns"]
+    return [spec for spec in fake.specs if spec.protocol.takes_turns]
 
 
 def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
@@ -139,7 +139,7 @@ def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
     assert (plan["protocol"]["warmup"], plan["protocol"]["steps"]) == (3, 6)
     first = shared(fake)[0]
     near = [case.bucket_mib in (1, 4) for case in first.cases]
-    assert [own == 5 if fast else own in (2, 3) for own, fast in zip(first.protocol.own, near, strict=True)] == [
+    assert [own == 5 if fast else own in (2, 3) for own, fast in zip(first.protocol.timed, near, strict=True)] == [
         True
     ] * 4
     assert all(spec.protocol.rounds > 1 for spec in shared(fake))

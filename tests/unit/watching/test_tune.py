@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.watching.describe import caps_of
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
@@ -42,7 +42,7 @@ def test_slower_interval_contains_the_truth_at_its_level() -> None:
 @pytest.mark.parametrize("missing", [False, True])
 def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
     module = DistributedDataParallel(nn.Linear(4, 4), bucket_cap_mb=2)
-    schedule = Schedule(warmup=2, tuning=TurnsProtocol(rounds=ROUNDS, settle=1, timed=2), caps=2)
+    schedule = Schedule(warmup=2, tuning=TrainingSchedule(rounds=ROUNDS, settle=1, timed=(2, 2)))
     lines: list[str] = []
     tuning = Tuning(module=module, caps=(1.0, 25.0), schedule=schedule, device=torch.device("cpu"), log=lines.append)
     marks = np.zeros((schedule.first_measured, WIDTH))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Phase
 from parabench.watching.schedule import INSTRUMENTED_AT, RECORDED, Schedule
 
-TUNING = TurnsProtocol(rounds=4, settle=2, timed=5)
+
+def tuning(caps: int) -> TrainingSchedule:
+    return TrainingSchedule(rounds=4, settle=2, timed=(5,) * caps)
 
 
 def test_phases_of_a_loop() -> None:
@@ -23,7 +25,7 @@ def test_phases_of_a_loop() -> None:
 
 
 def test_tuning_has_each_cap_in_each_round() -> None:
-    schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=3)
+    schedule = Schedule(warmup=3, instrumented=2, tuning=tuning(3))
     assert schedule.tuning_steps == range(3, 3 + 4 * 3 * 7)
     assert schedule.turn(2) is None
     assert schedule.turn(schedule.tuning_steps.stop) is None
@@ -37,7 +39,7 @@ def test_tuning_has_each_cap_in_each_round() -> None:
 
 
 def test_tuning_steps_do_not_count_as_measured() -> None:
-    schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=2)
+    schedule = Schedule(warmup=3, instrumented=2, tuning=tuning(2))
     phases = schedule.phases(schedule.tuning_steps.stop + 40)
     assert {phases[step] for step in schedule.tuning_steps} == {Phase.SETTLE}
     assert phases[schedule.tuning_steps.stop] is Phase.MEASURE
@@ -46,7 +48,7 @@ def test_tuning_steps_do_not_count_as_measured() -> None:
 
 
 def test_recorded_samples_the_plain_steps_of_a_long_loop() -> None:
-    schedule = Schedule(warmup=5, instrumented=8, tuning=TUNING, caps=3)
+    schedule = Schedule(warmup=5, instrumented=8, tuning=tuning(3))
     recorded, phases = schedule.recorded(300_000, ranks=8), schedule.phases(300_000)
     assert len(recorded) == pytest.approx(RECORDED / 8, rel=0.05)
     plain = [step for step, phase in enumerate(phases) if phase is Phase.MEASURE]

@@ -6,7 +6,7 @@ import pytest
 
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol, Stage, most_rounds, rows, stages
+from parabench.plan.collective_protocol import CollectiveProtocol, Stage, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 MIXED = tuple(
@@ -56,7 +56,7 @@ def test_stages_interleave_algorithms(protocol, timed, warmup):
     ],
 )
 def test_most_rounds_counts_interleaved_rounds(protocol, cases, rounds):
-    assert most_rounds(protocol, cases) == rounds
+    assert protocol.most_rounds(cases) == rounds
 
 
 def threes(stage: Stage) -> list[tuple[tuple[int, int], ...]]:

@@ -15,7 +15,8 @@ from parabench.analysis.session import select_session
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
+from parabench.plan.protocol import Protocol
+from parabench.plan.schedule import LEAST_MEASURED, LEAST_WARMUP, Counts
 from parabench.session.request import Request, protocol_of
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
@@ -48,7 +49,7 @@ class Training:
 
 def paced(protocol, step_s, agree=lambda value: value):
     training = Training(step_s)
-    counts = warm_up(protocol, training.take, training.wait, agree, training.now)
+    counts = warm_up(protocol.alone(), training.take, training.wait, agree, training.now)
     assert training.taken == counts.warmup
     return counts, training
 
@@ -92,16 +93,16 @@ def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
 
 def test_resolved_uses_defaults_of_the_device():
     cpu, cuda = Protocol(launches=2).resolved("cpu"), Protocol(launches=2).resolved("cuda")
-    assert (cpu.warmup, cpu.steps, cpu.warmup_s, cpu.measure_s, cpu.by_time) == (5, 40, None, None, False)
-    assert (cuda.warmup, cuda.steps, cuda.warmup_s, cuda.measure_s, cuda.by_time) == (None, None, 2.0, 2.0, True)
+    assert (cpu.warmup, cpu.steps, cpu.warmup_s, cpu.measure_s) == (5, 40, None, None)
+    assert (cuda.warmup, cuda.steps, cuda.warmup_s, cuda.measure_s) == (None, None, 2.0, 2.0)
     chosen = Protocol(steps=3, warmup_s=1.0)
     assert chosen.resolved("cpu") == chosen.resolved("cuda") == chosen
     assert Protocol(steps=3).resolved("cuda") == Protocol(steps=3, warmup_s=2.0)
-    assert Protocol(warmup=2, steps=3).least == Counts(warmup=2, measured=3)
-    assert Protocol().least == Counts(warmup=5, measured=40)
-    assert Protocol(warmup=2, measure_s=1.0).least == Counts(warmup=2, measured=LEAST_MEASURED)
-    assert BY_TIME.least == Counts(warmup=LEAST_WARMUP, measured=LEAST_MEASURED)
-    assert BY_TIME.all_steps == LEAST_WARMUP + LEAST_MEASURED + 4
+    assert Protocol(warmup=2, steps=3).alone().counts() == Counts(warmup=2, measured=3)
+    assert Protocol().alone().counts() == Counts(warmup=5, measured=40)
+    assert Protocol(warmup=2, measure_s=1.0).alone().counts() == Counts(warmup=2, measured=LEAST_MEASURED)
+    assert BY_TIME.alone().counts() == Counts(warmup=LEAST_WARMUP, measured=LEAST_MEASURED)
+    assert BY_TIME.alone().all_steps == LEAST_WARMUP + LEAST_MEASURED + 4
 
 
 def asked(**options):

@@ -9,11 +9,11 @@ import pytest
 
 from parabench.launch.outcome import culprit
 from parabench.plan.case import Case
-from parabench.plan.turns import TurnsProtocol, turns
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Failure, Launch, Phase, Status
 from parabench.workloads.steps import owners_of, steps_of
 
-TURNS = list(turns(TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2), 2))
+TURNS = list(TrainingSchedule(rounds=2, settle=1, timed=(2, 2), warmup=2).turns())
 OWNERS = owners_of(TURNS)
 ROWS = len(OWNERS)
 FAILED = Launch(case=Case(), status=Status.FAILED, started_utc="", wall_s=1.0, failure=Failure("", rank=0))

@@ -12,13 +12,13 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.token import Pair
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
-from parabench.plan.turns import TurnsProtocol, turns
+from parabench.plan.schedule import TrainingSchedule
 from parabench.probes import CaseReport
 from parabench.strategies.base import RankInfo
 from parabench.workloads import training as workload
 
 DEVICE = torch.device("cuda", 0)
-PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)
+SCHEDULE = TrainingSchedule(rounds=2, settle=1, timed=(1, 1), warmup=2)
 
 
 @pytest.fixture
@@ -56,14 +56,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def take_turns(tmp_path: Any, rank: int, pair: bool) -> None:
     cases = tuple(Case(device="cuda", backend="gloo", world_size=2, bucket_mib=size) for size in (1, 2))
     spec = LaunchSpec(
-        kind="turns",
+        kind="training",
         cases=cases,
-        protocol=PROTOCOL,
+        protocol=SCHEDULE,
         deadline_s=60.0,
         pair=Pair(run="x", side="a", folder=str(tmp_path)) if pair else None,
     )
-    materials: Any = dict.fromkeys(range(2))
-    workload.take_turns(spec, RankEnv(folder=tmp_path, timeout_s=60.0), RankInfo(rank, 2, DEVICE), materials)
+    workload.train(spec, RankEnv(folder=tmp_path, timeout_s=60.0), RankInfo(rank, 2, DEVICE))
 
 
 WORK = {"build", "train", "read"}
@@ -74,7 +73,7 @@ def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> Non
     take_turns(tmp_path, rank, pair=True)
     # Rank 0 has the token; the others are let go when it has it.
     handed_on = ["wait for the device", "barrier", *(["token"] if rank == 0 else []), "barrier"]
-    count = len(list(turns(PROTOCOL, 2)))
+    count = sum(1 for turn in SCHEDULE.turns() if turn.steps)
     between: list[list[str]] = [[]]
     for word in seen:
         if word in WORK:

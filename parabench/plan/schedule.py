@@ -1,0 +1,211 @@
+"""The steps of a launch that trains, in order. Free of torch.
+
+In a round, each case has one turn: `settle` discarded steps, during which effects of the previous case fade, then
+measured steps. The orders of the rounds are balanced.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+from msgspec import Meta
+
+from parabench.machine import accelerator
+from parabench.records import Record
+from parabench.store.record import Phase
+
+# Most of the error of a step time belongs to the launch (placement of processes, memory, other load). Comparisons
+# within a launch are therefore the most precise.
+
+MOST_STEPS = 1_000_000
+# The longest warm-up or measurement by time.
+LONGEST_S = 86400.0
+# The most interleaved rounds in a launch.
+MOST_ROUNDS = 10_000
+
+# The default steps on the CPU, and of each single-device reference.
+USUAL_WARMUP, USUAL_STEPS = 5, 40
+# The fewest steps of a warm-up or measurement by time. The first steps compile, create communicators and rebuild DDP's
+# buckets. hyperfine takes at least ten runs, too.
+LEAST_WARMUP, LEAST_MEASURED = 5, 10
+
+# The discarded steps after each switch.
+SETTLE = 2
+
+# About how long the timed steps of a turn take together, and their least and greatest number. If turns are shorter than
+# disturbances (a neighbor's burst, a falling clock), all turns of a round have the same ones. On two shared cores, the
+# noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in the same time, the variance of
+# comparisons of 12 cases is 2.4 times smaller with turns of 2 steps of 25 ms than with turns of 6.
+TURN_S = 0.05
+FEWEST_TIMED, MOST_TIMED = 1, 100
+# The measured steps of a turn if the step time is not known.
+TIMED = 2
+# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
+# than a few long ones, but each builds every model again. More rounds are worth less than another launch.
+SHARED_S = 10.0
+MOST_CHOSEN_ROUNDS = 50
+# The steps of each case before the first round: DDP rebuilds its buckets after the first; on an accelerator, the first
+# ones also choose kernels and create communicators.
+WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
+
+# The rounds before the first: each case's training run is built, then warmed up; and after the last.
+BUILD, WARM_UP, INSTRUMENT, PROFILE = -2, -1, MOST_ROUNDS, MOST_ROUNDS + 1
+
+Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
+Rounds = Annotated[int, Meta(ge=0, le=MOST_ROUNDS)]
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+
+
+class Counts(Record, frozen=True, kw_only=True):
+    """The number of warm-up steps of a case, and of the steps after them without instruments."""
+
+    warmup: int
+    measured: int
+
+
+class Turn(NamedTuple):
+    """Consecutive steps of the case at place `arm` of its launch, with the phase of each.
+
+    `round` counts from 0, or is BUILD, WARM_UP, INSTRUMENT or PROFILE.
+    """
+
+    arm: int
+    round: int
+    phases: tuple[Phase, ...]
+
+    @property
+    def steps(self) -> int:
+        return len(self.phases)
+
+
+class TrainingSchedule(Record, frozen=True, kw_only=True):
+    """The steps of a launch. `timed` has the number of measured steps in a turn of each case.
+
+    - With `rounds`, cases are interleaved: `warmup` steps of each, then `rounds` with one turn of each. A turn has
+      `settle` discarded steps and the measured ones. `seed` decides the orders.
+    - Without, the launch has one case, one turn, and the instruments: `instrumented` steps, and one each for a profile
+      and a memory snapshot. With `explain`, NCCL logs its choices.
+    - Warm-up or measured steps of one case may fill a time, `warmup_s` and `measure_s`. Their numbers are then minima.
+    """
+
+    kind: ClassVar[str] = "training"
+
+    warmup: Steps = USUAL_WARMUP
+    timed: tuple[Steps, ...] = (USUAL_STEPS,)
+    rounds: Rounds = 0
+    settle: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
+    warmup_s: Seconds | None = None
+    measure_s: Seconds | None = None
+    instrumented: Steps = 0
+    profile: bool = False
+    memory_snapshot: bool = False
+    explain: bool = False
+
+    @classmethod
+    def interleaved(
+        cls, step_s: Sequence[float | None], rounds: int | None, order: str, device: str = "cpu"
+    ) -> TrainingSchedule:
+        """Return how the cases of a shared launch are interleaved on `device`.
+
+        Args:
+            step_s: the step time of each case; None if it is unknown.
+            rounds: by default, as many as fill SHARED_S.
+            order: decides the orders of the rounds.
+        """
+        timed = [TIMED if s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / s))) for s in step_s]
+        round_s = [s * (SETTLE + steps) for s, steps in zip(step_s, timed, strict=True) if s is not None]
+        if rounds is None and round_s:
+            known = sum(round_s) * len(step_s) / len(round_s)
+            rounds = max(1, min(MOST_CHOSEN_ROUNDS, int(SHARED_S / known)))
+        seed = random.Random(order).getrandbits(32)
+        return cls(warmup=WARM_UP_STEPS[device], timed=tuple(timed), rounds=rounds or 1, settle=SETTLE, seed=seed)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return whether cases are interleaved."""
+        return self.rounds > 0
+
+    def turns(self) -> Iterator[Turn]:
+        """Yield every turn, in order; the same on every rank and in the driver."""
+        places = range(len(self.timed))
+        # If cases are interleaved, the building of each has a row of marks, too.
+        yield from (Turn(arm, BUILD, (Phase.WARMUP,) * self.takes_turns) for arm in places)
+        yield from (Turn(arm, WARM_UP, (Phase.WARMUP,) * self.warmup) for arm in places)
+        for number, order in enumerate(orders(len(places), max(1, self.rounds), self.seed)):
+            for arm in order:
+                yield Turn(arm, number, (Phase.SETTLE,) * self.settle + (Phase.MEASURE,) * self.timed[arm])
+        yield Turn(0, INSTRUMENT, (Phase.INSTRUMENT,) * self.instrumented)
+        yield Turn(0, PROFILE, (Phase.PROFILE,) * self.traced)
+
+    def by_round(self) -> dict[int, list[Turn]]:
+        """Return the turns of each round."""
+        return {number: list(turns) for number, turns in groupby(self.turns(), lambda turn: turn.round)}
+
+    def most_rounds(self, cases: object) -> int:
+        """Return the number of rounds of interleaved cases."""
+        return self.rounds
+
+    @property
+    def traced(self) -> int:
+        """The number of last steps, which no statistic uses: for the profile and for the memory snapshot."""
+        return self.profile + self.memory_snapshot
+
+    @property
+    def after(self) -> int:
+        """The number of steps after the measured ones: instrumented and traced steps."""
+        return self.instrumented + self.traced
+
+    def counts(self, place: int = 0) -> Counts:
+        """Return the steps of a case without instruments, which include the discarded ones."""
+        return Counts(warmup=self.warmup, measured=max(1, self.rounds) * (self.settle + self.timed[place]))
+
+    @property
+    def all_steps(self) -> int:
+        """The largest number of steps of a case; a minimum if it measures by time."""
+        return self.warmup + max(self.counts(place).measured for place in range(len(self.timed))) + self.after
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the steps by time take at least."""
+        return (self.warmup_s or 0.0) + (self.measure_s or 0.0)
+
+    @property
+    def by_time(self) -> bool:
+        """Return whether the launch decides its number of steps by time."""
+        return self.seconds > 0
+
+    def with_counts(self, counts: Counts) -> Self:
+        """Return the schedule of one case with the steps that its ranks agreed on."""
+        return self.replace(warmup=counts.warmup, timed=(counts.measured,), warmup_s=None, measure_s=None)
+
+    def by_steps(self) -> TrainingSchedule:
+        """Return the schedule of a single-device reference, which always has a fixed number of steps.
+
+        The tolerances were measured over this number of losses (docs/explanation/verification.md).
+        """
+        return self.with_counts(TrainingSchedule().counts()) if self.by_time else self
+
+
+def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
+    """Return the order of each round: the rows of Williams' designs, with names and rows at random.
+
+    In a whole design, every case is at every place, and follows every other one, equally often.
+    """
+    # E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments", Australian
+    # Journal of Scientific Research 2, 1949. A design has n rows for an even number of cases and 2n for an odd one: up
+    # and down in turn (0, 1, n-1, 2, ...), then shifted by each number; for an odd one, the reverse of all, too.
+    first = [0, *((step + 1) // 2 if step % 2 else arms - step // 2 for step in range(1, arms))]
+    design = [tuple((place + shift) % arms for place in first) for shift in range(arms)]
+    if arms % 2 and arms > 1:
+        design += [row[::-1] for row in design]
+    chance = random.Random(seed)
+    found: list[tuple[int, ...]] = []
+    while len(found) < rounds:
+        names = chance.sample(range(arms), arms)
+        rows = [tuple(names[place] for place in row) for row in design]
+        found += chance.sample(rows, len(rows))
+    return found[:rounds]
