@@ -1,7 +1,7 @@
-"""The memory of a rank: its model states (parameters, gradients, optimizer state), and its peaks by part of a step.
+"""The model states of a rank (parameters, gradients, optimizer state).
 
-The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`. Peaks are read from torch's allocator, or on a CPU from the resident set.
+They are measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
+formulas of `parabench.strategies.memory`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
+from parabench.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -124,27 +124,3 @@ def _against_theory(states: pd.DataFrame) -> Iterator[str]:
     for why, own in reasons:
         names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""
         yield f"No formula for {format.count(len(own), 'case')}: {names}{because}."
-
-
-def memory_phases(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration and part of the step: `case_id, label, device, part`, readings in bytes, and
-    `launches`; unknown is NaN.
-
-    A launch's numbers are the largest of its rank with the most memory. A configuration's are medians over launches.
-    """
-    readings = list(MEMORY_READINGS)
-    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in readings}
-    rows = seen.rows("instrumented")
-    rows = rows[rows["metric"].isin(names)]
-    place = rows["metric"].map(names)
-    rows = rows.assign(part=place.str[0], reading=place.str[1], value=pd.to_numeric(rows["value"]))
-    own = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
-    own = own.reindex(columns=readings)
-    held = own["reserved_bytes"].fillna(own["rss_bytes"]).groupby(["launch_id", "rank"]).max().dropna()
-    largest = held.groupby("launch_id").idxmax()
-    own = own.reset_index()
-    own = own[pd.MultiIndex.from_frame(own[["launch_id", "rank"]]).isin(largest)].merge(seen.of_launch, on="launch_id")
-    groups = own.groupby(["case_id", "part"])
-    table = groups[readings].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    table = table.sort_values("part", key=lambda parts: parts.map(list(MEMORY_PARTS).index), kind="stable")
-    return seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")

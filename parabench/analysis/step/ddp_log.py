@@ -16,7 +16,6 @@ from parabench.store.results import records
 
 SPANS = ("forward", "backward", "communication")
 _STEP = ["launch_id", "rank", "step"]
-_CASE = ["case_id", "label", "span"]
 
 
 def ddp_comparison(seen: SessionData) -> pd.DataFrame:
@@ -53,10 +52,3 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     ]
     table = pd.concat(rows).sort_index(kind="stable", ignore_index=True)
     return table.assign(difference=table["ddp_s"] / table["ours_s"] - 1)
-
-
-def ddp_spans(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per case and span of a `ddp_comparison`, with the medians and their difference."""
-    groups = table.dropna(subset=["difference"]).groupby(_CASE, sort=False)
-    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
