@@ -29,6 +29,7 @@ SYMBOLS = (
     "(embeddings, final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
+_LAUNCH = ["launch_id", "case", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node"]
 _THEORY = [f"{part}_theory" for part in PARTS]
 COLUMNS = [
     "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *_THEORY, "theory", "ratio", "formula",
@@ -43,17 +44,27 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     `why_unknown`. `ratio` is measured / theory. `exact` is False if the formula is only an even split.
     """
     rows = seen.results.whole
-    rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
-    held = rows.pivot_table("value", ["launch_id", "rank"], "metric", "max").reindex(columns=list(PARTS)).dropna()
-    launches = seen.counted.rename(columns={"case": "case_id"})
-    held = (
-        held.assign(measured=held.sum(axis=1)).reset_index().merge(launches[["launch_id", "case_id"]], on="launch_id")
+    rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)]
+    held: dict[int, dict[int, dict[str, float]]] = {}
+    for at, rank, part, size in rows[["launch_id", "rank", "metric", "value"]].itertuples(index=False, name=None):
+        held.setdefault(at, {}).setdefault(rank, {})[part] = size
+    firsts: dict[str, dict[Any, Any]] = {}
+    most: dict[str, dict[str, float]] = {}
+    for launch in records(seen.counted[_LAUNCH]):
+        firsts.setdefault(launch["case"], launch)
+        for parts in held.get(launch["launch_id"], {}).values():
+            whole = len(parts) == len(PARTS) and all(map(format.known, parts.values()))
+            if whole and sum(parts.values()) > sum(most.get(launch["case"], {}).values()):
+                most[launch["case"]] = parts
+    table = pd.DataFrame(
+        [
+            firsts[case] | {"case_id": case} | parts | {"measured": sum(parts.values())} | _theory(seen, firsts[case])
+            for case, parts in most.items()
+        ],
+        columns=COLUMNS,
     )
-    most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case_id")
-    firsts = launches.drop_duplicates("case_id").merge(most.drop(columns="launch_id"), on="case_id")
-    theory = pd.DataFrame([_theory(seen, row) for row in records(firsts)], firsts.index)
-    table = firsts.join(theory).reindex(columns=COLUMNS).astype({"formula": object, "why_unknown": object})
-    table["theory"] = table[_THEORY].astype(float).sum(axis=1, skipna=False)
+    table = table.astype({name: float for name in (*PARTS, "measured", *_THEORY)})
+    table["theory"] = table[_THEORY].sum(axis=1, skipna=False)
     table["ratio"] = table["measured"] / table["theory"]
     return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)
 
