@@ -63,7 +63,7 @@ def case_states(seen: SessionData) -> pd.DataFrame:
         ],
         columns=COLUMNS,
     )
-    table = table.astype({name: float for name in (*PARTS, "measured", *_THEORY)})
+    table = table.astype(dict.fromkeys((*PARTS, "measured", *_THEORY), float))
     table["theory"] = table[_THEORY].sum(axis=1, skipna=False)
     table["ratio"] = table["measured"] / table["theory"]
     return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)

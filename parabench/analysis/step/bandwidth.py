@@ -47,12 +47,16 @@ def training_bandwidth(seen: SessionData, alone: pd.DataFrame) -> pd.DataFrame:
     calls["question"] = calls.groupby(key).ngroup()
     launches = calls.groupby(["question", "launch_id"])["busbw"].agg(["median", "size"]).reset_index("launch_id")
     of_question, medians = calls.groupby("question"), launches.groupby("question")["median"]
-    table = of_question[key].first().assign(
-        calls=of_question.size(),
-        busbw=medians.median(),
-        low=medians.min(),
-        high=medians.max(),
-        case_ids=of_question["case_id"].unique(),
+    table = (
+        of_question[key]
+        .first()
+        .assign(
+            calls=of_question.size(),
+            busbw=medians.median(),
+            low=medians.min(),
+            high=medians.max(),
+            case_ids=of_question["case_id"].unique(),
+        )
     )
     measured_alone = dict(iter(alone.groupby(QUESTION))) if len(alone) else {}
     found = [_at(measured_alone.get(tuple(question)), size) for *question, size in table[key].itertuples(index=False)]
