@@ -1,7 +1,7 @@
-"""The memory of a rank: its model states (parameters, gradients, optimizer state), and its peaks by part of a step.
+"""The model states of a rank (parameters, gradients, optimizer state).
 
-The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`. Peaks are read from torch's allocator, or on a CPU from the resident set.
+They are measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
+formulas of `parabench.strategies.memory`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
+from parabench.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -29,6 +29,7 @@ SYMBOLS = (
     "(embeddings, final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
+_LAUNCH = ["launch_id", "case", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node"]
 _THEORY = [f"{part}_theory" for part in PARTS]
 COLUMNS = [
     "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *_THEORY, "theory", "ratio", "formula",
@@ -43,17 +44,27 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     `why_unknown`. `ratio` is measured / theory. `exact` is False if the formula is only an even split.
     """
     rows = seen.results.whole
-    rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
-    held = rows.pivot_table("value", ["launch_id", "rank"], "metric", "max").reindex(columns=list(PARTS)).dropna()
-    launches = seen.counted.rename(columns={"case": "case_id"})
-    held = (
-        held.assign(measured=held.sum(axis=1)).reset_index().merge(launches[["launch_id", "case_id"]], on="launch_id")
+    rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)]
+    held: dict[int, dict[int, dict[str, float]]] = {}
+    for at, rank, part, size in rows[["launch_id", "rank", "metric", "value"]].itertuples(index=False, name=None):
+        held.setdefault(at, {}).setdefault(rank, {})[part] = size
+    firsts: dict[str, dict[Any, Any]] = {}
+    most: dict[str, dict[str, float]] = {}
+    for launch in records(seen.counted[_LAUNCH]):
+        firsts.setdefault(launch["case"], launch)
+        for parts in held.get(launch["launch_id"], {}).values():
+            whole = len(parts) == len(PARTS) and all(map(format.known, parts.values()))
+            if whole and sum(parts.values()) > sum(most.get(launch["case"], {}).values()):
+                most[launch["case"]] = parts
+    table = pd.DataFrame(
+        [
+            firsts[case] | {"case_id": case} | parts | {"measured": sum(parts.values())} | _theory(seen, firsts[case])
+            for case, parts in most.items()
+        ],
+        columns=COLUMNS,
     )
-    most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case_id")
-    firsts = launches.drop_duplicates("case_id").merge(most.drop(columns="launch_id"), on="case_id")
-    theory = pd.DataFrame([_theory(seen, row) for row in records(firsts)], firsts.index)
-    table = firsts.join(theory).reindex(columns=COLUMNS).astype({"formula": object, "why_unknown": object})
-    table["theory"] = table[_THEORY].astype(float).sum(axis=1, skipna=False)
+    table = table.astype(dict.fromkeys((*PARTS, "measured", *_THEORY), float))
+    table["theory"] = table[_THEORY].sum(axis=1, skipna=False)
     table["ratio"] = table["measured"] / table["theory"]
     return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)
 
@@ -124,27 +135,3 @@ def _against_theory(states: pd.DataFrame) -> Iterator[str]:
     for why, own in reasons:
         names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""
         yield f"No formula for {format.count(len(own), 'case')}: {names}{because}."
-
-
-def memory_phases(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration and part of the step: `case_id, label, device, part`, readings in bytes, and
-    `launches`; unknown is NaN.
-
-    A launch's numbers are the largest of its rank with the most memory. A configuration's are medians over launches.
-    """
-    readings = list(MEMORY_READINGS)
-    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in readings}
-    rows = seen.rows("instrumented")
-    rows = rows[rows["metric"].isin(names)]
-    place = rows["metric"].map(names)
-    rows = rows.assign(part=place.str[0], reading=place.str[1], value=pd.to_numeric(rows["value"]))
-    own = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
-    own = own.reindex(columns=readings)
-    held = own["reserved_bytes"].fillna(own["rss_bytes"]).groupby(["launch_id", "rank"]).max().dropna()
-    largest = held.groupby("launch_id").idxmax()
-    own = own.reset_index()
-    own = own[pd.MultiIndex.from_frame(own[["launch_id", "rank"]]).isin(largest)].merge(seen.of_launch, on="launch_id")
-    groups = own.groupby(["case_id", "part"])
-    table = groups[readings].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    table = table.sort_values("part", key=lambda parts: parts.map(list(MEMORY_PARTS).index), kind="stable")
-    return seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")

@@ -26,14 +26,19 @@ from parabench.report.sections.answer import (
     ranking_section,
     scaling_section,
 )
-from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.sections.devices import devices_section, host_section, memory_section
+from parabench.report.sections.calls import bandwidth_section, bucket_section
+from parabench.report.sections.devices import devices_section, memory_section, usage_section
 from parabench.report.sections.environment import links_section
-from parabench.report.sections.libraries import libraries_section
 from parabench.report.sections.memory import peaks_section, state_section
-from parabench.report.sections.step import parts_section, pipelines_section, shares_section, timeline_section
-from parabench.report.sections.trust import drift_section, excluded_section, spread_section
-from parabench.report.sections.usage import energy_section, usage_section
+from parabench.report.sections.nccl import nccl_section
+from parabench.report.sections.step import (
+    parts_section,
+    pipelines_section,
+    shares_section,
+    straggler_section,
+    timeline_section,
+)
+from parabench.report.sections.trust import spread_section
 from parabench.report.spec import Makers, Section, Tab, shown
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results, records
@@ -71,20 +76,13 @@ TABS: dict[str, tuple[str, Makers]] = {
         "Step breakdown",
         {
             "parts": parts_section, "anatomy": shares_section, "timeline": timeline_section,
-            "stragglers": straggler_section, "pipelines": pipelines_section, "usage": usage_section,
-            "libraries": libraries_section,
+            "stragglers": straggler_section, "pipelines": pipelines_section, "nccl": nccl_section,
         },
     ),
     "memory": ("Memory", {"memory": peaks_section, "state": state_section, "time-memory": memory_section}),
-    "energy": (
-        "Energy and devices",
-        {"energy": energy_section, "time-devices": devices_section, "host": host_section},
-    ),
+    "energy": ("Energy and devices", {"usage": usage_section, "time-devices": devices_section}),
     "history": ("History", {"history": _history}),
-    "trust": (
-        "Trust",
-        {"spread": spread_section, "drift": drift_section, "excluded": excluded_section},
-    ),
+    "trust": ("Trust", {"spread": spread_section}),
     "environment": ("Environment", {"links": _links}),
     "data": ("Data", {}),
 }  # fmt: skip

@@ -78,13 +78,7 @@ def fill(
     panels = {
         f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)
     }
-    of_case: dict[str, list[dict[str, Any]]] = {}
-    for section in sections:
-        for panel in section.spare:
-            shown = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
-            of_case.setdefault(panel.case, []).append(rounded(panel.figure) | shown)
-    more = {"of_case": of_case, "launches": rounded(dict(launch_figures or {}))}
-    more = {name: own for name, own in more.items() if own}
+    more = {"launches": rounded(dict(launch_figures))} if launch_figures else {}
     scripts = [_script(bundle(lambda path: shipped(f"script/{path}")))]
     if panels or launch_figures:
         scripts.insert(0, _script(shipped("vendor/plotly-basic.min.js")))

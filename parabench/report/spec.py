@@ -16,8 +16,6 @@ from parabench.store.results import records
 
 # A cell whose value is unknown or does not apply.
 DASH = "–"
-# Besides the lightest; more are not distinguishable.
-SHADES = 4
 # The most rows of a table. Readers do not need more, and they slow a browser down.
 MOST_ROWS = 300
 
@@ -41,21 +39,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """Numbers from each name to each name, as (text, shade from 0 to SHADES, or None without a number)."""
-
-    title: str
-    names: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, int | None], ...], ...]
-
-
-@dataclass(frozen=True)
 class Section:
     """A part of a page: text, figures and tables; tables without rows are left out.
 
     `lead` is the conclusion, `caption` explains the figures, and `reading` has the details behind a click. `pairs` are
-    named facts. `empty` is shown if a section lacks figures and tables. `spare` are figures for the details of their
-    configurations.
+    named facts. `empty` is shown if a section lacks figures and tables.
     """
 
     id: str
@@ -66,8 +54,6 @@ class Section:
     lead: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
     panels: list[Panel] = field(default_factory=list)
-    spare: tuple[Panel, ...] = ()
-    matrices: tuple[Matrix, ...] = ()
     reading: str = ""
 
     def __post_init__(self) -> None:

@@ -38,17 +38,27 @@ def training_bandwidth(seen: SessionData, alone: pd.DataFrame) -> pd.DataFrame:
     # The duration of sends and receives depends on the other rank, so they are left out.
     calls = seen.once(group_calls)
     calls = calls[calls["op"].isin(OPS) & calls["busbw"].notna()]
-    calls = calls.join(seen.cases_by_id[["device", "ranks_per_node"]], on="case_id")
-    groups = calls[["launch_id", "ranks"]].drop_duplicates()
-    nodes = [nodes_of_group(ranks, seen.facts[at]) for at, ranks in groups.itertuples(index=False)]
-    calls = calls.assign(node=_node(calls)).merge(groups.assign(nodes=nodes), on=["launch_id", "ranks"])
+    cases = seen.cases_by_id[["device", "ranks_per_node"]].loc[calls["case_id"]].set_axis(calls.index)
+    groups = list(zip(calls["launch_id"], calls["ranks"], strict=True))
+    nodes = {group: nodes_of_group(group[1], seen.facts[group[0]]) for group in set(groups)}
+    calls = calls.join(cases).assign(nodes=[nodes[group] for group in groups])
+    calls = calls.assign(node=_node(calls))
     key = [*QUESTION, "bytes"]
-    launches = calls.groupby([*key, "launch_id"])["busbw"].agg(["median", "size"]).reset_index()
-    table = launches.groupby(key).agg(
-        calls=("size", "sum"), busbw=("median", "median"), low=("median", "min"), high=("median", "max")
+    calls["question"] = calls.groupby(key).ngroup()
+    launches = calls.groupby(["question", "launch_id"])["busbw"].agg(["median", "size"]).reset_index("launch_id")
+    of_question, medians = calls.groupby("question"), launches.groupby("question")["median"]
+    table = (
+        of_question[key]
+        .first()
+        .assign(
+            calls=of_question.size(),
+            busbw=medians.median(),
+            low=medians.min(),
+            high=medians.max(),
+            case_ids=of_question["case_id"].unique(),
+        )
     )
-    table = table.join(calls.groupby(key)["case_id"].unique().rename("case_ids")).reset_index()
-    measured_alone = dict(iter(alone.groupby(QUESTION)))
+    measured_alone = dict(iter(alone.groupby(QUESTION))) if len(alone) else {}
     found = [_at(measured_alone.get(tuple(question)), size) for *question, size in table[key].itertuples(index=False)]
     table[["alone", "why"]] = pd.DataFrame(found, columns=["alone", "why"], index=table.index)
     table["share"] = table["busbw"] / table["alone"].astype(float)

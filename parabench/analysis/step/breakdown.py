@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.numbers import step_numbers
+from parabench.analysis.launch_number import QUANTILE
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
 from parabench.metrics import STEP_PARTS
@@ -35,30 +36,47 @@ _STEP = [*_RANK, "step"]
 class Steps:
     """The instrumented steps of each rank, and sets of intervals with one key for each rank of a launch.
 
-    - `table`: one row per step of a rank, with `launch_id, rank, step, start_s, end_s, key`
-    - `begin` and `end`: the same rows, with a column per part of the step
+    - `table`: one row per step of a rank, in order, with `launch_id, rank, step, start_s, end_s, key`
+    - `begin` and `end`: the times of each part, in the order of `table`; NaN in steps without the part
     - `blocked`: the times when training waited for communication
+    - `within`: the times of each part
     """
 
     def __init__(self, spans: pd.DataFrame) -> None:
+        self._ranks, self._steps = (1 + int(spans[name].max()) if len(spans) else 1 for name in ("rank", "step"))
         parts = spans[spans["name"] != WAIT]
-        self.table = parts.groupby(_STEP, as_index=False).agg(start_s=("start_s", "min"), end_s=("end_s", "max"))
-        self._steps = pd.MultiIndex.from_frame(self.table[_STEP])
-        self._ranks = pd.MultiIndex.from_frame(self.table[_RANK].drop_duplicates())
-        self.table["key"] = self._ranks.get_indexer(pd.MultiIndex.from_frame(self.table[_RANK]))
-        times = parts.groupby([*_STEP, "name"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
-        self.begin, self.end = (
-            times[name].unstack("name").reindex(index=self._steps, columns=list(COMPUTE)).reset_index(drop=True)
-            for name in ("begin", "end")
-        )
+        ids, step_ids = self._ids(parts)
+        self._ids_of_ranks = np.unique(ids)
+        self._ids_of_steps, first, place = np.unique(step_ids, return_index=True, return_inverse=True)
+        start, end = self._extremes(place, parts)
+        table = parts[_STEP].iloc[first].reset_index(drop=True)
+        self.table = table.assign(start_s=start, end_s=end, key=_found(self._ids_of_ranks, ids[first]))
+        self.begin, self.end, self.within = {}, {}, {}
+        for name in COMPUTE:
+            rows = (parts["name"] == name).to_numpy()
+            self.begin[name], self.end[name] = self._extremes(place[rows], parts[rows])
+            self.within[name] = self.intervals(parts[rows])
         self.blocked = self.intervals(spans[spans["name"] == WAIT])
-        self.within = {name: self.intervals(parts[parts["name"] == name]) for name in COMPUTE}
+
+    def _ids(self, rows: pd.DataFrame) -> tuple[Keys, Keys]:
+        """Return a number for the rank of a launch, and one for its step, of each row; -1 if the spans have none."""
+        launch, rank, step = (rows[name].to_numpy(np.int64) for name in _STEP)
+        of_rank = np.where(rank < self._ranks, launch * self._ranks + rank, -1)
+        return of_rank, np.where((of_rank >= 0) & (step < self._steps), of_rank * self._steps + step, -1)
+
+    def _extremes(self, place: Keys, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+        """Return the first start and the last end of the rows of each step."""
+        start, end = (np.full(len(self._ids_of_steps), np.nan) for _ in range(2))
+        np.fmin.at(start, place, rows["start_s"].to_numpy(float))
+        np.fmax.at(end, place, rows["end_s"].to_numpy(float))
+        return start, end
 
     def intervals(self, rows: pd.DataFrame) -> Intervals:
         """Return the union of rows from `start_s` to `end_s`, by rank of a launch."""
-        key = self._ranks.get_indexer(pd.MultiIndex.from_frame(rows[_RANK]))
-        known = rows[key >= 0]
-        return union(key[key >= 0], known["start_s"], known["end_s"])
+        key = _found(self._ids_of_ranks, self._ids(rows)[0])
+        start, end = (rows[name].to_numpy(float) for name in ("start_s", "end_s"))
+        known = key >= 0
+        return union(key[known], start[known], end[known])
 
     def seconds(self, of: Intervals) -> Floats:
         """Return the length of a set within each step."""
@@ -66,7 +84,15 @@ class Steps:
 
     def place(self, rows: pd.DataFrame) -> Keys:
         """Return the row of `table` with the launch, rank and step of each of `rows`; -1 if there is none."""
-        return self._steps.get_indexer(pd.MultiIndex.from_frame(rows[_STEP]))
+        return _found(self._ids_of_steps, self._ids(rows)[1])
+
+
+def _found(ids: Keys, wanted: Keys) -> Keys:
+    """Return the places of the `wanted` in the sorted `ids`; -1 if it is not there."""
+    if not len(ids):
+        return np.full(len(wanted), -1)
+    place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    return np.where(ids[place] == wanted, place, -1)
 
 
 def instrumented_steps(seen: SessionData) -> Steps:
@@ -109,17 +135,14 @@ def step_table(seen: SessionData) -> pd.DataFrame:
         "exposed_s": exposed,
         "idle_s": steps.blocked - communication,
     }
-    table = steps.table[_STEP].assign(
-        case_id=steps.table["launch_id"].map(seen.counted.set_index("launch_id")["case"]),
-        **{name: steps.seconds(of) for name, of in sets.items()},
-    )
+    columns: dict[str, Any] = {name: steps.seconds(of) for name, of in sets.items()}
     for name, within in steps.within.items():
-        table[EXPOSED_IN[name]] = steps.seconds(exposed & within)
-        table[EXPOSED_IN[name]] = table[EXPOSED_IN[name]].where(steps.begin[name].notna())
+        columns[EXPOSED_IN[name]] = np.where(np.isnan(steps.begin[name]), np.nan, steps.seconds(exposed & within))
     place = steps.place(calls)
     for name, counted in (("calls", place >= 0), ("unknown_calls", (place >= 0) & calls["end_s"].isna().to_numpy())):
-        table[name] = np.bincount(place[counted], minlength=len(table))
-    return table
+        columns[name] = np.bincount(place[counted], minlength=len(steps.table))
+    case_of = seen.counted.set_index("launch_id")["case"]
+    return steps.table[_STEP].assign(case_id=steps.table["launch_id"].map(case_of), **columns)
 
 
 def taken_apart(seen: SessionData) -> pd.DataFrame:
@@ -150,12 +173,18 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
 
     A low quantile of few steps is larger, so the numbers of steps are equal.
     """
-    rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]
-    seconds = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]]).max()
-    instrumented = seconds.rename("step_s").reset_index()
-    timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
-    count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
+    instrumented = seen.results.read("sample", f"phase = '{Phase.INSTRUMENT}' AND metric = 'step_s'")
+    steps = instrumented.groupby(["launch_id", "step"])["value"].max().rename("step_s").reset_index()
+    timed = seen.rows("steps")
+    timed = timed[timed["launch_id"].isin(steps["launch_id"])]
+    count = timed["launch_id"].map(steps["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
     device = seen.counted.set_index("launch_id")["device"]
-    instrumented_s, timed_s = (step_numbers(own, device)["step_s"] for own in (instrumented, timed))
-    return instrumented_s / timed_s
+    found = pd.Series(np.nan, device.index)
+    for name, launches in device.groupby(device):
+        of_launch = (
+            each[each["launch_id"].isin(launches.index)].groupby("launch_id")["step_s"] for each in (steps, timed)
+        )
+        instrumented_s, timed_s = (each.quantile(QUANTILE[str(name)]) for each in of_launch)
+        found.update(instrumented_s / timed_s)
+    return found

@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pandas as pd
 
 from parabench.analysis.session import SessionData
@@ -16,7 +19,6 @@ from parabench.store.results import records
 
 SPANS = ("forward", "backward", "communication")
 _STEP = ["launch_id", "rank", "step"]
-_CASE = ["case_id", "label", "span"]
 
 
 def ddp_comparison(seen: SessionData) -> pd.DataFrame:
@@ -25,38 +27,29 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     The columns are `launch_id, case_id, label, rank, step, span, ddp_s, ours_s` and `difference`, ddp / ours - 1.
     Unknown is NaN.
     """
-    logged = [
-        launch | log
-        for launch in records(seen.of_launch)
-        for log in seen.facts[launch["launch_id"]].get("ddp_logger", [])
-    ]
-    times = ["forward_end_s", *(f"{span}_s" for span in SPANS)]
-    logs = pd.DataFrame(logged, columns=[*_STEP, "case_id", "label", *times]).astype(dict.fromkeys(times, float))
-    spans = seen.rows("span")
-    begin = spans[spans["name"] == "forward"].groupby(_STEP)["start_s"].first().rename("begin")
-    calls = with_numbers(seen.rows("collective"))
-    calls = calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)]
-    calls = calls.assign(end_s=calls["start_s"] + calls["duration_s"]).merge(logs[[*_STEP, "forward_end_s"]], on=_STEP)
-    # With gradient accumulation, the logged backward has only the buckets after the last forward.
-    by_step = calls[calls["made_s"] >= calls["forward_end_s"]].groupby(_STEP)
-    buckets = by_step.agg(first=("made_s", "min"), last=("made_s", "max"), end=("end_s", "max"))
-    buckets["end"] = buckets["end"].where(by_step["end_s"].count() == by_step.size())
-    logs = logs.join(begin.astype(float), on=_STEP).join(buckets.astype(float), on=_STEP)
-    ours = {
-        "forward": logs["forward_end_s"] - logs["begin"],
-        "backward": logs["last"] - logs["forward_end_s"],
-        "communication": logs["end"] - logs["first"],
-    }
-    rows = [
-        logs[[*_STEP, "case_id", "label"]].assign(span=span, ddp_s=logs[f"{span}_s"], ours_s=ours[span])
-        for span in SPANS
-    ]
-    table = pd.concat(rows).sort_index(kind="stable", ignore_index=True)
+    rows = []
+    spans, calls = seen.rows("span"), seen.rows("collective")
+    forward = spans[spans["name"] == "forward"].drop_duplicates(_STEP).set_index(_STEP)["start_s"].to_dict()
+    buckets = with_numbers(calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)])
+    of_step: dict[Any, list[dict[Any, Any]]] = {}
+    for call in records(buckets[[*_STEP, "made_s", "start_s", "duration_s"]]):
+        of_step.setdefault(tuple(call[name] for name in _STEP), []).append(call)
+    for launch in records(seen.of_launch):
+        for log in seen.facts[launch["launch_id"]].get("ddp_logger", []):
+            step = launch["launch_id"], log["rank"], log["step"]
+            ended = math.nan if log["forward_end_s"] is None else log["forward_end_s"]
+            # With gradient accumulation, the logged backward has only the buckets after the last forward.
+            made = [call for call in of_step.get(step, []) if call["made_s"] >= ended]
+            first, last = (pick((call["made_s"] for call in made), default=math.nan) for pick in (min, max))
+            ends = [call["start_s"] + call["duration_s"] for call in made]
+            end = math.nan if any(map(math.isnan, ends)) else max(ends, default=math.nan)
+            ours = {
+                "forward": ended - forward.get(step, math.nan),
+                "backward": last - ended,
+                "communication": end - first,
+            }
+            own = launch | {"rank": log["rank"], "step": log["step"]}
+            rows += [own | {"span": span, "ddp_s": log[f"{span}_s"], "ours_s": ours[span]} for span in SPANS]
+    table = pd.DataFrame(rows, columns=["launch_id", "case_id", "label", "rank", "step", "span", "ddp_s", "ours_s"])
+    table = table.astype({"ddp_s": float, "ours_s": float})
     return table.assign(difference=table["ddp_s"] / table["ours_s"] - 1)
-
-
-def ddp_spans(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per case and span of a `ddp_comparison`, with the medians and their difference."""
-    groups = table.dropna(subset=["difference"]).groupby(_CASE, sort=False)
-    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)

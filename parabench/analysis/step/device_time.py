@@ -32,8 +32,6 @@ _MEANS = [
 ]  # fmt: skip
 # Columns of `readings` that are always there.
 _READ = [*_MEANS, "temperature_c", "foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz"]
-# The most launches with figures.
-MOST_LAUNCHES = 3
 _DEVICE = ["case_id", "label", "node", "device"]
 
 
@@ -69,12 +67,12 @@ def readings(seen: SessionData) -> pd.DataFrame:
     return wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_READ])]).reset_index()
 
 
-def drawn_launches(seen: SessionData, table: str) -> list[int]:
-    """Return the median launch of each of the fastest configurations with readings in `table`, the fastest first."""
+def drawn_launch(seen: SessionData, table: str) -> int | None:
+    """Return the median launch of the fastest configuration with readings in `table`; None without readings."""
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
-    by_case = read.sort_values("step_s", kind="stable").groupby("case")["launch_id"]
-    launches = by_case.agg(lambda launch_ids: launch_ids.iloc[(len(launch_ids) - 1) // 2]).to_dict()
-    return [int(launches[case_id]) for case_id in seen.cases["case_id"] if case_id in launches][:MOST_LAUNCHES]
+    case = next((case_id for case_id in seen.cases["case_id"] if case_id in set(read["case"])), None)
+    launches = read[read["case"] == case].sort_values("step_s", kind="stable")["launch_id"]
+    return int(launches.iloc[(len(launches) - 1) // 2]) if len(launches) else None
 
 
 def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
@@ -172,25 +170,3 @@ def unread(seen: SessionData) -> list[str]:
 
 def _unique(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
-
-
-def host_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case: `case_id, label, other_share, node, sampler_share`.
-
-    - `other_share`: the CPU time of other processes during the measured steps, as a share of the host (mean over
-      launches), on the `node` with the highest share
-    - `sampler_share`: the cost of sampling in CPU cores
-    """
-    rows = measured(seen, "host_sample")
-    rows = rows[rows["metric"] == "other_cpu_share"]
-    shares = rows.groupby(["case_id", "node", "launch_id"])["value"].mean().groupby(["case_id", "node"]).mean()
-    by_node = shares.dropna().rename("other_share").reset_index().sort_values("other_share", kind="stable")
-    samplers = [nodes.samplers(seen.facts[at]).values() for at in seen.counted["launch_id"]]
-    # The node with the highest cost; unknown if a node lacks it.
-    costs = [
-        pd.Series([one.get("cpu_s") for one in of_launch], dtype=float).max(skipna=False) for of_launch in samplers
-    ]
-    launches = seen.of_launch.assign(sampler_share=pd.Series(costs, seen.counted.index) / seen.counted["wall_s"])
-    table = launches.groupby(["case_id", "label"], sort=False)["sampler_share"].mean().reset_index()
-    table = table.merge(by_node.drop_duplicates("case_id", keep="last"), "left", "case_id")
-    return seen.cases[["case_id"]].merge(table.astype({"other_share": float, "node": float}), on="case_id")

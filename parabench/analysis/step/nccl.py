@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.plan.case import RecordedCase
 from parabench.store.record import EXPLAIN_BLOCK, Status
 from parabench.store.results import records
 
-_CHOICE = ["case_id", "label", "world_size", "version", "op", "bytes", "algorithm", "protocol", "channels"]
+_CHOICE = ["case_id", "label", "op", "bytes", "algorithm", "protocol", "channels"]
 _INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
 _MEASURED = ["calls", "duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
-_WIRING = ("version", "network", "plugin", "nvls", "channels", "rings", "trees")
 
 
-def _explained(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]]:
+def _logs(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]]:
     """Return (launch, logs as `probes.nccl.parse_log` returns them) of successful debug-log launches and recordings."""
     launches = seen.numbers.rename(columns={"case": "case_id"})
     if seen.session.kind != RecordedCase.kind:
         launches = launches[(launches["repetition"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
-    rows = records(launches[["launch_id", "case_id", "label", "world_size"]])
-    return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
+    rows = records(launches[["launch_id", "case_id", "label"]])
+    return [(row, logs) for row in rows if (logs := seen.facts[row["launch_id"]].get("nccl"))]
 
 
 def choices(seen: SessionData) -> pd.DataFrame:
@@ -33,41 +34,53 @@ def choices(seen: SessionData) -> pd.DataFrame:
     - `bytes`: as NCCL counts them; for a reduce-scatter or all-gather, one rank's part
     - `calls`: calls of communicators, because only the first rank of each logs
     """
-    logs = [
-        (launch | {"version": log["version"]}, log) for launch, launch_logs in _explained(seen) for log in launch_logs
-    ]
-    rows = [launch | choice for launch, log in logs for choice in log["choices"]]
+    rows = [launch | choice for launch, logs in _logs(seen) for log in logs for choice in log["choices"]]
     table = pd.DataFrame(rows, columns=[*_CHOICE, "calls"])
+    if table.empty:
+        return table
     summed = table.groupby(_CHOICE, dropna=False, sort=False)["calls"].sum().reset_index()
     return summed.sort_values(["case_id", "op", "bytes"], kind="stable", ignore_index=True)
 
 
-def wirings(seen: SessionData) -> list[dict[str, Any]]:
-    """Return how NCCL connected the ranks of each configuration with logs; unknown is None or empty.
+def wiring(seen: SessionData) -> str:
+    """Return how NCCL connected the ranks, a sentence for each different answer; empty without debug logs."""
+    return " ".join(dict.fromkeys(_wiring(logs) for _, logs in _logs(seen)))
 
-    Values of _WIRING come from the first rank that logs them. `transports` are {name: connections} of all ranks.
-    """
-    return [
-        {name: next((log[name] for log in logs if log[name] not in (None, {})), logs[0][name]) for name in _WIRING}
-        | {"case_id": launch["case_id"], "label": launch["label"]}
-        | {"transports": sum((Counter(log["transports"]) for log in logs), Counter[str]())}
-        for launch, logs in _explained(seen)
-        if logs
+
+def _wiring(logs: list[dict[str, Any]]) -> str:
+    """Return 'NCCL 2.27.5: network IB, 24 coll channels, connections 12 NET, 12 SHM.'; connections are of all ranks."""
+    version, network, channels = (
+        next((log[name] for log in logs if log[name] not in (None, {})), None)
+        for name in ("version", "network", "channels")
+    )
+    connections = sum((Counter(log["transports"]) for log in logs), Counter[str]())
+    parts = [
+        f"network {format.or_unknown(network)}",
+        *([f"channels {_counts(channels)}"] if channels else []),
+        *([f"connections {_counts(connections)}"] if connections else []),
     ]
+    return f"NCCL {format.or_unknown(version)}: {'; '.join(parts)}."
 
 
-def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.DataFrame:
+def _counts(numbers: Mapping[str, int]) -> str:
+    """Return '24 coll, 16 nvls'."""
+    return ", ".join(f"{number} {name}" for name, number in numbers.items())
+
+
+def inspected(seen: SessionData) -> pd.DataFrame:
     """Return one row per case, operation, size and number of ranks in the files of NCCL's Inspector.
 
-    The columns are _INSPECTED and the medians of _MEASURED over ranks and `launches`, by default all that count.
+    The columns are _INSPECTED and the medians of _MEASURED over ranks and launches.
     """
-    chosen = (seen.counted if launches is None else launches).rename(columns={"case": "case_id"})
+    launches = seen.numbers if seen.session.kind == RecordedCase.kind else seen.counted
     rows = [
         launch | op
-        for launch in records(chosen[["launch_id", "case_id", "label"]])
+        for launch in records(launches[["launch_id", "case", "label"]].rename(columns={"case": "case_id"}))
         for file in seen.facts[launch["launch_id"]].get("nccl_inspector", [])
         for op in file["ops"]
     ]
-    table = pd.DataFrame(rows, columns=[*_INSPECTED, *_MEASURED]).astype(dict.fromkeys(_MEASURED, float))
-    medians = table.groupby(_INSPECTED, sort=False)[_MEASURED].median().reset_index()
-    return medians.sort_values(["case_id", "op", "bytes"], kind="stable", ignore_index=True)
+    table = pd.DataFrame(rows, columns=[*_INSPECTED, *_MEASURED])
+    if table.empty:
+        return table
+    medians = table.astype(dict.fromkeys(_MEASURED, float)).groupby(_INSPECTED, sort=False)[_MEASURED].median()
+    return medians.reset_index().sort_values(["case_id", "op", "bytes"], kind="stable", ignore_index=True)

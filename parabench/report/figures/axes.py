@@ -121,9 +121,9 @@ def longest(points_of: pd.DataFrame, by: str | list[str]) -> list[pd.DataFrame]:
 
 
 def over_ranks(title: str, curves: Sequence[Curve], ideal_rate: float | None = None) -> list[Panel]:
-    """Return throughput and efficiency against the world size.
+    """Return throughput against the world size.
 
-    `ideal_rate` is the throughput of one rank on the ideal line; by default, the throughput has no such line.
+    `ideal_rate` is the throughput of one rank on the ideal line; by default, there is no such line.
     """
     every = pd.concat([curve.rows for curve in curves])
     sizes, unit = sorted(map(int, every["world_size"].unique())), format.unit_of(every["seq_len"].iloc[0])
@@ -131,36 +131,24 @@ def over_ranks(title: str, curves: Sequence[Curve], ideal_rate: float | None = N
     logarithmic = sizes[-1] > 16 * sizes[0]
     ranks = {"tickvals": sizes, "ticktext": [*map(str, sizes)], "type": "log" if logarithmic else "linear"}
     rates: dict[str, Any] = {"type": "log"} if logarithmic else FROM_ZERO
-    ideal = []
+    traces = [_over_ranks(curve, unit) for curve in curves]
     if ideal_rate is not None:
-        ideal = [_ideal_line(sizes, [ideal_rate * size for size in sizes])]
+        traces.insert(0, _ideal_line(sizes, [ideal_rate * size for size in sizes]))
         if not logarithmic:
             highest = every["tokens_per_s"].max()
             rates = {"range": [0, 1.05 * max(highest, min(ideal_rate * sizes[-1], _ABOVE * highest))]}
-    throughput = [*ideal, *(_over_ranks(curve, curve.rows["tokens_per_s"], unit) for curve in curves)]
-    efficiency = [_ideal_line(sizes, [100.0] * len(sizes))]
-    efficiency += [_over_ranks(curve, 100 * curve.rows["efficiency"], unit) for curve in curves]
-    height, axis = 340 + 16 * len(curves), "world size (ranks)"
-    return [
-        Panel(
-            f"{title}: throughput",
-            lay_out(throughput, axis, f"throughput ({unit}/s)", xaxis=ranks, yaxis=rates),
-            height,
-        ),
-        Panel(
-            f"{title}: efficiency", lay_out(efficiency, axis, "efficiency (%)", xaxis=ranks, yaxis=FROM_ZERO), height
-        ),
-    ]
+    figure = lay_out(traces, "world size (ranks)", f"throughput ({unit}/s)", xaxis=ranks, yaxis=rates)
+    return [Panel(title, figure, 340 + 16 * len(curves))]
 
 
-def _over_ranks(curve: Curve, y: pd.Series, unit: str) -> Trace:
+def _over_ranks(curve: Curve, unit: str) -> Trace:
     name, style, rows = curve
     also = [
         f"{format.rate(rate)} {unit}/s, efficiency {format.percent(efficiency)}"
         for rate, efficiency in zip(rows["tokens_per_s"], rows["efficiency"], strict=True)
     ]
     look = {"mode": "lines+markers", "line": style.line, "showlegend": True}
-    return points(rows, rows["world_size"], listed(y), style, name, also=also, **look)
+    return points(rows, rows["world_size"], rows["tokens_per_s"], style, name, also=also, **look)
 
 
 def _ideal_line(x: Sequence[int], y: Sequence[float]) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -160,52 +160,44 @@ def _with_unit(mib: Size) -> str:
 
 
 def scaling(seen: SessionData) -> list[Panel]:
-    """Return throughput and efficiency against the world size.
+    """Return throughput against the world size, with a curve for each strategy.
 
-    Each strategy has its curve with the most world sizes, then the fastest. A strategy with several algorithms, or else
-    bucket sizes, has another pair of figures, with a curve for each.
+    Each has its curve with the most world sizes, then the fastest. A single strategy has a curve for each algorithm, or
+    else for each bucket size.
     """
     cases = seen.once(page_cases).set_index("case_id", drop=False)
     table = with_sizes(seen.once(scaling_table))
-    rates = (table["base_case_id"].map(cases["tokens_per_s"]) / table["base_world_size"]).astype(float)
-    table = table.assign(ranking="scaling", hover=table["case_id"].map(cases["hover"]), base_rate=rates)
+    table = table.assign(ranking="scaling", hover=table["case_id"].map(cases["hover"]))
     works, panels = table[list(ALIKE)].drop_duplicates(), list[Panel]()
     for _, group in table.groupby("group", sort=False):
-        title, strategies = scaling_title(group.iloc[0].to_dict(), works), longest(group, "strategy")
-        if len(strategies) > 1:
-            styles = [strategy_style(own["strategy"].iloc[0]) for own in strategies]
-            panels += _scaling(title, cases, strategies, styles)
-        for strategy, own in group.groupby("strategy", sort=False):
-            if own["algorithm"].nunique() > 1:
-                best = sorted(longest(own, "algorithm"), key=lambda each: native_first(each["algorithm"].iloc[0]))
-                styles = [algorithm_style(each["algorithm"].iloc[0]) for each in best]
-            else:
-                best = sorted(longest(own, "bucket_mib"), key=lambda each: by_size(each["bucket_mib"].iloc[0]))
-                styles = [
-                    Style(_COLORS[i % len(_COLORS)], "solid", SYMBOLS[i % len(SYMBOLS)]) for i in range(len(best))
-                ]
-            if len(best) > 1 or len(strategies) == 1:
-                panels += _scaling(f"{title}, {strategy}" if len(strategies) > 1 else title, cases, best, styles)
+        several = (name for name in ("strategy", "algorithm") if group[name].nunique() > 1)
+        by = next(several, "bucket_mib")
+        found = sorted(longest(group, by), key=lambda own: _ORDER[by](own[by].iloc[0]))
+        curves = [_scaling_curve(own, by, at) for at, own in enumerate(found)]
+        base = cases.loc[[group["base_case_id"].iloc[0]]]
+        if base["strategy"].iloc[0] == "single":  # over the marks of all curves
+            curves.append(Curve("single", strategy_style("single"), base.assign(ranking="scaling", efficiency=1.0)))
+        # Without one device as the common base, the best ranked base is the ideal: no curve is flattered.
+        own = pd.concat(found)
+        ranked = own[own["ranked"].astype(bool)]
+        bases = (ranked if len(ranked) else own).drop_duplicates("base_case_id")
+        rates = bases["base_case_id"].map(cases["tokens_per_s"]) / bases["base_world_size"]
+        panels += over_ranks(scaling_title(group.iloc[0].to_dict(), works), curves, rates.max())
     return panels
 
 
-def _scaling(title: str, cases: pd.DataFrame, found: list[pd.DataFrame], styles: Sequence[Style]) -> list[Panel]:
-    every = pd.concat(found)
-    named = every["strategy"].nunique() == 1 or bool((every["algorithm"] != "native").any())
-    curves = []
-    for own, style in zip(found, styles, strict=True):
-        first = own.iloc[0]
-        # The point of a common base is shown with the others of the curve.
-        common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])
-        rows = own.assign(case_id=own["case_id"].mask(common, "|".join(own["case_id"][~common])))
-        # The strategy, its algorithm if curves differ in it, and its bucket size.
-        algorithm = first["algorithm"] if named and "algorithm" in entry_of(first["strategy"]).axes else ""
-        size = "" if first["bucket_mib"] is None else _with_unit(first["bucket_mib"])
-        name = " ".join(filter(None, (first["strategy"], algorithm, size)))
-        curves.append(Curve(cut(name, _NAME), style, rows))
-    base = cases.loc[[every["base_case_id"].iloc[0]]]
-    if base["strategy"].iloc[0] == "single":  # over the marks of all curves
-        curves.append(Curve("single", strategy_style("single"), base.assign(ranking="scaling", efficiency=1.0)))
-    # Without one device as the common base, the best ranked base is the ideal: no curve is flattered.
-    ranked = every[every["ranked"].astype(bool)]
-    return over_ranks(title, curves, (ranked if len(ranked) else every)["base_rate"].max())
+_ORDER: dict[str, Callable[[Any], Any]] = {"strategy": lambda name: 0, "algorithm": native_first, "bucket_mib": by_size}
+
+
+def _scaling_curve(own: pd.DataFrame, by: str, at: int) -> Curve:
+    """Return a curve that differs from the others in the field `by`; it is number `at`."""
+    first = own.iloc[0]
+    # The point of a common base is shown with the others of the curve.
+    common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])
+    rows = own.assign(case_id=own["case_id"].mask(common, "|".join(own["case_id"][~common])))
+    style = Style(_COLORS[at % len(_COLORS)], "solid", SYMBOLS[at % len(SYMBOLS)])
+    if by != "bucket_mib":
+        style = strategy_style(first["strategy"]) if by == "strategy" else algorithm_style(first["algorithm"])
+    algorithm = first["algorithm"] if "algorithm" in entry_of(first["strategy"]).axes else ""
+    size = "" if first["bucket_mib"] is None else _with_unit(first["bucket_mib"])
+    return Curve(cut(" ".join(filter(None, (first["strategy"], algorithm, size))), _NAME), style, rows)

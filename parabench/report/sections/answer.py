@@ -160,6 +160,6 @@ def scaling_section(seen: SessionData) -> Section:
         reading="Efficiency in strong scaling is throughput over the ranks times the throughput of one rank. In weak "
         "scaling, it is the step time of one rank over the step time of the ranks. If one rank was not measured, the "
         "smallest world size is the base. Each strategy has its curve with most world sizes, then the fastest. A "
-        "strategy with several algorithms, or else bucket sizes, has further figures with such a curve for each. The "
-        "ideal line may leave the figure." + unranked(table["strategy"], dashed=True),
+        "single strategy has a curve for each algorithm, or else bucket size. The ideal line may leave the figure."
+        + unranked(table["strategy"], dashed=True),
     )

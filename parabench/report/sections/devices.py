@@ -1,30 +1,110 @@
-"""Sections of memory over time, power, clocks, temperature and other processes."""
+"""Sections of hardware utilization, energy, and readings of devices over time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.energy import phases
-from parabench.analysis.environment.nodes import several_nodes
+from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency
+from parabench.analysis.energy import POWER, phases
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import (
-    MOST_LAUNCHES,
     device_line,
     device_table,
-    drawn_launches,
-    host_table,
+    drawn_launch,
     memory_timeline,
     throttled_at,
     unread,
 )
+from parabench.machine import accelerator
 from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
 from parabench.report.palette import side_style
-from parabench.report.sections.usage import on_gpus
-from parabench.report.spec import WORDED, Column, Section, nothing_counted, table_of
+from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_counted, table_of
 from parabench.store.record import MIB, Phase
+from parabench.store.results import records
+from parabench.strategies import entry_of
+
+# -- utilization and energy -------------------------------------------------------------------------------------------
+
+
+def on_gpus(seen: SessionData) -> bool:
+    """Return whether any case ran on accelerators."""
+    return bool((seen.cases["device"] == accelerator.TYPE).any())
+
+
+def usage_section(seen: SessionData) -> Section:
+    """Return the section of the FLOP/s of each case, their share of the devices' peak, and the energy of a step."""
+    table, title = seen.once(efficiency), "Hardware utilization and energy"
+    if table.empty:
+        return Section("usage", title, "", f"{seen.why_none}, so utilization is unknown.")
+    factor, prefix = format.scaled(table["flops_per_s"].max() if table["flops_per_s"].notna().any() else 1.0)
+    units = " or ".join(table["unit"].unique())
+    unit = units.removesuffix("s")
+    columns = [
+        MARKED,
+        Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
+        Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
+    ]
+    if table["mfu"].notna().any():
+        columns.append(Column("MFU", lambda row: _share(row["mfu"]), WORDED))
+    if table["joules_per_step"].notna().any():
+        columns.append(Column("J per step", "joules_per_step", "digits"))
+        columns.append(Column(f"mJ per {unit}", lambda row: row["joules_per_token"] * 1e3, "digits"))
+    return Section(
+        "usage",
+        title,
+        "FLOP/s: floating-point operations of a step's forward and backward, over its step time. Energy is of all "
+        "devices, idle time between steps included.",
+        tables=(table_of("Throughput, FLOP/s and energy of the configurations", columns, table, closed=False),),
+        lead=" ".join(_usage_lead(table)),
+        reading=" ".join(_sources(seen, table)),
+    )
+
+
+def _usage_lead(table: pd.DataFrame) -> Iterator[str]:
+    """Yield the utilization of the fastest ranked case, and the ranked case with the lowest energy."""
+    ranked = table[[entry_of(str(strategy)).ranked for strategy in table["strategy"]]]
+    for best in records(ranked[ranked["flops_per_s"].notna()].head(1)):
+        share = f", {_share(best['mfu'])} of its devices' peak" if format.known(best["mfu"]) else ""
+        yield f"{best['label']} computes {format.flop_rate(best['flops_per_s'])}{share}."
+    for least in records(ranked.dropna(subset="joules_per_token").nsmallest(1, "joules_per_token")):
+        energy = f"{format.joules(least['joules_per_step'])} per step, {format.joules(least['joules_per_token'])}"
+        yield f"Lowest energy: {least['label']}: {energy} per {least['unit'].removesuffix('s')}."
+
+
+def _share(mfu: float) -> str | None:
+    """Return two digits, because a small model may use a thousandth of a large device."""
+    return f"{format.digits(mfu * 100, 2)}%" if format.known(mfu) else None
+
+
+def _sources(seen: SessionData, table: pd.DataFrame) -> Iterator[str]:
+    """Yield the formulas and documents that the numbers are based on, and why a number is unknown."""
+    sources = set(table["flops_source"].dropna())
+    if FORMULA in sources:
+        yield (
+            "Operations are by torchtitan's formula: per token 6 for each parameter (embeddings that are only looked "
+            "up excepted) and 12 × layers × heads × head width × sequence length."
+        )
+    if COUNTED in sources:
+        yield "Operations of other models are counted by torch's FlopCounterMode in the reference launch."
+    if len(known := table.dropna(subset=["mfu"])):
+        rates = map(format.flop_rate, known["peak_flops_per_s"] / known["devices"])
+        peaks = [f"{rate} ({source})" for rate, source in zip(rates, known["peak_source"], strict=True)]
+        yield f"MFU is the share of all devices' peak, without sparsity: {' or '.join(dict.fromkeys(peaks))} each."
+    if (table["joules_source"] == POWER).any():
+        yield "If a device has no energy counter, its power readings are integrated."
+    names = {"FLOP/s": "flops", "MFU": "mfu"} | ({"Energy": "joules"} if on_gpus(seen) else {})
+    numbers = {"flops": "flops_per_s", "mfu": "mfu", "joules": "joules_per_step"}
+    for name, key in names.items():
+        for why, group in table[table[numbers[key]].isna()].groupby(f"{key}_reason", sort=False):
+            cases = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
+            yield f"{name}{cases}: unknown: {why}."
+
+
+# -- readings over time -----------------------------------------------------------------------------------------------
 
 # Metric, title, axis, unit, and the stored units in one drawn unit.
 OVER_TIME = (
@@ -41,28 +121,23 @@ _SHADE = {
     Phase.INSTRUMENT: ("rgba(230,159,0,0.16)", "instrumented"),
     Phase.PROFILE: ("rgba(204,121,167,0.16)", "profiled"),
 }
+_LAUNCH = "the median launch of the fastest configuration that was sampled"
 
 
 def memory_section(seen: SessionData) -> Section:
     """Return the section of memory in use during a launch."""
-    lines = {
-        at: memory_timeline(seen, at)
-        for at in drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
-    }
+    at, panels = drawn_launch(seen, "host_sample") or drawn_launch(seen, "device_sample"), []
+    if at is not None and len(lines := memory_timeline(seen, at)):
+        lines = lines.assign(value=lines["bytes"] / MIB)
+        panels.append(_over_time(seen, at, "", lines, "memory in use (MiB)", "%{y:,.0f} MiB"))
     reasons = " ".join(f"{why}." for why in unread(seen))
     return Section(
         "time-memory",
         "Memory over time",
-        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second, "
-        "in a watched loop once a second.",
+        f"Resident set of each rank and, on GPUs, memory in use per device and rank, in {_LAUNCH}.",
         nothing_counted(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
-        panels=[
-            _over_time(seen, at, "", own.assign(value=own["bytes"] / MIB), "memory in use (MiB)", "%{y:,.0f} MiB")
-            for at, own in lines.items()
-            if len(own)
-        ],
-        reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled, with up "
-        f"to {_MOST_LINES} lines. Peaks of the measured steps alone, and the model states by formula, are above.",
+        panels=panels,
+        reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn.",
     )
 
 
@@ -70,26 +145,11 @@ def devices_section(seen: SessionData) -> Section | None:
     """Return the section of power, clocks and temperature; None if no case ran on GPUs."""
     if not on_gpus(seen):
         return None
-    panels: list[Panel] = []
-    for launch_id in drawn_launches(seen, "device_sample"):
-        for metric, title, axis, unit, divisor in OVER_TIME:
-            lines = device_line(seen, launch_id, metric)
-            if lines["value"].isna().all():
-                continue
-            lines = lines.assign(value=lines["value"] / divisor)
-            panel = _over_time(seen, launch_id, f"{title} · ", lines, axis, f"%{{y:,.4~g}} {unit}")
-            throttled = throttled_at(seen, launch_id).merge(lines, on=["node", "device", "t_s"])
-            if metric == "sm_clock_hz" and len(throttled):
-                marker = {"symbol": "triangle-down", "size": 9, "color": "#D55E00"}
-                hover = {"hovertemplate": "%{x:.2f} s: throttled by %{hovertext}<extra></extra>"}
-                at = throttled["t_s"], listed(throttled["value"])
-                panel.figure["data"].append(marks(*at, "throttled", list(throttled["why"]), marker, **hover))
-            panels.append(panel)
-    missing = "; ".join(unread(seen))
+    at, missing = drawn_launch(seen, "device_sample"), "; ".join(unread(seen))
     table = table_of(
-        "The devices during the measured steps",
+        "The devices during the measured steps of all launches",
         (
-            Column("Case", "label"),
+            Column("Configuration", "label"),
             Column("Device", lambda row: row["place"].removeprefix("device "), WORDED),
             Column("Power, W", "power_w", "digits"),
             Column("Energy, J", "energy_j", "digits"),
@@ -100,19 +160,35 @@ def devices_section(seen: SessionData) -> Section | None:
             Column("NVLink out and in, GB/s", lambda row: _both(row, "nvlink"), WORDED),
         ),
         device_table(seen),
+        closed=False,
     )
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        "NVML readings, ten times a second, in a watched loop once a second. A triangle marks throttling; hover for "
-        "the reason.",
+        f"NVML readings in {_LAUNCH}. A triangle marks throttling; hover for the reason.",
         nothing_counted(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
         (table,),
-        panels=panels,
-        reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read, with up "
-        f"to {_MOST_LINES} devices; the table is over all launches' measured steps. Energy is the increase of the "
-        "device's own counter." + f" Not read: {missing}." * bool(missing),
+        panels=[] if at is None else list(_readings(seen, at)),
+        reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn. "
+        "Energy is the increase of the device's own counter." + f" Not read: {missing}." * bool(missing),
     )
+
+
+def _readings(seen: SessionData, at: int) -> Iterator[Panel]:
+    """Yield a figure of a launch for each metric that was read."""
+    for metric, title, axis, unit, divisor in OVER_TIME:
+        lines = device_line(seen, at, metric)
+        if lines["value"].isna().all():
+            continue
+        lines = lines.assign(value=lines["value"] / divisor)
+        panel = _over_time(seen, at, f"{title} · ", lines, axis, f"%{{y:,.4~g}} {unit}")
+        throttled = throttled_at(seen, at).merge(lines, on=["node", "device", "t_s"])
+        if metric == "sm_clock_hz" and len(throttled):
+            marker = {"symbol": "triangle-down", "size": 9, "color": "#D55E00"}
+            hover = {"hovertemplate": "%{x:.2f} s: throttled by %{hovertext}<extra></extra>"}
+            places = throttled["t_s"], listed(throttled["value"])
+            panel.figure["data"].append(marks(*places, "throttled", list(throttled["why"]), marker, **hover))
+        yield panel
 
 
 def _clocks(row: dict[Any, Any]) -> str | None:
@@ -169,35 +245,3 @@ def _thinned(line: pd.DataFrame) -> pd.DataFrame:
     known = line.dropna(subset=["value"]).groupby(stretch)["value"]
     gaps = line.index[line["value"].isna()].to_series().groupby(stretch).first()
     return line.loc[sorted({0, len(line) - 1, *known.idxmin(), *known.idxmax(), *gaps})]
-
-
-def host_section(seen: SessionData) -> Section | None:
-    """Return the section of CPU time of other processes; None if the host was not read."""
-    host = host_table(seen)
-    if host["other_share"].isna().all():
-        return None
-    most = host.iloc[int(host["other_share"].argmax())]
-    several = several_nodes(seen.session.environment)
-    whose = f"node {most['node']:.0f}'s" if several else "the host's"
-    on_node = Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else None, WORDED)
-    table = table_of(
-        "CPU time of other processes",
-        (
-            Column("Case", "label"),
-            Column("Other processes", "other_share", "percent"),
-            *([on_node] if several else []),
-            Column("Sampling, of a core", "sampler_share", "percent"),
-        ),
-        host,
-    )
-    return Section(
-        "host",
-        "Host CPU during the measured steps",
-        "CPU time that other processes used, as a share of all cores (mean over launches).",
-        "",
-        (table,),
-        lead=f"Other processes used up to {format.percent(most['other_share'])} of {whose} CPU time ({most['label']}).",
-        reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
-        + " The node with the highest share is listed." * several
-        + " Ranks ran on CPU cores, so no GPU was read." * (not on_gpus(seen)),
-    )

@@ -1,6 +1,8 @@
-"""Sections about the time of a step: its parts, exposed and overlapped communication, the timeline."""
+"""Sections of the time of a step: its parts, exposed and overlapped communication, timelines, stragglers, pipelines."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pandas as pd
 
@@ -9,20 +11,26 @@ from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
+from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.step.calls import group_calls
-from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
-from parabench.metrics import STEP_PARTS
-from parabench.report.figures.figures import Panel, measured, unranked
+from parabench.analysis.step.stragglers import NEARLY_ALL, always_last, straggler_table
+from parabench.analysis.step.timeline import MOST_TIMELINES, timelines
+from parabench.report.cases import page_cases
+from parabench.report.figures.figures import (
+    FROM_ZERO,
+    PARTS_LEGEND,
+    Panel,
+    by_work,
+    case_bars,
+    in_rows,
+    listed,
+    measured,
+    titled,
+)
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
-from parabench.report.figures.usage import shares, step_parts
-from parabench.report.palette import PART
+from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
-
-_ms = FORMATS["ms"]
-# The most cases whose timeline is in the details of their case.
-MOST_SPARE = 6
 
 
 def why_nothing(seen: SessionData) -> str:
@@ -37,25 +45,58 @@ def why_nothing(seen: SessionData) -> str:
     return "No instrumented step was recorded: unknown, not zero."
 
 
+# -- the parts of measured steps --------------------------------------------------------------------------------------
+
+
+def parts_section(seen: SessionData) -> Section:
+    """Return the section of the parts of the measured steps, one after the other."""
+    cases = measured(seen.once(page_cases)).dropna(subset=[*PART], how="all")
+    values = "Medians over the steps of the slowest rank, then over launches. The ranking may use another statistic."
+    if set(cases["statistic"]) == {MEAN}:
+        values = "Means over the steps of the loop on one rank, then over launches."
+    return Section(
+        "parts",
+        "Step breakdown",
+        "Parts of the measured steps. Backward includes the communication that it waits for.",
+        nothing_to_draw(seen) or "The parts of a step were not recorded.",
+        panels=[_parts(own) for own in by_work(cases)],
+        reading=f"{values} With micro-batches or accumulation, forward and backward are one part.",
+    )
+
+
+def _parts(own: pd.DataFrame) -> Panel:
+    parts = own[[*PART]].astype(float).dropna(axis="columns", how="all")
+    whole, traces = parts.sum(axis="columns"), []
+    for part, seconds in parts.items():
+        color, name = PART[str(part)]
+        traces.append(case_bars(own, 1e3 * seconds, name, color, _shares(name, seconds, whole)))
+    look: dict[str, Any] = {"barmode": "stack", "bargap": 0.35, "legend": PARTS_LEGEND}
+    return in_rows(titled(own), own["shown"], "median time of a step (ms)", traces, head=110, least=2, **look)
+
+
+def _shares(name: str, seconds: pd.Series, whole: pd.Series) -> list[str]:
+    return [
+        f"{name}: {format.milliseconds(second)}, {format.percent(share)} of the step"
+        for second, share in zip(seconds, seconds / whole, strict=True)
+    ]
+
+
+# -- the parts of instrumented steps ----------------------------------------------------------------------------------
+
+
 def shares_section(seen: SessionData) -> Section:
     """Return the section of compute, exposed and overlapped communication, or of why no step was taken apart."""
     title = "Compute, exposed and overlapped communication"
     if nothing := why_nothing(seen):
         return Section("anatomy", title, empty=nothing)
     cases = seen.once(taken_apart)
-    several = cases[cases["world_size"] > 1]
     table = table_of(
-        "Steps in ms; ratio: instrumented over timed step",
+        "Instrumented steps in ms; ratio: instrumented over measured step",
         (
             MARKED,
-            Column("Share", "exposed_share", "percent", format.UNKNOWN),
+            Column("Exposed share", "exposed_share", "percent", format.UNKNOWN),
             Column("Exposed", "exposed_s", "ms"),
-            *(
-                Column(f"in {PART[f'{part}_s'][1]}", column, "ms")
-                for part, column in EXPOSED_IN.items()
-                if cases[column].notna().any()
-            ),
-            Column("Overlapped", lambda row: "≥ " * bool(row["unknown_calls"]) + _ms(row["overlapped_s"]), WORDED),
+            Column("Overlapped", _overlapped, WORDED),
             Column("Compute", "compute_s", "ms"),
             Column("Idle", "idle_s", "ms"),
             Column("Data", "data_s", "ms"),
@@ -63,16 +104,7 @@ def shares_section(seen: SessionData) -> Section:
         ),
         cases,
     )
-    ratios = cases["instruments_ratio"].dropna()
-    slower = "The cost of the instruments is unknown."
-    if len(ratios):
-        between = f", between {ratios.min():.2f} and {ratios.max():.2f} by case" if len(ratios) > 1 else ""
-        slower = f"Instrumented steps took {ratios.median():.2f} times as long as timed ones{between}."
-    lower_bound = " ≥ marks a lower bound: the end of some calls is unknown."
-    on_cpu = (
-        " On a CPU the backend's threads need a core too. If ranks have none to spare (warnings oversubscribed and "
-        "host_busy), overlapped time includes waiting for a core."
-    )
+    drawn = measured(seen.once(page_cases)).dropna(subset="instrumented_s")
     return Section(
         "anatomy",
         title,
@@ -80,33 +112,73 @@ def shares_section(seen: SessionData) -> Section:
         "communication runs during compute, so it is drawn apart and not added.",
         "No step was taken apart.",
         (table,),
-        lead=_exposed_and_overlapped(several.dropna(subset="exposed_share")),
-        panels=shares(seen),
+        lead=_exposed(cases[(cases["world_size"] > 1) & cases["exposed_share"].notna()]),
+        panels=[_step_shares(own) for own in by_work(drawn)],
         reading="Idle is time blocked while no collective runs. Sends and receives count only while a rank waits for "
-        f"them. Values are medians over the instrumented steps of the slowest rank, then over launches. {slower} Step "
-        "times, the ranking and the parts above come from the timed steps."
-        + lower_bound * bool((cases["unknown_calls"] > 0).any())
-        + on_cpu * bool((several["device"] == "cpu").any()),
+        "them. Values are medians over the instrumented steps of the slowest rank, then over launches. ≥ marks a lower "
+        "bound: the end of some calls is unknown.",
     )
 
 
-def _exposed_and_overlapped(known: pd.DataFrame) -> str:
-    """Return the exposed and overlapped shares of the fastest case, and the case with the largest exposed share."""
+def _overlapped(row: dict[Any, Any]) -> str:
+    return "≥ " * bool(row["unknown_calls"]) + FORMATS["ms"](row["overlapped_s"])
+
+
+def _exposed(known: pd.DataFrame) -> str:
+    """Return the exposed and overlapped shares of the fastest case."""
     if known.empty:
         return ""
-    first, most = known.iloc[0], known.iloc[int(known["exposed_share"].argmax())]
+    first = known.iloc[0]
     lead = (
         f"{first['label']}: {format.percent(first['exposed_share'])} of a step "
         f"({format.milliseconds(first['exposed_s'])}) is exposed communication"
     )
     if first["communication_s"] > 0:
-        at_least = "at least " * bool(first["unknown_calls"])
         share = format.percent(first["overlapped_s"] / first["communication_s"])
-        lead += f"; {at_least}{share} of the communication is overlapped with compute"
-    if most["case_id"] != first["case_id"]:
-        lead += f". Most exposed: {most['label']}, {format.percent(most['exposed_share'])} of a step"
+        lead += f"; {'at least ' * bool(first['unknown_calls'])}{share} of the communication is overlapped with compute"
     return f"{lead}."
 
+
+# Bars of steps, and thinner ones of overlapped communication below.
+_ABOVE, _BELOW = {"at": -0.08, "width": 0.5}, {"at": 0.3, "width": 0.2}
+# Texts at the end of the longest bar are in the right margin.
+_MARGIN = {"l": 8, "r": 60, "t": 8, "b": 8}
+
+
+def _step_shares(own: pd.DataFrame) -> Panel:
+    """Return the parts of an instrumented step. Overlapped communication is inside compute, so its bar ends where
+    exposed communication starts."""
+    steps = own[[*SHARE]].astype(float)
+    ends = steps.fillna(0).cumsum(axis="columns")
+    whole, overlapped = own["instrumented_s"].astype(float), own["overlapped_s"].astype(float)
+    y, traces = pd.Series(range(len(own)), own.index), []
+    for part, (color, name) in SHARE.items():
+        begin = listed(ends[part] - steps[part].fillna(0), 1e3)
+        place = {"base": begin, "y": listed(y + _ABOVE["at"]), "width": _ABOVE["width"]}
+        traces.append(case_bars(own, 1e3 * steps[part], name, color, _shares(name, steps[part], whole), **place))
+    texts = [
+        text.replace(": ", ": ≥ ") if unknown > 0 else text
+        for text, unknown in zip(_shares("overlapped", overlapped, whole), own["unknown_calls"], strict=True)
+    ]
+    color = SHARE["exposed_s"][0]
+    hatched: dict[str, Any] = {
+        "marker": {"color": color, "line": {"width": 0}, "pattern": OVERLAP_HATCH},
+        "y": listed(y + _BELOW["at"]),
+        "width": _BELOW["width"],
+        "base": listed((ends["compute_s"] - overlapped.fillna(0)).clip(lower=0), 1e3),
+    }
+    traces.append(case_bars(own, 1e3 * overlapped, "overlapped (inside compute)", color, texts, **hatched))
+    traces.append({
+        "type": "scatter", "mode": "text", "x": listed(ends["idle_s"], 1e3), "y": listed(y + _ABOVE["at"]),
+        "cliponaxis": False, "text": [f" {format.percent(share)}" for share in own["exposed_share"]],
+        "textposition": "middle right", "customdata": own["case_id"].to_list(), "showlegend": False,
+        "hoverinfo": "skip",
+    })  # fmt: skip
+    look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
+    return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **look)
+
+
+# -- timelines --------------------------------------------------------------------------------------------------------
 
 # One row per call of all its ranks.
 _CALLS = (
@@ -116,7 +188,7 @@ _CALLS = (
     Column("Called in", lambda row: row["part"].replace("_", " and ")),
     Column("MiB", "bytes", "mib"),
     Column("Took", "duration_s", "ms"),
-    Column("On the wire", "wire_s", "ms"),
+    Column("Transfer", "wire_s", "ms"),
     Column("Late", "late_s", "ms"),
     Column("Exposed", "exposed_s", "ms"),
     Column("GB/s", "busbw", "digits"),
@@ -128,20 +200,13 @@ def timeline_section(seen: SessionData) -> Section | None:
     if why_nothing(seen):
         return None
     calls, (each, shown) = seen.once(group_calls), timelines(seen)
-    there = {one.case_id for one in shown}
-    others = (median_step(seen, case_id) for case_id in [*seen.labels][:MOST_SPARE] if case_id not in there)
-    spare = [step for step in others if step is not None and len(step.calls)]
-
-    def panel(one: Timeline) -> Panel:
-        return timeline_panel(one, f"{seen.labels[one.case_id]}: {format.milliseconds(one.length_s)}")
-
     clocks = clocks_said(seen.facts[one.launch_id] for one in shown)
     return Section(
         "timeline",
         "Timeline of one step",
-        f"The median instrumented step of the fastest case of each {each}, up to {MOST_TIMELINES}. Each rank shows the "
-        "parts of its step (hatched: blocked on communication), and below them its collectives.",
-        "No communication was recorded of any case with several ranks.",
+        f"The median instrumented step of the fastest configuration of each {each}, up to {MOST_TIMELINES}. Each rank "
+        "shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
+        "No communication was recorded of any configuration with several ranks.",
         tuple(
             table_of(
                 f"{seen.labels[one.case_id]}: calls of this step in ms; late: last rank after the first",
@@ -150,50 +215,83 @@ def timeline_section(seen: SessionData) -> Section | None:
             )
             for one in shown
         ),
-        panels=[panel(one) for one in shown],
-        spare=tuple(panel(one) for one in spare),
+        panels=[
+            timeline_panel(one, f"{seen.labels[one.case_id]}: {format.milliseconds(one.length_s)}") for one in shown
+        ],
         reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
-        f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn, "
-        "of all nodes in turn.",
+        f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn. "
+        "parabench export --trace writes a step of any configuration for Perfetto.",
     )
 
 
-def parts_section(seen: SessionData) -> Section:
-    """Return the section of the parts of the measured steps."""
-    rows = measured(seen.cases).dropna(subset=list(STEP_PARTS), how="all")
-    values = "medians over the steps of the slowest rank, then over launches; the ranking may use another statistic"
-    if set(rows["statistic"]) == {MEAN}:
-        values = "means over the steps of the loop on one rank, then over launches"
+# -- stragglers -------------------------------------------------------------------------------------------------------
+
+_STRAGGLERS = (
+    Column("Configuration", "label"),
+    Column("Rank", lambda row: row["who"].removeprefix("rank ") + ", by the schedule" * row["by_schedule"], WORDED),
+    Column("Last in, of steps", "share", "percent"),
+    Column("Blocked per step, ms", "waited_s", "ms"),
+    Column("Blocked, of the step", "waited_share", "percent"),
+    Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", WORDED),
+)
+
+
+def straggler_section(seen: SessionData) -> Section | None:
+    """Return the section of the rank that the others wait for, and how long."""
+    if why_nothing(seen):
+        return None
+    rows = seen.once(straggler_table)
+    launches = seen.counted.loc[seen.counted["case"].isin(rows["case_id"]), "launch_id"]
+    clocks = clocks_said(seen.facts[at] for at in launches)
     return Section(
-        "parts",
-        "Step breakdown",
-        "Parts of the measured steps. Backward includes the communication that it waits for.",
-        nothing_to_draw(seen) or "The parts of a step were not recorded.",
-        panels=step_parts(seen),
-        reading=f"Values are {values}. With micro-batches or accumulation, forward and backward are one part."
-        f"{unranked(rows['strategy'])}",
+        "stragglers",
+        "Stragglers",
+        "A straggler enters the collectives last and blocks the other ranks until then.",
+        "No rank was blocked by one that came later.",
+        (table_of("Straggler of each configuration", _STRAGGLERS, rows),),
+        lead=_straggler(rows[always_last(rows)]) if len(rows) else "",
+        reading="A collective starts to move data when its last rank has entered it. Blocked is the time of the rank "
+        "that waited longest for the straggler in a step, the median over instrumented steps. In a pipeline the "
+        f"schedule makes one rank the last.{f' Clocks: {clocks}.' if clocks else ''}",
     )
+
+
+def _straggler(found: pd.DataFrame) -> str:
+    """Return the sentence about the straggler that blocks others for the largest share of a step."""
+    if found.empty:
+        share = format.percent(NEARLY_ALL)
+        return f"No straggler: in no configuration is the same rank last in {share} of the steps or more."
+    worst = found.iloc[int(found["waited_share"].argmax())]
+    return (
+        f"{worst['label']}: {worst['who']} is last in {format.percent(worst['share'])} of the steps and blocks the "
+        f"others for {format.milliseconds(worst['waited_s'])} per step ({format.percent(worst['waited_share'])})."
+    )
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------------
+
+_BUBBLES = (
+    Column("Configuration", "label"),
+    Column("Schedule", "schedule"),
+    Column("Stages", "stages", WORDED),
+    Column("Micro-batches", "microbatches", WORDED),
+    Column("Theory", "theory", "percent"),
+    Column("Measured", "measured", "percent"),
+)
 
 
 def pipelines_section(seen: SessionData) -> Section | None:
-    """Return the section of pipeline bubbles; None if no case is a pipeline."""
-    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"].unique()):
+    """Return the section of pipeline bubbles; None if no pipeline was measured."""
+    strategies = seen.cases["strategy"].unique()
+    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in strategies):
         return None
     title = "Pipeline bubbles: theory and measured"
-    columns = (
-        Column("Case", "label"),
-        Column("Schedule", "schedule"),
-        Column("Stages", "stages", WORDED),
-        Column("Micro-batches", "microbatches", WORDED),
-        Column("Theory", "theory", "percent"),
-        Column("Measured", "measured", "percent"),
-    )
     return Section(
         "pipelines",
         title,
         "The bubble is the share of forward and backward without computation on a rank.",
-        nothing_to_draw(seen) or "How busy the stages were was not recorded: unknown, not zero.",
-        (table_of(title, columns, bubbles(seen), closed=False),),
+        nothing_to_draw(seen) or "The computing time of the stages was not recorded: unknown, not zero.",
+        (table_of(title, _BUBBLES, bubbles(seen), closed=False),),
         reading="Measured is the mean over ranks, then the median over launches. Theory assumes equal stages and free "
         "messages; the excess is uneven stages, messages, and ranks that share a core.",
     )

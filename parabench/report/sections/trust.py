@@ -1,4 +1,4 @@
-"""Agreement of launches: variation between them, drift within them, and excluded launches."""
+"""The section of the variation between launches of a configuration."""
 
 from __future__ import annotations
 
@@ -8,91 +8,64 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
-from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
-from parabench.report.figures.launches import drift, spread
-from parabench.report.spec import Column, Section, block_name, table_of
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
+from parabench.analysis.warnings.launches import AA_SPREAD, NOISY
+from parabench.machine import accelerator
+from parabench.report.cases import page_cases, page_launches
+from parabench.report.figures.figures import BAND, Panel, in_rows, marks, plain
+from parabench.report.palette import strategy_style
+from parabench.report.spec import Section
+from parabench.store.results import records
 
-NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts."
-_NO_NUMBER = "no measured step has a known length"
-_WHY_NO_COUNT = {
-    REFERENCE_BLOCK: "other launches are verified against it",
-    EXPLAIN_BLOCK: "NCCL logs in it, which takes time",
-    TWIN_BLOCK: "a second copy of a case in a shared launch, for the noise floor",
-}
+_FROM = "from its configuration's step time"
 
 
 def spread_section(seen: SessionData) -> Section:
-    """Return the section of the variation between launches of a case."""
-    shaded = (
-        f"Shaded is ±{format.percent(AA_SPREAD['cpu'])}, the variation of the {STATISTIC['cpu']} of a case's launches "
-        f"on a shared CPU. A case whose launches differ by more than {format.percent(NOISY['cpu'])} has a warning."
-    )
+    """Return the section of the launches around the step times of their configurations."""
+    cases = seen.once(page_cases)[["case_id", "shown", "strategy", "device", "statistic", "spread"]]
+    launches = seen.once(page_launches).merge(cases, on="case_id")
+    own = launches[(launches["counts"] > 0) & launches["from_case"].notna()]
     return Section(
         "spread",
         "Launch-to-launch variation",
         "Each launch relative to the step time of its configuration. The narrower the range, the smaller the "
         "differences that can be detected.",
-        "No case has two valid launches, so their variation is unknown.",
-        panels=spread(seen),
-        reading=shaded if (seen.counted["device"] == "cpu").any() else "",
+        "No configuration has two valid launches, so their variation is unknown.",
+        panels=[_spread(own)] if len(own) else [],
+        reading="Outliers are never deleted: a launch that succeeded counts. A warning names configurations "
+        f"whose launches differ by more than {format.percent(NOISY['cpu'])} on a CPU, or "
+        f"{format.percent(NOISY[accelerator.TYPE])} on GPUs. On a CPU, ±{format.percent(AA_SPREAD['cpu'])} is shaded: "
+        f"the variation of the {STATISTIC['cpu']} of equal launches.",
     )
 
 
-def drift_section(seen: SessionData) -> Section:
-    """Return the section of drift within launches."""
-    devices = [device for device in DRIFTS if (seen.counted["device"] == device).any()] or list(DRIFTS)
-    limits = [f"±{format.percent(DRIFTS[each])}" + f" on {each}" * (len(devices) > 1) for each in devices]
-    return Section(
-        "drift",
-        "Drift within a launch",
-        "The last third of a launch's measured steps relative to its first third; above zero, steps became slower. "
-        f"Launches beyond the dashed lines ({', '.join(limits)}) are marked: warm-up may be too short.",
-        "No launch has nine measured steps or more, so drift within launches is unknown.",
-        panels=drift(seen),
-    )
+def _spread(own: pd.DataFrame) -> Panel:
+    """Return the launches around the step time of their configuration, with the largest differences on top."""
+    widest = own.drop_duplicates("case_id", keep="last").sort_values("spread", ascending=False, kind="stable")
+    own = own.assign(row=own["case_id"].map({case: row for row, case in enumerate(widest["case_id"])}))
+    traces = []
+    for strategy, group in own.groupby("strategy", sort=False):
+        style = strategy_style(str(strategy))
+        texts = [
+            f"<b>{plain(one['label'])}</b><br>block {one['block']}: {format.milliseconds(one['launch_step_s'])}<br>"
+            f"{format.signed(one['from_case'])} {_FROM}"
+            for one in records(group[["label", "block", "launch_step_s", "from_case"]])
+        ]
+        marker = {"size": 7, "opacity": 0.9, "color": style.color, "symbol": style.symbol}
+        more = {"customdata": group["case_id"].to_list(), "showlegend": False}
+        x, y = 100 * group["from_case"], group["row"].to_list()
+        traces.append(marks(x, y, plain(str(strategy)), texts, marker, **more))
+    title = f"{format.count(len(own), 'launch')} of {format.count(len(widest), 'configuration')}"
+    zero = {"zeroline": True, "zerolinewidth": 1}
+    look: dict[str, Any] = {"showlegend": False, "xaxis": zero, "shapes": _band(own), "which": "that differ most"}
+    return in_rows(title, widest["shown"], f"{_FROM} (%)", traces, head=60, **look)
 
 
-def excluded_section(seen: SessionData) -> Section:
-    """Return the section of the launches that do not count, with the reasons."""
-    launches = seen.numbers.rename(columns={"case": "case_id"})
-    others = launches[~launches["launch_id"].isin(seen.counted["launch_id"])]
-    # Failures are listed before planned exclusions.
-    planned = others["repetition"] < FIRST_BLOCK
-    table = table_of(
-        "Excluded launches",
-        (
-            Column("Case", "label"),
-            Column("Block", lambda row: block_name(row["repetition"])),
-            Column("Status", "status"),
-            Column("Why", _why),
-        ),
-        pd.concat([others[~planned], others[planned]]),
-        closed=len(others) > 20,
-    )
-    count = f"Excluded: {len(others):,} of {format.count(len(launches), 'launch')}"
-    why = f"{count}: {status_counts(map(_kind, others['repetition'], others['status']))}." if len(others) else ""
-    return Section(
-        "excluded",
-        "Excluded launches",
-        "Excluded launches are in no number, figure or verdict.",
-        "No launch is excluded.",
-        (table,),
-        lead=f"{NEVER_DELETED} {why}".strip(),
-    )
-
-
-def _kind(repetition: int, status: str) -> str:
-    name = UNCOUNTED.get(repetition)
-    if status != Status.OK:
-        return f"{name} ({status})" if name else status
-    return name or f"{status} without a step time"
-
-
-def _why(row: dict[Any, Any]) -> str:
-    if row["status"] != Status.OK:
-        error = row["error"] if isinstance(row["error"], str) else ""
-        return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    return _WHY_NO_COUNT.get(row["repetition"], _NO_NUMBER)
+def _band(own: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the variation between launches of a configuration, if it is known for the statistic of all of them."""
+    shares = {STATISTIC[device]: share for device, share in AA_SPREAD.items()}
+    statistics = set(own["statistic"])
+    if len(statistics) > 1 or not statistics <= shares.keys():
+        return []
+    share = 100 * shares[statistics.pop()]
+    return [BAND | {"x0": -share, "x1": share, "yref": "paper", "y0": 0, "y1": 1}]

@@ -12,12 +12,12 @@ from parabench.analysis import format
 from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
-from parabench.analysis.step.nccl import inspected, wirings
+from parabench.analysis.step.nccl import inspected, wiring
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.metrics import STEP_PARTS
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
-from parabench.report.sections.libraries import INSPECTED, nccl_tables
+from parabench.report.sections.nccl import nccl_section
 from parabench.report.spec import WORDED, Column, Makers, Section, table_of
 from parabench.store.results import Results
 
@@ -67,12 +67,10 @@ def sentences(seen: SessionData) -> Iterator[str]:
         yield _exposed(seen, ranks)
         yield from _latest(seen, len(ranks))
     yield from _waiting(seen)
-    ops = inspected(seen, seen.numbers)
-    if len(ops):
+    if len(ops := inspected(seen)):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
-    for of in wirings(seen):
-        network = f"network {of['network']}" if of["network"] else "an unknown network"
-        yield f"NCCL's debug logs are of version {format.or_unknown(of['version'])} and {network}."
+    if wired := wiring(seen):
+        yield wired
 
 
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
@@ -291,17 +289,6 @@ def _flight(seen: SessionData) -> Section | None:
     )
 
 
-def _inspector(seen: SessionData) -> Section | None:
-    table = table_of("Operations and sizes", INSPECTED, inspected(seen, seen.numbers), closed=False)
-    caption = "Medians over ranks. Calls are counted on one rank."
-    return Section("inspector", "NCCL's Inspector", caption, tables=(table,)) if table.rows else None
-
-
-def _nccl(seen: SessionData) -> Section | None:
-    tables = tuple(replace(table, closed=False) for table in nccl_tables(seen, "all files together"))
-    return Section("nccl", "NCCL's debug logs", tables=tables) if tables else None
-
-
 def _files(seen: SessionData) -> Section:
     told = recorded.told(seen)
     files = pd.DataFrame(told.get("files") or [], columns=["file", "kind", "rank", "host", "steps", "calls"])
@@ -322,6 +309,6 @@ def _files(seen: SessionData) -> Section:
 
 # The sections of the page, in their order.
 SECTIONS: Makers = {
-    "flight": _flight, "steps": _steps, "late": _late, "timeline": _timeline, "calls": _calls, "inspector": _inspector,
-    "nccl": _nccl, "files": _files,
+    "flight": _flight, "steps": _steps, "late": _late, "timeline": _timeline, "calls": _calls, "nccl": nccl_section,
+    "files": _files,
 }  # fmt: skip

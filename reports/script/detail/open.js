@@ -10,17 +10,14 @@ const panelOf = (figure) => {
 };
 const titleOf = (each) => each.closest("section")?.querySelector("h2")?.textContent || "";
 
-// The figures of the case, on the page or only for its details: [title, height, figure].
-const figuresOf = (id, own) => [
-  ...own.filter((each) => figures[each.dataset.figure]).map((each) => {
-    const caption = each.closest("figure")?.querySelector("figcaption")?.textContent;
-    return [[titleOf(each), caption].filter(Boolean).join(": "), each.style.height, figures[each.dataset.figure]];
-  }),
-  ...(figures.of_case?.[id] || []).map((figure) => [figure.title, figure.height, figure]),
-];
+// The page's figures of the case: [title, height, figure].
+const figuresOf = (own) => own.filter((each) => figures[each.dataset.figure]).map((each) => {
+  const caption = each.closest("figure")?.querySelector("figcaption")?.textContent;
+  return [[titleOf(each), caption].filter(Boolean).join(": "), each.style.height, figures[each.dataset.figure]];
+});
 // Copies of the table rows about the case: [title, table].
 const tablesOf = (own) => {
-  const rows = own.filter((each) => each.tagName === "TR" && !each.closest("#excluded, [data-table]"));
+  const rows = own.filter((each) => each.tagName === "TR" && !each.closest("[data-table]"));
   return [...Map.groupBy(rows, (row) => row.closest("table"))].map(([table, trs]) => {
     const visible = trs.map((tr) => { const copy = tr.cloneNode(true); copy.hidden = false; return copy; });
     const title = table.closest(".scroll")?.getAttribute("aria-label") || titleOf(table);
@@ -45,7 +42,7 @@ const fill = async (dialog, id, made) => {
   const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case.split("|").includes(id));
   const drawn = [...dialog.querySelectorAll("[data-own]")].map((plot) => [plot, figures.launches[id]]);
   const further = dialog.querySelector("[data-figures]");
-  for (const [title, height, figure] of further ? figuresOf(id, own) : []) {
+  for (const [title, height, figure] of further ? figuresOf(own) : []) {
     const plot = element("div", { class: "plot", role: "img", style: `height: ${height}`, "aria-label": title });
     further.querySelector(".empty")?.remove();
     further.append(element("figure", {}, element("figcaption", {}, title), plot));

@@ -111,22 +111,21 @@ def test_algorithms_have_a_panel_per_world_size_when_rows_are_many(tmp_path):
 
 
 def test_scaling_has_the_longest_curve_of_each_strategy(known):
-    throughput, efficiency, *_ = scaling(known)
-    assert [panel.title for panel in (throughput, efficiency)] == [
-        f"Strong scaling, global batch 8: {what}" for what in ("throughput", "efficiency")
-    ]
-    assert [*traces(efficiency)] == ["ideal", "ddp 25 MiB", "fsdp", "single"]  # all are native
-    assert traces(efficiency)["ddp 25 MiB"].y == pytest.approx((100, 100, 100 * 0.08 / (4 * 0.022)))
-    assert traces(throughput)["ideal"].meta == "all"
-    assert traces(throughput)["ideal"].y == pytest.approx([512 / 0.08 * ranks for ranks in (1, 2, 4)])
-    assert re.search(r"<br>12,800 tokens/s, efficiency 100%$", traces(efficiency)["ddp 25 MiB"].hovertext[1])
+    (panel,) = scaling(known)
+    assert panel.title == "Strong scaling, global batch 8"
+    found = traces(panel)
+    assert [*found] == ["ideal", "ddp native 25 MiB", "fsdp native", "single"]
+    assert found["ideal"].meta == "all"
+    assert found["ideal"].y == pytest.approx([512 / 0.08 * ranks for ranks in (1, 2, 4)])
+    assert found["ddp native 25 MiB"].y == pytest.approx((512 / 0.08, 512 / 0.04, 512 / 0.022))
+    assert re.search(r"<br>12,800 tokens/s, efficiency 100%$", found["ddp native 25 MiB"].hovertext[1])
 
 
 def test_scaling_shows_the_single_device_with_each_curve(known):
-    _, efficiency, *_ = scaling(known)
+    found = traces(scaling(known)[0])
     ids = [case("fsdp", "native", ranks, None).id for ranks in (2, 4)]
-    assert traces(efficiency)["fsdp"].customdata == ("|".join(ids), *ids)
-    assert traces(efficiency)["single"].customdata == (case("single", "native", 1, None).id,)
+    assert found["fsdp native"].customdata == ("|".join(ids), *ids)
+    assert found["single"].customdata == (case("single", "native", 1, None).id,)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +135,10 @@ def test_scaling_shows_the_single_device_with_each_curve(known):
         ([("native", 1.0), ("native", 4.0)], ["ddp native 1 MiB", "ddp native 4 MiB"]),
     ],
 )
-def test_scaling_has_further_panels_for_the_options_of_a_strategy(tmp_path, options, names):
+def test_scaling_of_one_strategy_has_a_curve_for_each_option(tmp_path, options, names):
     steps = {case("ddp", *option[:1], ranks, option[1]): 0.1 / ranks for option in options for ranks in (2, 4)}
-    steps |= {case("fsdp", "native", ranks, None): 0.2 / ranks for ranks in (2, 4)}
-    panels = scaling(seen(tmp_path, steps))
-    assert [panel.title for panel in panels[2:]] == [
-        f"Strong scaling, global batch 8, ddp: {what}" for what in ("throughput", "efficiency")
-    ]
-    assert [*traces(panels[2])] == ["ideal", *names]
+    (panel,) = scaling(seen(tmp_path, steps))
+    assert [*traces(panel)] == ["ideal", *names]
 
 
 def rates(steps):
@@ -153,17 +148,17 @@ def rates(steps):
 
 def test_scaling_ideal_does_not_press_the_curves_down(tmp_path):
     flat = {("single", 1): 100, ("ddp", 2): 100, ("ddp", 4): 100, ("ddp", 8): 100}
-    throughput, _ = scaling(seen(tmp_path, rates(flat)))
+    (throughput,) = scaling(seen(tmp_path, rates(flat)))
     assert traces(throughput)["ideal"].y[-1] == pytest.approx(800)
     assert drawn(throughput).layout.yaxis.range == pytest.approx((0, 157.5))
 
 
 def test_scaling_ideal_is_the_best_ranked_base_without_one_device(tmp_path):
     steps = {("ddp", 2): 80, ("ddp", 4): 160, ("local_only", 2): 160, ("local_only", 4): 320}
-    throughput, _ = scaling(seen(tmp_path, rates(steps)))
+    (throughput,) = scaling(seen(tmp_path, rates(steps)))
     found = traces(throughput)
     assert (found["ideal"].x, found["ideal"].y) == ((2, 4), pytest.approx((80, 160)))
-    assert (found["ddp"].line.dash, found["local_only"].line.dash) == ("solid", "dash")
+    assert (found["ddp native"].line.dash, found["local_only"].line.dash) == ("solid", "dash")
 
 
 def test_scaling_axis_is_logarithmic_when_ranks_are_many(tmp_path):
@@ -171,7 +166,7 @@ def test_scaling_axis_is_logarithmic_when_ranks_are_many(tmp_path):
         case("single", "native", 1, None, global_batch=32): 1.0,
         case("ddp", "native", 32, None, global_batch=32): 0.05,
     }
-    throughput, _ = scaling(seen(tmp_path, steps))
+    (throughput,) = scaling(seen(tmp_path, steps))
     layout = drawn(throughput).layout
     assert (layout.xaxis.type, layout.yaxis.type, layout.xaxis.tickvals) == ("log", "log", (1, 32))
 

@@ -10,7 +10,7 @@ import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
 from parabench.report.figures.figures import listed
-from parabench.report.figures.memory import peak_memory, states
+from parabench.report.sections.memory import peaks_section, state_section
 from parabench.store.record import MIB, DeviceSample
 
 # Strategy, ranks, bucket size, and MiB of parameters. Gradients take as much, and optimizer states twice as much.
@@ -33,19 +33,19 @@ def traces(panel):
 
 
 def test_peak_memory_has_the_training_state_by_formula(seen):
-    (panel,) = peak_memory(seen)
+    (panel,) = peaks_section(seen).panels
     found = traces(panel)
     assert list(found) == ["resident set", "model states, theory"]
     assert found["resident set"].x == (103, 101, 103, 103, 103)
     assert found["model states, theory"].x == (14, 48, 48, 48, 48)
     assert found["resident set"].customdata == tuple(case.id for case in CASES)
-    assert drawn(panel).layout.xaxis.title.text == "peak resident set of a rank (MiB)"
+    assert drawn(panel).layout.xaxis.title.text == "peak memory of a rank (MiB)"
 
 
 def test_peak_memory_of_a_gpu_has_a_bar_for_each_reading(tmp_path):
     launch = fake.launch(fake.case(device="cuda"))
     launch.device_samples.append(DeviceSample(0, 0.1, "used_bytes", 200.0 * MIB))
-    (panel,) = peak_memory(session_data(fake.write(tmp_path / "r.db", [launch])))
+    (panel,) = peaks_section(session_data(fake.write(tmp_path / "r.db", [launch]))).panels
     assert {name: trace.x for name, trace in traces(panel).items()} == {
         "torch tensors": (101,),
         "device (NVML)": (200,),
@@ -53,11 +53,11 @@ def test_peak_memory_of_a_gpu_has_a_bar_for_each_reading(tmp_path):
 
 
 def test_states_that_are_equal_share_a_bar(seen):
-    (panel,) = states(seen)
+    (panel,) = state_section(seen).panels
     found = traces(panel)
     assert {name: trace.x for name, trace in found.items()} == {
         "parameters": (3, 12, 12, 13), "gradients": (3, 12, 12, 13), "optimizer state": (6, 24, 24, 26),
-        "theory": (14, 48, 48, 48),
+        "model states, theory": (14, 48, 48, 48),
     }  # fmt: skip
     ids = [case.id for case in CASES]
     assert found["parameters"].customdata == (ids[0], ids[1], f"{ids[2]}|{ids[3]}", ids[4])

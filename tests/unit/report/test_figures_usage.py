@@ -5,7 +5,7 @@ from __future__ import annotations
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
-from parabench.report.figures.usage import shares, step_parts
+from parabench.report.sections.step import parts_section, shares_section
 
 
 def seen(folder, *launches) -> SessionData:
@@ -20,7 +20,7 @@ def test_shares_follow_one_another_and_overlapped_ends_at_exposed(tmp_path):
     ddp = fake.step(fake.launch(fake.case(), 8.0))
     fsdp = fake.step(fake.launch(fake.case(strategy="fsdp"), 5.0), name="all_gather")
     known = seen(tmp_path, ddp, fsdp)
-    (panel,) = shares(known)
+    (panel,) = shares_section(known).panels
     bars = traces(panel)
     assert [(name, bar.base[0], bar.x[0]) for name, bar in bars.items()] == [
         ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
@@ -41,19 +41,19 @@ def test_overlapped_is_a_lower_bound_when_an_end_is_unknown(tmp_path):
             {"op": "broadcast", "start_s": 5.0, "duration_s": 2.0},
         ]
         fake.instrumented(launch, 25, rank, waits=[(6.0, 7.0)], calls=calls)
-    (panel,) = shares(seen(tmp_path, launch))
+    (panel,) = shares_section(seen(tmp_path, launch)).panels
     overlapped = traces(panel)["overlapped (inside compute)"]
     assert overlapped.hovertext[0].startswith("overlapped: ≥ 1,000 ms, 10% of the step<br>")
 
 
 def test_step_parts_are_stacked_with_their_shares(tmp_path):
     pipeline = fake.case(strategy="pp", microbatches=4)
-    (panel,) = step_parts(seen(tmp_path, fake.launch(fake.case(), 5.0), fake.launch(pipeline, 10.0)))
+    (panel,) = parts_section(seen(tmp_path, fake.launch(fake.case(), 5.0), fake.launch(pipeline, 10.0))).panels
     bars = traces(panel)
     assert panel.figure["layout"]["barmode"] == "stack"
     assert [(name, bar.x) for name, bar in bars.items()] == [
         ("data", (250, 500)), ("forward", (1500, None)), ("backward", (2750, None)),
         ("forward and backward", (None, 8500)), ("optimizer", (500, 1000)),
     ]  # fmt: skip
-    assert bars["backward"].hovertext[0].startswith("backward: 2,750 ms, 55% of its parts<br><b>ddp")
+    assert bars["backward"].hovertext[0].startswith("backward: 2,750 ms, 55% of the step<br><b>ddp")
     assert drawn(panel).layout.yaxis.ticktext == ("ddp native, 2 ranks", "pp 1f1b microbatches 4, 2 ranks")

@@ -14,11 +14,10 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
-from parabench.analysis.step.device_time import device_line, device_table, host_table, memory_timeline
+from parabench.analysis.step.device_time import device_line, device_table, memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
 from parabench.report.build import render
-from parabench.report.sections.devices import host_section
 from parabench.report.trace import choose, trace
 
 GPUS = [DEVICE, DEVICE]
@@ -72,15 +71,6 @@ def test_devices_of_the_same_number_are_not_mixed(tmp_path):
     memory = memory_timeline(known, launch_id)
     assert memory[memory["place"] == "node 1, device 0"]["bytes"].unique().tolist() == [5e9]
     assert known.counted["joules_per_step"].iloc[0] == pytest.approx((3 * 1000.0 + 600.0) / 20)
-
-
-def test_the_busiest_host_stands_for_a_case(tmp_path):
-    known = seen(tmp_path, [gpu_launch(others={1: 0.2})])
-    (row,) = host_table(known).to_dict("records")
-    assert (row["other_share"], row["node"]) == (pytest.approx(0.2), 1)
-    host = host_section(known)
-    assert host.tables[0].rows[0][1:3] == ("20%", "node 1")
-    assert "Other processes used up to 20% of node 1's CPU time" in host.lead
 
 
 def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
@@ -187,8 +177,7 @@ def test_straggler_is_unknown_when_clocks_differ(tmp_path):
 def test_captions_say_how_well_clocks_agree(tmp_path):
     page = render(stored(tmp_path, [late(1e-4)]))
     assert "All ranks share one clock; clocks of nodes agree within 0.100 ms." in section(page, "timeline")
-    said = "Clocks of nodes agree within 0.100 ms: which rank is last by less is unknown."
-    assert said in section(page, "stragglers")
+    assert "Clocks: clocks of nodes agree within 0.100 ms." in section(page, "stragglers")
     alone = late(1e-4)
     del alone.facts["nodes"]
     said = render(stored(tmp_path, [alone], fake.ENVIRONMENT))

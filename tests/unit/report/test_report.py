@@ -25,7 +25,7 @@ def test_the_page_answers_in_order(rich):
     assert ids[:6] == ["verdict", "ranking", "front", "bucket", "algorithms", "scaling"]
     tabs = [attrs["data-tab"] for _, attrs in page.tags if attrs.get("role") == "tab"]
     assert tabs == [
-        "answer", "buckets", "algorithms", "scaling", "anatomy", "memory", "trust", "environment", "data",
+        "answer", "buckets", "algorithms", "scaling", "anatomy", "memory", "energy", "trust", "environment", "data",
     ]  # fmt: skip
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
@@ -95,7 +95,7 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
         "No strategy has two world sizes",
         "The parts of a step were not recorded.",
         "Peak memory was not recorded: unknown, not zero.",
-        "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero.",
+        "Bytes of the model states were not recorded: unknown, not zero.",
     ):
         assert sentence in text
 

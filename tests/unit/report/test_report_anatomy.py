@@ -14,8 +14,8 @@ from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.report.build import render
 from parabench.report.cases import case_columns
-from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.sections.step import shares_section, timeline_section
+from parabench.report.sections.calls import bandwidth_section, bucket_section
+from parabench.report.sections.step import shares_section, straggler_section, timeline_section
 from parabench.store.record import MIB
 
 MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
@@ -75,12 +75,8 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
         "fsdp native, 2 ranks: 15% of a step (1,500 ms) is exposed communication; 67% "
         "of the communication is overlapped with compute." in said
     )
-    assert "Most exposed" not in said
-    assert "Instrumented steps took 1.63 times as long as timed ones, between 1.26 and 2.00 by case." in said
-    assert "come from the timed steps" in said
-    assert "oversubscribed and host_busy" in said
     assert list(ddp.rows("anatomy")[0]) == [
-        "fsdp native, 2 ranks", "15%", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
+        "fsdp native, 2 ranks", "15%", "1,500", "3,000", "7,000", "500", "1,000", "2.00",
     ]  # fmt: skip
 
 
@@ -173,7 +169,6 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     assert table.loc["broadcast"]["why"].tolist() == ["not measured"]
     assert table["alone"].isna().tolist() == [False, False, False, True, True]
     found = Shown(results)
-    assert "In training, collectives reach 67% of their microbenchmark bus bandwidth" in found.text("bandwidth")
     drawn = found.traces("bandwidth")
     assert drawn["native, microbenchmark"]["x"] == [MIB, 4 * MIB]
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)

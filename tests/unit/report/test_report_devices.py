@@ -11,12 +11,11 @@ from fake_devices import device_samples, gpu_case, gpu_launches, host_samples, r
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, unread
 from parabench.report.cases import case_columns
-from parabench.report.sections.devices import devices_section, host_section, memory_section
-from parabench.report.sections.usage import energy_section
+from parabench.report.sections.devices import devices_section, memory_section, usage_section
 from parabench.report.spec import Section
 from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
 
-MAKERS = (memory_section, energy_section, devices_section, host_section)
+MAKERS = (memory_section, usage_section, devices_section)
 
 
 def seen(folder, launches) -> SessionData:
@@ -31,8 +30,8 @@ def sections(folder, launches) -> dict[str, Section]:
 def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     found = sections(tmp_path, gpu_launches())
     memory = found["time-memory"]
-    assert len(memory.panels) == 2  # of each case one launch
-    figure = page_helpers.drawn(memory.panels[0])
+    (panel,) = memory.panels
+    figure = page_helpers.drawn(panel)
     lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
     assert set(lines) == {
         "device 0", "device 1", "rank 0 on device 0", "rank 1 on device 1", "rank 0", "rank 1",
@@ -42,18 +41,11 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     shaded = [(round(shape.x0, 6), round(shape.x1, 6)) for shape in figure.layout.shapes]
     assert shaded == [fake_devices.PHASES[name] for name in ("warmup", "measure", "instrument")]
     assert {trace.name for trace in figure.data} - lines.keys() == {"warm-up", "measured", "instrumented"}
-    (host,) = found["host"].tables
-    assert memory.tables == ()
-    assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
-    assert [row[1] for row in host.rows] == ["2.0%", "2.0%"]
-    assert [row[2] for row in host.rows] == ["1.0%", "1.0%"]  # 0.015 s of 1.5 s
 
 
 def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp_path):
     devices = sections(tmp_path, gpu_launches())["time-devices"]
-    assert [panel.title.partition(" · ")[0] for panel in devices.panels] == 2 * ["Power", "SM clock", "Temperature"]
-    first, second = dict.fromkeys(panel.case for panel in devices.panels)
-    assert [panel.case for panel in devices.panels] == [first] * 3 + [second] * 3
+    assert [panel.title.partition(" · ")[0] for panel in devices.panels] == ["Power", "SM clock", "Temperature"]
     clock = page_helpers.drawn(devices.panels[1])
     (marks,) = [trace for trace in clock.data if trace.name == "throttled"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
@@ -79,17 +71,15 @@ def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps
 def test_unread_devices_have_a_reason(tmp_path):
     found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
     assert len(found["time-memory"].panels) == 1
-    assert list(found) == ["time-memory", "host"]
-    assert "Ranks ran on CPU cores, so no GPU was read." in found["host"].reading
+    assert list(found) == ["time-memory", "usage"]
     failed = read(fake.launch(gpu_case()), host=host_samples())
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
     found = sections(tmp_path, [failed])
     assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
-    assert found["energy"].empty == "Energy: unknown: no energy of its devices was recorded."
-    assert found["energy"].panels == []
+    assert "Energy: unknown: no energy of its devices was recorded." in found["usage"].reading
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
     assert {section.empty for section in crashed.values()} == {
-        "No launch succeeded, so nothing is drawn.", "No launch succeeded, so the energy is unknown."
+        "No launch succeeded, so nothing is drawn.", "No launch succeeded, so utilization is unknown."
     }  # fmt: skip
     lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
     found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
@@ -102,10 +92,11 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
     # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
     assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
     assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
-    energy = energy_section(known)
-    assert energy.lead == "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token."
-    (table,) = energy.tables
-    assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")
+    found = usage_section(known)
+    assert found.lead.endswith("Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token.")
+    (table,) = found.tables
+    assert table.head[-2:] == ("J per step", "mJ per token")
+    assert table.rows[0][-2:] == ("100", "195")
     assert table.cases == tuple(known.cases["case_id"])
 
 

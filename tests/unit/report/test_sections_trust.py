@@ -1,16 +1,18 @@
-"""Excluded launches with their reasons, and the data of configurations."""
+"""The variation between launches, and the data of configurations."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 import fake_results as fake
-from page_helpers import made
+from page_helpers import drawn, made
 from parabench.analysis.session import session_data
 from parabench.report.details import case_details
 from parabench.report.page_data import page_data
-from parabench.report.sections import trust
-from parabench.store.record import MIB, Failure, Finding, Status
+from parabench.report.sections.trust import spread_section
+from parabench.store.record import MIB, Finding
 
 
 def seen_of(results):
@@ -18,48 +20,35 @@ def seen_of(results):
 
 
 def sections(results):
-    return made(
-        seen_of(results),
-        trust.spread_section,
-        trust.drift_section,
-        trust.excluded_section,
-    )
+    return made(seen_of(results), spread_section)
 
 
-def test_excluded_launches_have_a_reason(tmp_path):
-    case, single = fake.case(), fake.case(strategy="single", world_size=1)
-    silent = fake.launch(case, block=2)
-    silent.samples = []
-    launches = [
-        fake.launch(single, block=-1),
-        fake.launch(case, block=-2),
-        fake.launch(case),
-        fake.launch(case, block=1, status=Status.OOM, failure=Failure("out of memory\nand more", rank=1)),
-        silent,
-    ]
-    excluded = sections(fake.write(tmp_path / "r.db", launches))["excluded"]
-    (table,) = excluded.tables
-    assert table.rows == [
-        ("ddp native, 2 ranks", "1", "oom", "rank 1: out of memory"),
-        ("ddp native, 2 ranks", "2", "ok", "no measured step has a known length"),
-        ("single, 1 rank", "reference", "ok", "other launches are verified against it"),
-        ("ddp native, 2 ranks", "NCCL debug log", "ok", "NCCL logs in it, which takes time"),
-    ]
-    assert table.cases == (case.id, case.id, single.id, case.id)
-    assert excluded.lead == (
-        "Outliers are never deleted: a launch that succeeded counts. "
-        "Excluded: 4 of 5 launches: 1 reference, 1 NCCL debug log, 1 oom, 1 ok without a step time."
-    )
+def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
+    """Two launches of DDP and two of FSDP are around 1 s, the mean of their logarithms."""
+    ddp, fsdp, once = fake.case(), fake.case(strategy="fsdp"), fake.case(strategy="zero1")
+    steps = [(ddp, 1 / 1.01, 0), (fsdp, 1 / 1.02, 0), (once, 1.0, 0), (ddp, 1.01, 1), (fsdp, 1.02, 1)]
+    launches = [fake.launch(case, [seconds] * 20, block=block) for case, seconds, block in steps]
+    (panel,) = sections(fake.write(tmp_path / "r.db", launches))["spread"].panels
+    figure = drawn(panel)
+    assert panel.title == "4 launches of 2 configurations"
+    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(-2.5, 2.5)]
+    assert figure.layout.yaxis.ticktext == ("fsdp native, 2 ranks", "ddp native, 2 ranks")
+    found = {trace.name: trace for trace in figure.data}
+    assert (found["ddp"].x, found["ddp"].y) == (pytest.approx((100 * (1 / 1.01 - 1), 1)), (1, 1))
+    assert (found["fsdp"].x, found["fsdp"].y) == (pytest.approx((100 * (1 / 1.02 - 1), 2)), (0, 0))
+    assert found["ddp"].customdata == (ddp.id,) * 2
+    assert found["ddp"].hovertext[0].endswith("<br>block 0: 990 ms<br>−1.0% from its configuration's step time")
 
 
-def test_limits_are_for_the_measured_devices(tmp_path):
-    gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
-    assert "±5.0%" in gpu["drift"].caption
-    assert "±10%" not in gpu["drift"].caption
-    assert "±2.5%" not in gpu["spread"].reading  # nothing is known of what launches of the same differ by there
-    cpu = sections(fake.rich(tmp_path / "cpu.db"))
-    assert "±10%" in cpu["drift"].caption
-    assert "±2.5%" in cpu["spread"].reading
+def test_spread_has_no_band_for_a_device_of_unknown_variation(tmp_path):
+    panels = sections(fake.rich(tmp_path / "gpu.db", gpu=True))["spread"].panels
+    assert panels
+    assert not any(drawn(panel).layout.shapes for panel in panels)
+
+
+def test_spread_is_empty_for_single_launches(tmp_path):
+    found = sections(fake.write(tmp_path / "r.db", [fake.launch(fake.case(), 0.04, steps=4)]))
+    assert found["spread"].panels == []
 
 
 def test_details_have_warnings_about_one_configuration(tmp_path):
