@@ -16,7 +16,7 @@ from benchmarks.race import print_race
 from benchmarks.series import print_series
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.ranking.race import undecided
-from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.ranking.ranking import ranked
 from parabench.analysis.stats.contrasts import MOST_BLOCKS, fit
 from parabench.plan.case import Case
 
@@ -57,10 +57,9 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
         while (left := undecided(numbers(rows), raced=False)).cases and block < MOST_BLOCKS:
             rows += [(case, block, seconds[i, block]) for i, case in enumerate(cases) if case.id in left.cases]
             block += 1
-        (answer,) = answers(numbers(rows))
-        assert answer.best is not None
-        right += cases[0].id in {answer.best.case_id, *(each.case_id for each in answer.tied)}
-        decided += answer.more_blocks is None
+        (found,) = ranked(numbers(rows))
+        right += cases[0].id in [row["case_id"] for row in found["candidates"] if row["place"] in ("best", "tied")]
+        decided += found["workloads"][0]["more_blocks"] is None
         launches += len(rows)
     return right / sessions, decided / sessions, launches / sessions
 

@@ -11,8 +11,8 @@ import pandas as pd
 
 from parabench.analysis.answer import Answer
 from parabench.analysis.details import call_table, memory_table, step_table
-from parabench.analysis.ranking import ranking, words
-from parabench.analysis.ranking.objectives import OBJECTIVES, require
+from parabench.analysis.ranking import best
+from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.session import SessionData, session_data, split
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError, needs_package, unknown
@@ -108,9 +108,7 @@ class LoadedSession:
 
             return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
         self._data.session.require("training", self._data.results.path)
-        require(self._data, OBJECTIVES[objective])
-        rankings = ranking.spots(self._data, OBJECTIVES[objective], _names(by))
-        found = words.answer(self._data, rankings, self._data.once(session_warnings))
+        found = best.best(self._data, OBJECTIVES[objective], _names(by), self._data.once(session_warnings))
         return replace(found, figures=_titled(self._section("ranking").panels, "Ranking"))
 
     def figure(self, name: str, *, panel: str | None = None) -> Figure:

@@ -25,7 +25,7 @@ from parabench.analysis.collectives import crossover
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.history import TABLES as HISTORY
 from parabench.analysis.prediction import predict
-from parabench.analysis.ranking import words
+from parabench.analysis.ranking.tables import TABLES as BEST
 from parabench.analysis.step.recorded import COMPARED
 from parabench.commands.doctor import TABLES as DOCTOR
 from parabench.commands.init import TABLES as CHECK
@@ -37,7 +37,7 @@ KEYS = Path(__file__).with_name("keys.toml")
 
 # {file: (commands, their tables)}.
 SCHEMAS: dict[str, tuple[str, Mapping[str, Columns]]] = {
-    "best": ("parabench best --json", words.TABLES),
+    "best": ("parabench best --json", BEST),
     "best-collectives": ("parabench best --json of collectives", crossover.TABLES),
     "check": ("parabench check --json", CHECK),
     "compare": ("parabench compare --json and parabench ab --json", gate.TABLES),

@@ -104,10 +104,9 @@ def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFram
 
 def rows(of: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with built-in Python types. Unknown values are None."""
-    from parabench.store.results import records  # imports pandas, which `parabench list` does not need
+    from parabench.store.results import known_records  # imports pandas, which `parabench list` does not need
 
-    cells = of.astype(object)
-    return records(cells.where(cells.notna(), None))
+    return known_records(of)
 
 
 def _kinds(hint: Any) -> set[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parabench.analysis import format
-from parabench.analysis.session import Session, SessionData
+from parabench.analysis.session import Session
 from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
 from parabench.plan.case import Case
@@ -15,8 +15,6 @@ from parabench.store.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from parabench.analysis.ranking.ranking import Ranking
 
 # The tiers, from the farthest, and their names in sentences.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
@@ -85,21 +83,6 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def microseconds(seconds: float | None) -> str:
     """Return a latency: '57 µs'."""
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
-
-
-def with_links(answers: Iterable[Ranking], seen: SessionData) -> tuple[Ranking, ...]:
-    """Return the answers. If an answer has a winner, the measured links are added as an explanation."""
-    if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
-        return tuple(answers)
-    tiers = tiers_of(link_table(seen.results, seen.session))
-
-    def explain(answer: Ranking) -> str:
-        if answer.best is None or not answer.decided:
-            return ""
-        best, *others = (seen.case(each.case_id) for each in answer.candidates)
-        return explained(best, others, tiers)
-
-    return tuple(replace(answer, links=explain(answer)) for answer in answers)
 
 
 def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:

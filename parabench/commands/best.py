@@ -59,12 +59,9 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
         lines = list(answer.sentences) or [f"No launch {why}, so the fastest algorithm is unknown."]
     else:
-        from parabench.analysis.ranking import words
-        from parabench.analysis.ranking.objectives import OBJECTIVES, require
-        from parabench.analysis.ranking.ranking import spots
+        from parabench.analysis.ranking import best as ranking
+        from parabench.analysis.ranking.objectives import OBJECTIVES
 
-        seen = data_of(results, chosen)
-        require(seen, OBJECTIVES[objective])
-        answer = words.answer(seen, spots(seen, OBJECTIVES[objective], axes))
-        lines = words.lines(answer)
+        answer = ranking.best(data_of(results, chosen), OBJECTIVES[objective], axes)
+        lines = ranking.lines(answer)
     give(files, lambda: answer, lines, "answer")

@@ -15,7 +15,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording, distinct, word
-from parabench.store.results import records
+from parabench.store.results import known_records
 
 # Smaller differences occur on one clock.
 TOLERANCE_S = 1e-4
@@ -119,5 +119,4 @@ def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
         calls=("late", "size"), late_s=("late", "median"), total_s=("late", "sum"), last=("last", "sum"),
         shortest_s=("shortest", "median"),
     )  # fmt: skip
-    table = table.reset_index().astype(object)
-    return records(table.where(table.notna(), None))
+    return known_records(table.reset_index())

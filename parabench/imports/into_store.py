@@ -21,7 +21,7 @@ from parabench.imports.recording import Recording, distinct, table_together, wor
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
-from parabench.store.results import Results, load
+from parabench.store.results import Results, known_records, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
@@ -29,6 +29,21 @@ QUESTION = "What do these recordings show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
 _WHOLE = (
     "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
+)
+# The columns of calls that are fields of a stored call.
+_CALL = (
+    "rank",
+    "step",
+    "seq",
+    "op",
+    "group_size",
+    "bytes",
+    "start_s",
+    "duration_s",
+    "phase",
+    "ranks",
+    "dtype",
+    "made_s",
 )
 
 
@@ -181,15 +196,10 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
             launch.samples.append(Sample(rank, step, Phase.MEASURE, "step_s", end - begin))
             launch.wall_s = max(launch.wall_s, end + later)
         launch.spans += [Span(rank, step, name, begin + later, end + later) for step, name, begin, end in one.parts]
-    rows = calls[calls["phase"].notna()].astype(object)
-    rows = rows.where(rows.notna(), None).assign(ranks=rows["ranks"].map(word, na_action="ignore"))
-    launch.collectives = [
-        CollectiveSample(
-            one.rank, one.step, one.seq, one.op, RecordedCase.algorithm, one.group_size, one.bytes, one.start_s,
-            one.duration_s, one.phase, None, None, one.ranks, one.dtype, one.made_s,
-        )
-        for one in rows.itertuples()
-    ]  # fmt: skip
+    for row in known_records(calls[calls["phase"].notna()], _CALL):
+        row["ranks"] = word(row["ranks"]) if row["ranks"] else None
+        call = CollectiveSample(algorithm=RecordedCase.algorithm, in_place=None, n_wrong=None, **row)
+        launch.collectives.append(call)
 
 
 def _span(one: Recording) -> tuple[int, int]:

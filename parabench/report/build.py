@@ -7,8 +7,7 @@ from pathlib import Path
 from parabench.analysis import format
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.ranking.words import next_command, of_turns
+from parabench.analysis.ranking.best import next_command, of_turns
 from parabench.analysis.session import SessionData, data_of, holds, select_session
 from parabench.analysis.step import summary
 from parabench.analysis.warnings.codes import finding_groups
@@ -16,7 +15,8 @@ from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
 from parabench.private import HIDDEN
-from parabench.report.details import case_details, launch_figures
+from parabench.report.cases import answered
+from parabench.report.details import case_details
 from parabench.report.page import render_page
 from parabench.report.page_data import LAUNCH_COLUMNS, OF_CASE, page_data
 from parabench.report.sections.answer import (
@@ -25,6 +25,7 @@ from parabench.report.sections.answer import (
     front_section,
     ranking_section,
     scaling_section,
+    verdicts,
 )
 from parabench.report.sections.calls import bandwidth_section, bucket_section
 from parabench.report.sections.devices import devices_section, memory_section, usage_section
@@ -144,19 +145,18 @@ def render(results: Results, session: str | None = None) -> str:
 
         return recorded.render(results, chosen)
     seen = data_of(results, chosen)
-    launches, answers = seen.numbers, seen.once(spots)
+    launches = seen.numbers
     return render_page(
         "report.html",
         chosen,
         training_tabs(seen),
         data=page_data(seen),
         opened=case_details(seen, tuple(each for each in LAUNCH_COLUMNS if each.value in OF_CASE)),
-        launch_figures=launch_figures(seen),
-        answers=answers,
+        answers=verdicts(seen),
         where=summary.lines(seen),
         of_turns=of_turns(seen),
         held=compared(seen.once(case_states)),
-        next=next_command(seen, answers, HIDDEN),
+        next=next_command(seen, seen.once(answered), HIDDEN),
         trust=_trust(seen),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(seen.cases["statistic"].unique()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,78 +10,113 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
-from parabench.analysis.numbers import levels, same_work
+from parabench.analysis.numbers import levels, same_work, work_text
+from parabench.analysis.ranking.best import best
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import marks, slower_unranked, spots
+from parabench.analysis.ranking.ranking import NOT_COMPARED
+from parabench.analysis.ranking.tables import Rows, by_workload
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
-from parabench.report.figures.figures import plain, spread_text
+from parabench.report.figures.figures import NOT_RANKED, plain, spread_text
 from parabench.store.results import records
-from parabench.strategies import entry_of
+from parabench.strategies import Rule, entry_of
 
+# The mark of a configuration that trains with stale gradients.
+STALE = "another training: stale gradients"
 _CASE = [
     "case_id", "label", "status", "error", "statistic", "step_time_s", "low_s", "high_s", "spread", "p90_s",
     "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches", *STEP_PARTS,
 ]  # fmt: skip
 _LAUNCH = ["block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes"]
-_BEHIND = ["plus_minus_s", "slower", "slower_low", "slower_high"]
+_COMPARED = ("plus_minus_s", "slower", "slower_low", "slower_high")
+
+
+def answered(seen: SessionData) -> list[Rows]:
+    """Return the rows of the answer's tables for each workload, for `SessionData.once`."""
+    return by_workload(seen.once(best))
 
 
 def page_cases(seen: SessionData) -> pd.DataFrame:
-    """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns`, `_behind` and
-    `ranking.marks`.
+    """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns` and the answer.
 
+    - `plus_minus_s`, `slower`, `slower_low`, `slower_high`: as in the table `candidates`.
+    - `ranking`: 'fastest', 'tied' or empty; `mark`: why it is not ranked, or trains in another way.
+    - `left_after_block`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
     - `work`: the index of the workload; `heading`: its name if there are several; `unit`: the unit of throughput.
     - `compared`: whether intervals of `slower` are known for the workload.
     - `front`: whether the configuration is Pareto-optimal in step time and memory. `mean_peak_bytes` is then known.
     - `shown`: the name in figures; `hover`: the text when hovering over a point.
     """
-    cases, answers = seen.cases, seen.once(spots)
-    headings = {tuple(answer.work.values()): answer.heading for answer in answers}
-    works = pd.DataFrame(
-        [
-            (case_id, at, format.unit_of(fields["seq_len"]), headings.get(tuple(fields.values()), ""))
-            for at, (fields, group) in enumerate(same_work(cases))
-            for case_id in group["case_id"]
-        ],
-        columns=["case_id", "work", "unit", "heading"],
-    )
-    compared = {one.case_id for answer in answers for one in answer.candidates if one.slower_low is not None}
-    front = {point.case_id for answer in answers if len(answer.front) > 1 for point in answer.front}
-    peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes")
+    cases, works = seen.cases, seen.once(answered)
+    ids = cases["case_id"]
+    candidates = {row["case_id"]: row for work in works for row in work["candidates"]}
+    rows = [candidates.get(case_id, {}) for case_id in ids]
+    left = {case_id: row for work in works for case_id, row in exits(work).items()}
+    front = {row["case_id"] for work in works if len(work["front"]) > 1 for row in work["front"]}
+    peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes") if front else {}
+    ranking = {case_id: place for work in works for case_id, place in _ranking(work).items()}
+    numbers = {name: [row.get(name) for row in rows] for name in _COMPARED}
+    numbers["left_after_block"] = [left[case]["block"] + 1 if case in left else None for case in ids]
+    numbers["left_at_least"] = [left[case]["at_least"] if case in left else None for case in ids]
     found = cases[_CASE].assign(
         **case_columns(seen),
         # Not rounded, because they identify the case, also in the command that repeats it.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
-        **_behind(seen),
-        **marks(cases, answers),
-        mean_peak_bytes=cases["case_id"].map(peaks) if front else None,
+        **{name: pd.Series(own, cases.index, dtype=float) for name, own in numbers.items()},
+        ranking=[ranking.get(case_id, "") for case_id in ids],
+        mark=[_mark(row, own.get("place")) for row, own in zip(records(cases), rows, strict=True)],
+        mean_peak_bytes=ids.map(peaks) if front else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
-        front=cases["case_id"].isin(front),
+        unit=cases["seq_len"].map(format.unit_of),
+        front=ids.isin(front),
+        **_works(cases, works),
     )
-    found = found.merge(works, on="case_id").set_axis(cases.index)
-    found["compared"] = found["case_id"].isin(compared).groupby(found["work"]).transform("any")
+    found["compared"] = found["slower_low"].notna().groupby(found["work"]).transform("any")
     found["hover"] = pd.Series([_hover(row) for row in records(found)], found.index, dtype=object)
     found["shown"] = found["label"].where(found["ranked"], found["label"] + " (" + found["mark"] + ")")
     return found
 
 
-def _hover(case: Mapping[Any, Any]) -> str:
+def _works(cases: pd.DataFrame, works: Sequence[Rows]) -> dict[str, pd.Series[Any]]:
+    """Return the columns `work` and `heading`."""
+    headings = {work["workloads"][0]["work"]: work["workloads"][0]["workload"] for work in works}
+    groups = same_work(cases)
+    at = pd.concat([pd.Series(i, own.index) for i, (_, own) in enumerate(groups)]) if groups else pd.Series(dtype=int)
+    texts = [headings.get(work_text(fields), "") for fields, _ in groups]
+    return {"work": at, "heading": at.map(dict(enumerate(texts))).astype(object)}
+
+
+def _ranking(work: Rows) -> dict[str, str]:
+    """Return 'fastest' or 'tied' for the configurations of a workload that may be the fastest."""
+    workload = work["workloads"][0]
+    if not workload["decided"]:
+        return {}
+    found = {row["case_id"]: "tied" for row in work["candidates"] if row["place"] in ("best", "tied")}
+    return found | ({workload["winner"]: "fastest"} if workload["winner"] else {})
+
+
+def _mark(case: Mapping[str, Any], place: str | None) -> str:
+    entry = entry_of(case["strategy"])
+    if not entry.ranked:
+        return NOT_RANKED
+    if place == "not_compared":
+        return NOT_COMPARED
+    if entry.rule is not Rule.APPLIED_ONCE:
+        return ""
+    mean, most = case["staleness_mean"], case["staleness_max"]
+    known = format.known(mean) and format.known(most)
+    return STALE + (f", {format.staleness(mean, most)}" if known else "")
+
+
+def _hover(case: Mapping[str, Any]) -> str:
     step = format.milliseconds(case["step_time_s"])
     if format.known(case["plus_minus_s"]):
         step = f"{step.removesuffix(' ms')} ± {format.margin_ms(case['plus_minus_s'], case['step_time_s'])} ms"
-    launches = f"{case['n_ok']:.0f} of {format.count(int(case['n_launches']), 'launch')} ok"
-    return "<br>".join(
-        (
-            f"<b>{plain(case['label'])}</b>",
-            f"{step} per step ({case['statistic']})",
-            spread_text(case["spread"]),
-            launches,
-        )
-    )
+    text = f"{step} per step ({case['statistic']})"
+    return "<br>".join((f"<b>{plain(case['label'])}</b>", text, spread_text(case["spread"])))
 
 
 def page_launches(seen: SessionData) -> pd.DataFrame:
@@ -133,24 +168,3 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
     tables = [seen.once(make).set_index("case_id")[names] for make, names in columns.items()]
     found = pd.concat([seen.cases_by_id[["peak_reserved_bytes", "used_bytes"]], *tables], axis="columns")
     return found.rename(columns=_RENAMED).reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
-
-
-def _behind(seen: SessionData) -> pd.DataFrame:
-    """Return columns next to `seen.cases`.
-
-    - `plus_minus_s`: the 95% half-width of a step time.
-    - `slower`: the ratio to the best of the workload in common launches and repetitions, less 1; NaN if there are none.
-    - `slower_low`, `slower_high`: its interval; NaN if the configuration is not ranked.
-    - `left_after_block`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
-    """
-    answers = seen.once(spots)
-    rows: dict[str, dict[str, Any]] = {case: {} for case in seen.cases["case_id"]}
-    for answer in answers:
-        for one in (*answer.candidates, *answer.not_compared):
-            rows[one.case_id] |= {name: getattr(one, name) for name in _BEHIND}
-        for case, (look, each) in exits(answer.race).items():
-            rows[case] |= {"left_after_block": look.block + 1, "left_at_least": each.at_least}
-    for case, slower in slower_unranked(seen, answers).items():
-        rows[case].setdefault("slower", slower)
-    columns = [*_BEHIND, "left_after_block", "left_at_least"]
-    return pd.DataFrame([*rows.values()], seen.cases.index, columns, dtype=float)

@@ -12,7 +12,7 @@ import math
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -24,10 +24,8 @@ from markupsafe import Markup
 from parabench.analysis import format
 from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
-from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
 from parabench.files import shipped_folder
-from parabench.report.figures.figures import Figure
 from parabench.report.sections.environment import machine_section
 from parabench.report.spec import CASE, ERROR, FORMATS, TEXT, Column, Section, Tab
 from parabench.store.results import records
@@ -35,15 +33,10 @@ from parabench.store.results import records
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 FILTERS: dict[str, Callable[..., Any]] = {
     **FORMATS,
-    "beside_ms": format.margin_ms,
-    "beside_rate": format.margin_rate,
     "whole": lambda value: str(int(value)) if format.known(value) else "",
     "text": lambda value: value if isinstance(value, str) else "",
     "when": format.when,
     "line": format.one_line,
-    "sentences": words.sentences,
-    "nominal": words.nominal,
-    "notes": words.notes,
 }
 # Significant digits of an embedded number, one more than any figure or table shows.
 DIGITS = 5
@@ -68,19 +61,14 @@ def fill(
     template: str,
     sections: list[Section],
     data: Any = None,
-    launch_figures: Mapping[str, Figure] | None = None,
     **content: Any,
 ) -> str:
-    """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script.
-
-    `launch_figures` has the figure in the details of each configuration, by its id.
-    """
+    """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script."""
     panels = {
         f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)
     }
-    more = {"launches": rounded(dict(launch_figures))} if launch_figures else {}
     scripts = [_script(bundle(lambda path: shipped(f"script/{path}")))]
-    if panels or launch_figures:
+    if panels:
         scripts.insert(0, _script(shipped("vendor/plotly-basic.min.js")))
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     page = (
@@ -92,7 +80,7 @@ def fill(
             style=Markup("\n".join(shipped(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")),
             scripts=[Markup(script) for script in scripts],
             data=script_json(data),
-            figures=script_json(panels | more),
+            figures=script_json(panels),
             sections=sections,
             **content,
         )

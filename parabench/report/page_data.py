@@ -10,7 +10,7 @@ from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
-from parabench.report.spec import BLOCK, DASH, ERROR, NAME, STATUS, Column, out_of
+from parabench.report.spec import BLOCK, DASH, ERROR, NAME, STATUS, Cell, Column, out_of
 
 # The filters and their names, in order; the fields of a workload follow. Fields with one value are left out.
 FILTERS = {
@@ -43,13 +43,20 @@ LAUNCH_COLUMNS = (
 )
 
 
-def case_columns_shown(unit: str, margins: bool) -> list[Column]:
-    """Return the columns of the table of all cases, whose throughput counts `unit`; with a ± if one is known."""
+def case_columns_shown(unit: str, margins: bool, compared: bool) -> list[Column]:
+    """Return the columns of the table of all cases.
+
+    Args:
+        unit: What the throughput counts.
+        margins: Whether a ± is known.
+        compared: Whether an interval of the ratio to the best is known.
+    """
     return [
         NAME,
         STATUS,
         Column("Step ms", "step_time_s", "ms"),
         *([Column("± ms", "plus_minus_s", "ms", show=_margin)] if margins else []),
+        *([Column("Slower", "slower", "percent", show=_slower)] if compared else []),
         Column("Spread", "spread", "percent"),
         Column("p90 ms", "p90_s", "ms"),
         Column(f"{unit.capitalize()}/s", "tokens_per_s", "rate"),
@@ -62,6 +69,16 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 def _margin(row: Mapping[Any, Any]) -> str:
     margin = row["plus_minus_s"]
     return format.margin_ms(margin, row["step_time_s"]) if format.known(margin) else DASH
+
+
+def _slower(row: Mapping[Any, Any]) -> Cell:
+    """Return the ratio to the best, its interval, and whether the configuration was eliminated."""
+    if not format.known(row["slower_low"]):
+        return DASH
+    between = f"{format.percent(row['slower_low'])} to {format.percent(row['slower_high'])}"
+    after = row["left_after_block"]
+    left = f", eliminated after block {after:.0f}" if format.known(after) else ""
+    return {"text": format.percent(row["slower"]), "sub": between + left}
 
 
 def page_data(seen: SessionData) -> dict[str, Any]:
@@ -80,13 +97,14 @@ def page_data(seen: SessionData) -> dict[str, Any]:
         throughput_unit=[f"{unit}/s" for unit in cases["unit"]],
     )
     launches = launches.assign(case=launches["case_id"].map(rows))
-    units, margins = " or ".join(cases["unit"].unique()), bool(cases["plus_minus_s"].notna().any())
+    known = (bool(cases[name].notna().any()) for name in ("plus_minus_s", "slower_low"))
+    shown = case_columns_shown(" or ".join(cases["unit"].unique()), *known)
     names = FILTERS | {name: name.replace("_", " ").capitalize() for name in WORK if name not in FILTERS}
     return {
         "cases": packed(table),
         "launches": packed(launches),
         "tables": {
-            "cases": declared(case_columns_shown(units, margins), table, map(str, table), _head, "step_time_s"),
+            "cases": declared(shown, table, map(str, table), _head, "step_time_s"),
             "launches": declared(LAUNCH_COLUMNS, launches, map(str, launches.drop(columns="case")), _head),
         },
         "filters": [(name, title) for name, title in names.items() if cases[name].nunique(dropna=False) > 1],

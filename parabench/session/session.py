@@ -292,8 +292,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
             logger(console, answers=no_file)(line)
         lines = (each.sentence() for each in bus_answers(results, session_id))
     else:
-        from parabench.analysis.ranking.ranking import spots
-        from parabench.analysis.ranking.words import answer, closing_lines
+        from parabench.analysis.ranking.best import best, closing_lines
 
         data = session_data(results, session_id)
         lines = closing_lines(data)
@@ -308,7 +307,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     if request.kind == "collectives":
         text = json_text.written(results_json(results, session))
     else:
-        text = answer(data, data.once(spots)).to_json("best")
+        text = best(data).to_json("best")
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

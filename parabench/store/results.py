@@ -28,6 +28,12 @@ def records(table: pd.DataFrame, names: Sequence[str] = ()) -> list[dict[str, An
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def known_records(table: pd.DataFrame, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows as `records` does, with None for unknown values."""
+    rows = records(table, names)
+    return [{name: None if value is pd.NA or value != value else value for name, value in row.items()} for row in rows]
+
+
 def _table(name: str) -> cached_property[pd.DataFrame]:
     return cached_property(lambda results: results.read(name))
 

@@ -192,7 +192,7 @@ def record(
             store.add_finding(session_id, LOOP)
         store.finish_session(session_id)
         path = store.path
-    from parabench.analysis.ranking.words import closing_lines
+    from parabench.analysis.ranking.best import closing_lines
     from parabench.analysis.session import session_data
     from parabench.analysis.warnings.launches import session_warnings
     from parabench.report.build import write_report

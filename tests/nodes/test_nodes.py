@@ -184,7 +184,7 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 
 def answer(nodes: Nodes) -> list[str]:
     """What the session ends with: the answer, then its notes."""
-    from parabench.analysis.ranking.words import closing_lines
+    from parabench.analysis.ranking.best import closing_lines
     from parabench.analysis.session import session_data
     from parabench.store.results import load
 

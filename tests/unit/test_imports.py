@@ -139,7 +139,7 @@ def test_reading_commands_import_neither_torch_nor_plotly() -> None:
 
 def test_reading_modules_import_neither_torch_nor_plotly() -> None:
     modules = (
-        "analysis.ranking.words",
+        "analysis.ranking.best",
         "report.build",
         "serve.server",
         "report.trace",
@@ -157,7 +157,7 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
         "    importlib.import_module(f'parabench.{module}')\n"
         "    assert not {'torch', 'plotly'} & {*sys.modules}, module\n"
         # It takes a fifth of a second, and answers about one session do not need it.
-        "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.words', 'report.build')"
+        "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.best', 'report.build')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

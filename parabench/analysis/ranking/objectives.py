@@ -61,6 +61,8 @@ OBJECTIVES = {
     )
 }
 STEP = OBJECTIVES["step_time_s"]
+# Objectives that only use launches with comparable step times, and that links can explain.
+TIMED = ("step_time_s", "tokens_per_s")
 
 
 def require(seen: SessionData, objective: Objective) -> None:

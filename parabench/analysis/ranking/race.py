@@ -12,14 +12,15 @@ bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
+from parabench.analysis.ranking.tables import Row, Rows
 from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH, Effects, Numbers, fit
 from parabench.store.record import FIRST_BLOCK
 
@@ -29,34 +30,6 @@ ERROR = 0.05
 FIRST_LOOK = 2
 # With fewer blocks, the number of blocks that are needed is uncertain, and a failed case may succeed in the next one.
 FEWEST_BLOCKS = 5
-
-
-@dataclass(frozen=True)
-class Exit:
-    """An eliminated case: how much slower than the best it is, as a fraction, and at least is."""
-
-    case_id: str
-    slower: float
-    at_least: float
-
-
-@dataclass(frozen=True)
-class Look:
-    """The state of a race after `block`, `seconds` of launches after its start.
-
-    `racing` are the cases that may be the fastest, the best first; `left` were eliminated at this look.
-    """
-
-    block: int
-    seconds: float
-    racing: tuple[str, ...]
-    left: tuple[Exit, ...]
-    half_width: float | None
-
-    @property
-    def decided(self) -> bool:
-        """Whether another repetition could not settle anything."""
-        return len(self.racing) < 2 or (self.half_width is not None and self.half_width <= SHARP_ENOUGH)
 
 
 @dataclass(frozen=True)
@@ -71,42 +44,52 @@ class Undecided:
     too_noisy: bool
 
 
-def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
-    """Return the last look that eliminated each case, for cases that did not come back."""
-    left = {each.case_id: (look, each) for look in looks for each in look.left}
-    return {case: found for case, found in left.items() if case not in looks[-1].racing}
-
-
-def race_note(looks: Sequence[Look]) -> list[str]:
-    """Return 'Eliminated: 11 configurations by block 3, 24% or more slower.'"""
-    left = list(exits(looks).values())
-    if not left:
-        return []
-    last, least = max(look.block + 1 for look, _ in left), min(each.at_least for _, each in left)
-    some = format.count(len(left), "configuration")
-    return [f"Eliminated: {some} by block {last}, {format.percent(least)} or more slower."]
-
-
 def confidence_of(look: int) -> float:
     """Return the confidence level of eliminations at a look, the second or a later one."""
     return 1 - ERROR / (look * (look - 1))
 
 
-def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
+def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
     """Return the confidence level for eliminating each case, which is the level of the look after its last launch."""
-    look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
+    look = launches["repetition"].rank(method="dense").groupby(launches["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])
 
 
-def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
-    """Return the looks at the launches of one workload; `seconds` are the end times of repetitions."""
-    own = _in_race(own, raced=True)
-    looks: list[Look] = []
-    for block in sorted(own["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:
-        before = looks[-1].racing if looks else own["case"].unique().tolist()
-        until = own[own["repetition"] <= block]
-        looks.append(_look(until, fit(until), seconds[block], before))
-    return tuple(looks)
+def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
+    """Return the rows of the tables `race` and `eliminated` from the launches of one workload.
+
+    `seconds` are the end times of repetitions.
+    """
+    launches = _in_race(launches, raced=True)
+    looks: list[Row] = []
+    eliminated: list[Row] = []
+    racing: Collection[str] = launches["case"].unique().tolist()
+    for block in sorted(launches["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:
+        until = launches[launches["repetition"] <= block]
+        effects = fit(until)
+        before, (racing, half_width) = racing, _look(until, effects)
+        looks.append({"block": block, "seconds": seconds[block], "racing": tuple(racing), "half_width": half_width})
+        left = [case for case in before if case not in racing]
+        if left:
+            best = effects.connected()[0]
+            behind = effects.behind(best)
+            least = behind - effects.best_half_widths(best, confidences(until, effects.cases))
+            eliminated += [
+                {
+                    "block": block,
+                    "case_id": case,
+                    "slower": math.expm1(behind[case]),
+                    "at_least": math.expm1(least[case]),
+                }
+                for case in left
+            ]
+    return {"race": looks, "eliminated": eliminated}
+
+
+def exits(rows: Rows) -> dict[str, Row]:
+    """Return the last row of `eliminated` of each case that did not come back, by the case's id."""
+    racing = rows["race"][-1]["racing"] if rows["race"] else ()
+    return {row["case_id"]: row for row in rows["eliminated"] if row["case_id"] not in racing}
 
 
 def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
@@ -116,25 +99,28 @@ def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Und
     """
     # Blocks whose launches all failed count, too. Otherwise they could go on forever.
     begun = launches.loc[launches["repetition"] >= FIRST_BLOCK, "repetition"].nunique()
+    early = begun < FEWEST_BLOCKS
     cases: list[str] = []
     widths: list[float | None] = []
-    too_noisy, limit = False, math.log1p(SHARP_ENOUGH)
+    too_noisy = False
     for _, of_work in same_work(launches[launches["timed"]]):
         own = _in_race(only_ranked(of_work), raced)
         if not len(own):
             continue
         effects = fit(own)
-        look, early = _look(own, effects, 0.0, ()), begun < FEWEST_BLOCKS
+        racing, half_width = _look(own, effects)
         if not early:  # a common repetition connects cases, unless they fail again and again
-            look = replace(look, racing=tuple(case for case in look.racing if case in effects.connected()))
-        if look.decided:
+            racing = [case for case in racing if case in effects.connected()]
+        if len(racing) < 2 or (half_width is not None and half_width <= SHARP_ENOUGH):
             continue
-        needed = 0 if early or patient or effects.df < 1 else effects.blocks_for(limit, look.racing, at_least=True)
+        needed = 0
+        if not (early or patient) and effects.df >= 1:
+            needed = effects.blocks_for(math.log1p(SHARP_ENOUGH), racing, at_least=True)
         if not raced and max(begun + 1, needed) > MOST_BLOCKS:
             too_noisy = True
         else:
-            cases += look.racing
-            widths.append(look.half_width)
+            cases += racing
+            widths.append(half_width)
     known = [width for width in widths if width is not None]
     return Undecided(tuple(cases), max(known) if len(known) == len(widths) > 0 else None, too_noisy)
 
@@ -152,24 +138,17 @@ def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
     return {int(str(block)): float(seconds) for block, seconds in took.items()}
 
 
-def _in_race(own: pd.DataFrame, raced: bool) -> pd.DataFrame:
+def _in_race(launches: pd.DataFrame, raced: bool) -> pd.DataFrame:
     """Return the launches of one workload that decide: in racing those that cases shared, if any."""
-    shared = own["in_turns"].astype(bool)
-    return own[shared] if raced and shared.any() else own
+    shared = launches["in_turns"].astype(bool)
+    return launches[shared] if raced and shared.any() else launches
 
 
-def _look(own: pd.DataFrame, effects: Effects, seconds: float, before: Collection[str]) -> Look:
-    """Compare cases by these launches; `before` are those that may leave."""
-    best, *_ = effects.connected()
-    confidence, behind = confidences(own, effects.cases), effects.behind(best)
+def _look(launches: pd.DataFrame, effects: Effects) -> tuple[list[str], float | None]:
+    """Return the cases that may be the fastest by these launches, the best first, and their widest half-width."""
+    best = effects.connected()[0]
+    behind = effects.behind(best)
     # A case that is not connected with the best is not known to be slower.
-    racing = (*effects.indistinguishable(best, confidence), *behind.index[behind.isna()])
-    sure, wide = effects.best_half_widths(best, confidence), effects.best_half_widths(best)
-    left = (case for case in before if case not in racing)
-    return Look(
-        int(own["repetition"].max()),
-        seconds,
-        racing,
-        tuple(Exit(case, math.expm1(behind[case]), math.expm1(behind[case] - sure[case])) for case in left),
-        format.number_or_none(math.expm1(wide[list(racing)].max())),
-    )
+    near = effects.indistinguishable(best, confidences(launches, effects.cases))
+    racing = [*near, *behind.index[behind.isna()]]
+    return racing, format.number_or_none(math.expm1(effects.best_half_widths(best)[racing].max()))

@@ -24,12 +24,13 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.ranking.ranking import NOT_RANKED
 from parabench.report.palette import Style
 from parabench.strategies import entry_of
 
 Trace = dict[str, Any]
 Figure = dict[str, Any]
+# The mark of a strategy without communication.
+NOT_RANKED = "baseline, not ranked"
 # A gray that is visible on white and on black.
 GREY = "#87909A"
 

@@ -3,113 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from parabench.analysis import format
-from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import Candidate, Ranking, spots
-from parabench.analysis.ranking.words import not_compared
+from parabench.analysis.ranking.sentences import sentences
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
+from parabench.report.cases import answered, page_cases
+from parabench.report.details import numbers_of
 from parabench.report.figures.cases import front, ranking
 from parabench.report.figures.curves import algorithms, buckets, scaling
 from parabench.report.figures.figures import Panel, unranked
-from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
+from parabench.report.spec import Section, nothing_to_draw
+from parabench.store.results import records
+
+
+def verdicts(seen: SessionData) -> list[dict[str, Any]]:
+    """Return the answer of each workload for the first tab of the page.
+
+    - `heading`: the name of the workload if there are several.
+    - `verdict`: the first sentences; `leads`: the others; `decided`: whether something is distinguishable.
+    - `numbers`: the results of the best (`details.numbers_of`); `label` and `code`: its name, and its lines of Python.
+    - `clear`: whether the best is the winner.
+    """
+    cases = {row["case_id"]: row for row in records(seen.once(page_cases))}
+    found = []
+    for work in seen.once(answered):
+        workload, texts = work["workloads"][0], sentences(work)
+        named = "" if workload["winner"] or not workload["decided"] else "best estimate: "
+        first = next((row for row in work["candidates"] if row["place"] == "best"), None)
+        found.append(
+            {
+                "heading": workload["workload"],
+                "verdict": " ".join(texts[:2]),
+                "leads": texts[2:],
+                "decided": workload["decided"],
+                "numbers": numbers_of(cases[first["case_id"]], named) if first else [],
+                "label": first["label"] if first else "",
+                "code": first["code"] if first and workload["decided"] else "",
+                "clear": workload["winner"] is not None,
+            }
+        )
+    return found
 
 
 def ranking_section(seen: SessionData) -> Section:
     """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
-    answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
     caption = (
         "Slowdown of each selected configuration relative to the best, with 95% intervals; left is better. Filled "
         "marks are not statistically distinguishable from the best."
     )
-    reading = [
-        "The best is the configuration with the lowest mean of all. Intervals hold for all comparisons with it at "
-        "once (Hsu's multiple comparisons with the best). A configuration may be the best if its interval reaches 0. "
-        "Intervals exclude changes that affect all configurations of a repetition or a shared launch.",
-        *filter(None, map(not_compared, answers)),
-    ]
-    if any(answer.race for answer in answers):
-        reading.append(
-            "An eliminated configuration was slower than the best by at least the bound next to its name. The fastest "
-            "configuration is eliminated by mistake in at most 1 of 20 runs."
-        )
-    if not answers:
+    reading = (
+        "Intervals hold for all comparisons with the best at once (Hsu's multiple comparisons with the best). A "
+        "configuration may be the best if its interval reaches 0. Intervals exclude changes that affect all "
+        "configurations of a repetition or a shared launch. An eliminated configuration was slower than the best by at "
+        "least the bound next to its name. The fastest configuration is eliminated by mistake in at most 1 of 20 runs."
+    )
+    if not seen.once(page_cases)["compared"].any():
         caption = (
             "Step time of the fastest selected configurations; lower is better. Filled marks are not statistically "
             "distinguishable from the fastest."
         )
-        reading = [
+        reading = (
             "The line spans the fastest to the slowest launch of a configuration. The axis does not start at zero."
-        ]
-    return Section(
-        "ranking",
-        "Ranking",
-        caption,
-        nothing_to_draw(seen) or "No selected configuration has a step time.",
-        tuple(map(_relative, answers)),
-        panels=ranking(seen),
-        reading=" ".join(reading),
-    )
-
-
-def _relative(answer: Ranking) -> Table:
-    left = {
-        case: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}"
-        for case, (look, each) in exits(answer.race).items()
-    }
-    return table_of(
-        " · ".join(filter(None, ("Slower than the best", answer.heading))),
-        (
-            Column("Configuration", "label"),
-            Column("Slower than the best", "slower", "percent"),
-            Column("95%", _interval, WORDED),
-            *([Column("Eliminated after", lambda each: left.get(each.case_id), WORDED)] if left else []),
-            Column("Launches", "launches", "count"),
-        ),
-        answer.candidates,
-    )
-
-
-def _interval(of: Candidate) -> str | None:
-    if of.slower_low is None or of.slower_high is None:
-        return None
-    return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
+        )
+    empty = nothing_to_draw(seen) or "No selected configuration has a step time."
+    return Section("ranking", "Ranking", caption, empty, panels=ranking(seen), reading=reading)
 
 
 def front_section(seen: SessionData) -> Section | None:
     """Return the Pareto front; `None` if one configuration is best in both."""
-    answers = [answer for answer in seen.once(spots) if len(answer.front) > 1]
-    if not answers:
+    if not seen.once(page_cases)["front"].any():
         return None
     return Section(
         "front",
         "Step time against peak memory",
         "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
-        "The selected configurations have no trade-off: none has both a step time and a peak memory, or one "
-        "configuration is best "
-        "in both.",
-        tuple(map(_front, answers)),
+        "The selected configurations have no trade-off between step time and peak memory.",
         panels=front(seen),
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two, and not "
         "significantly worse in the other. Filters do not change this. Points are means over launches. Memory is from "
         "the rank with the highest peak. The axes do not start at zero.",
-    )
-
-
-def _front(answer: Ranking) -> Table:
-    return table_of(
-        " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
-        (
-            Column("Configuration", "label"),
-            Column("Step, ms", "step_time_s", "ms"),
-            Column("Peak, MiB", "peak_memory_bytes", "mib"),
-            Column("Slower", lambda point: point.slower or None, "percent"),
-            Column("Less memory", lambda point: point.less_memory or None, "percent"),
-        ),
-        answer.front,
-        closed=False,
-        note=answer.heading,
     )
 
 

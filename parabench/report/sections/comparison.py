@@ -13,7 +13,8 @@ from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.best import best
+from parabench.analysis.ranking.tables import by_workload
 from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 from parabench.store.results import records
@@ -95,21 +96,26 @@ def _given_section(of: Comparison, works: Sequence[Overall], at: str, name: str,
 def _best_section(of: Comparison, works: Sequence[Overall]) -> Section:
     """Return the section of each side's fastest configuration of each workload."""
     headings = {work_key(work.work): work.heading for work in works}
-    firsts = {work_key(answer.work): answer.best for answer in of.first.once(spots)}
+    firsts: dict[tuple[Any, ...], float] = {}
     rows: list[dict[str, Any]] = []
     for name, seen in zip(of.names, of.sides, strict=True):
-        for answer in seen.once(spots):
-            best, first = answer.best, firsts.get(work_key(answer.work))
-            row: dict[str, Any] = {"side": name, "best": answer.why_not or format.UNKNOWN}
-            if best is not None:
-                note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
-                label = ": ".join(filter(None, (headings.get(work_key(answer.work), ""), best.label)))
+        for work in by_workload(seen.once(best)):
+            workload = work["workloads"][0]
+            row: dict[str, Any] = {"side": name, "best": workload["why_not"] or format.UNKNOWN}
+            if workload["best"] is not None:
+                (fastest,) = (each for each in work["candidates"] if each["place"] == "best")
+                (case,) = records(seen.cases[seen.cases["case_id"] == workload["best"]])
+                key, step_s = work_key(case), fastest["step_time_s"]
+                note = "" if workload["winner"] else "best estimate" if workload["decided"] else "undecided"
+                label = ": ".join(filter(None, (headings.get(key, ""), fastest["label"])))
+                if seen is of.first:
+                    firsts[key] = step_s
                 row |= {
                     "best": f"{label} ({note})" if note else label,
-                    "step_s": best.step_time_s,
-                    "throughput": format.throughput(best.tokens_per_s, best.unit),
-                    "peak": seen.cases_by_id.loc[best.case_id, "peak_memory_bytes"],
-                    "times": best.step_time_s / first.step_time_s if first is not None else None,
+                    "step_s": step_s,
+                    "throughput": format.throughput(fastest["tokens_per_s"], fastest["unit"]),
+                    "peak": case["peak_memory_bytes"],
+                    "times": step_s / firsts[key] if key in firsts else None,
                 }
             rows.append(row)
     columns = (

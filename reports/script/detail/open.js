@@ -40,7 +40,7 @@ const fill = async (dialog, id, made) => {
   dialog.dataset.drawn = "no";
   dialog.replaceChildren(made.content.cloneNode(true));
   const own = [...document.querySelectorAll("main [data-case]")].filter((each) => each.dataset.case.split("|").includes(id));
-  const drawn = [...dialog.querySelectorAll("[data-own]")].map((plot) => [plot, figures.launches[id]]);
+  const drawn = [];
   const further = dialog.querySelector("[data-figures]");
   for (const [title, height, figure] of further ? figuresOf(own) : []) {
     const plot = element("div", { class: "plot", role: "img", style: `height: ${height}`, "aria-label": title });

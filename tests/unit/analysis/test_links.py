@@ -17,8 +17,7 @@ from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
 from parabench.analysis.links import Tier, explained, link_table, tiers_of, tiers_said
-from parabench.analysis.ranking.words import answer as answer_of
-from parabench.analysis.ranking.words import closing_lines
+from parabench.analysis.ranking.best import closing_lines
 from parabench.analysis.session import select_session, session_data
 from parabench.analysis.warnings.links import check_links
 from parabench.launch.results import RankReport
@@ -231,7 +230,6 @@ def test_answer_and_page_explain_with_links(tmp_path):
     (answer,) = sweet_spots(results)
     assert answer.links.startswith(f"{SAID} To all-reduce")
     assert answer.links in closing_lines(session_data(results))
-    assert answer.links in answer_of(session_data(results), [answer]).sentences
     assert f'<p class="lead">{SAID} To all-reduce' in render(results)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import fake_results as fake
 from parabench.analysis.memory import PARTS, case_states, sentences
-from parabench.analysis.ranking.words import closing_lines
+from parabench.analysis.ranking.best import closing_lines
 from parabench.analysis.session import session_data
 from parabench.store.record import MIB
 from parabench.strategies import STRATEGIES

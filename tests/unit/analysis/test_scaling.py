@@ -4,7 +4,7 @@ import pytest
 
 import fake_results as fake
 from parabench.analysis.numbers import numbers
-from parabench.analysis.ranking.words import closing_lines
+from parabench.analysis.ranking.best import closing_lines
 from parabench.analysis.scaling import scaling, scaling_lines
 from parabench.analysis.session import select_session, session_data
 

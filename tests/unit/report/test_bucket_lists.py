@@ -9,9 +9,9 @@ import pytest
 import fake_results as fake
 from command_line import parabench
 from parabench.analysis.numbers import case_table, numbers
-from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import select_session, session_data
 from parabench.plan.case import Case
+from parabench.report.cases import answered
 from parabench.report.page_data import page_data
 from parabench.report.rerun import rerun_of
 from parabench.store.results import load
@@ -59,11 +59,10 @@ def test_a_table_has_the_list_as_its_text_and_the_store_has_the_case(store, seen
 
 
 def test_a_curve_is_of_single_caps_alone(seen):
-    answers = seen.once(spots)
-    curves = [curve for answer in answers for curve in answer.curves]
-    assert {curve.sizes for curve in curves} == {(1.0, 4.0, 25.0, None)}
-    assert len(curves) == 4
-    assert [member.name for member in answers[0].members] == ["ddp native 1+4+25 MiB, 4 ranks"]
+    works = seen.once(answered)
+    sizes = [curve["sizes"] for work in works for curve in work["curves"]]
+    assert sizes == [(1.0, 4.0, 25.0, None)] * 4
+    assert [member["name"] for member in works[0]["members"]] == ["ddp native 1+4+25 MiB, 4 ranks"]
 
 
 def test_best_says_it_by_the_axis(store):

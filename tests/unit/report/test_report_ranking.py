@@ -8,11 +8,12 @@ import pytest
 import fake_results as fake
 import fake_turns
 from page_helpers import Page, data, drawn, made
+from parabench.analysis import format
+from parabench.analysis.ranking.best import of_turns
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.ranking.words import of_turns
 from parabench.analysis.session import session_data
 from parabench.report.build import render
+from parabench.report.cases import answered
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK
 
@@ -46,25 +47,25 @@ def seen(results):
 
 
 def test_ranking_is_relative_to_the_best_with_intervals(results, seen):
-    (answer,) = seen.once(spots)
-    ranking = made(seen, sections.ranking_section)["ranking"]
-    (table,) = ranking.tables
-    assert table.head == ("Configuration", "Slower than the best", "95%", "Eliminated after", "Launches")
-    assert table.rows[0][:3] == ("ddp native 1 MiB, 2 ranks", "0.0%", "–")
-    assert table.cases == tuple(each.case_id for each in answer.candidates)
-    last = answer.candidates[-1]
-    assert last.case_id == CASES[-1].id
-    assert 0 < last.slower_low < last.slower < last.slower_high
-    _, exit_ = exits(answer.race)[last.case_id]
-    assert table.rows[-1][3].endswith(f", ≥ {100 * exit_.at_least:.1f}%")
+    (rows,) = seen.once(answered)
+    last = rows["candidates"][-1]
+    assert last["case_id"] == CASES[-1].id
+    assert 0 < last["slower_low"] < last["slower"] < last["slower_high"]
+    left = exits(rows)[last["case_id"]]
     page = data(render(results))
-    at = page["cases"]["case_id"].index(last.case_id)
-    assert page["cases"]["slower_low"][at] == pytest.approx(last.slower_low, rel=1e-3)
-    assert page["cases"]["left_at_least"][at] == pytest.approx(exit_.at_least, rel=1e-3)
-    assert page["cases"]["left_after_block"][page["cases"]["case_id"].index(CASES[0].id)] is None
-    (panel,) = ranking.panels
+    cases = page["cases"]
+    at = cases["case_id"].index(last["case_id"])
+    assert cases["slower_low"][at] == pytest.approx(last["slower_low"], rel=1e-3)
+    assert cases["left_at_least"][at] == pytest.approx(left["at_least"], rel=1e-3)
+    first = cases["case_id"].index(CASES[0].id)
+    assert cases["left_after_block"][first] is None
+    (slower,) = [column for column in page["tables"]["cases"]["columns"] if column["name"] == "slower"]
+    assert slower["cells"][at]["text"] == format.percent(last["slower"])
+    assert slower["cells"][at]["sub"].endswith(f"%, eliminated after block {left['block'] + 1}")
+    assert slower["cells"][first] == "–"
+    (panel,) = made(seen, sections.ranking_section)["ranking"].panels
     assert drawn(panel).layout.xaxis.title.text == "slower than the best (%)"
-    assert set(drawn(panel).data[0].customdata) == set(table.cases)
+    assert set(drawn(panel).data[0].customdata) == {row["case_id"] for row in rows["candidates"]}
 
 
 def test_page_shows_interference_of_shared_launches(results, seen):

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 import fake_results as fake
-from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.ranking.words import answer, closing_lines, lines
+from parabench.analysis.ranking.best import best, closing_lines, lines
 from parabench.analysis.session import session_data
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
@@ -59,10 +58,10 @@ def test_answer_starts_with_why_the_cpu_was_measured(tmp_path):
     findings = planned(HERE, tmp_path)[1].findings
     seen = session_data(fake.write(tmp_path / "r.db", launches, findings=findings))
     assert closing_lines(seen)[0] == LINE
-    assert lines(answer(seen, seen.once(spots)))[0] == LINE
+    assert lines(best(seen))[0] == LINE
     without = session_data(fake.write(tmp_path / "without.db", launches))
     assert [LINE, *closing_lines(without)] == closing_lines(seen)
-    assert [LINE, *lines(answer(without, without.once(spots)))] == lines(answer(seen, seen.once(spots)))
+    assert [LINE, *lines(best(without))] == lines(best(seen))
 
 
 @pytest.mark.parametrize(

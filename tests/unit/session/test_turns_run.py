@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from answers_helpers import of_launches
 from fake_launch import FakeLauncher, run_fake
-from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
 from parabench.session.request import Request
@@ -47,7 +47,7 @@ def test_shared_launch_removes_variance_between_launches(run, tmp_path):
     # The reference, each case once by itself, then all together three times.
     assert [len(spec.cases) for spec in fake.specs] == [1, 1, 1, 1, 1, 4, 4, 4]
     seen = session_data(load(tmp_path / "out" / "results.db"))
-    (answer,) = answers(seen.numbers)
+    (answer,) = of_launches(seen.numbers)
     assert answer.launches == 12
     assert answer.slower[0].slower == pytest.approx(0.02, abs=1e-6)
     assert not answer.tied
@@ -106,7 +106,7 @@ def test_self_check_shows_the_noise_floor(run, tmp_path):
     table = seen.numbers
     assert table["repetition"].eq(TWIN_BLOCK).sum() == 3
     assert set(seen.cases["n_launches"]) == {4}
-    (answer,) = answers(seen.numbers)
+    (answer,) = of_launches(seen.numbers)
     assert answer.launches == 12
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 @pytest.fixture
 def unanalyzed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record a loop without the analysis of its session, which takes most of the time of a short loop."""
-    monkeypatch.setattr("parabench.analysis.ranking.words.closing_lines", lambda data: [])
+    monkeypatch.setattr("parabench.analysis.ranking.best.closing_lines", lambda data: [])
     monkeypatch.setattr("parabench.analysis.warnings.launches.session_warnings", lambda data: [])
 
 

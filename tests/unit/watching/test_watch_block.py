@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from parabench import watch
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.ranking import ranked
 from parabench.analysis.session import session_data
 from parabench.errors import UsageError
 from parabench.metrics import STEP_PARTS
@@ -170,10 +170,9 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert [case["step_time_s"], launch["step_s"]] == pytest.approx([wall_s, wall_s])
     assert sum(case[part] for part in STEP_PARTS if case[part] == case[part]) == pytest.approx(wall_s)
     assert (launch["statistic"], launch["undisturbed_s"]) == ("mean", pytest.approx(0.002))
-    (ranking,) = data.once(spots)
-    assert ranking.best is not None
-    assert ranking.best.step_time_s == pytest.approx(wall_s)
-    assert "mean step of the loop" in ranking.basis
+    (rows,) = ranked(data.numbers)
+    assert rows["candidates"][0]["step_time_s"] == pytest.approx(wall_s)
+    assert "mean step of the loop" in rows["workloads"][0]["basis"]
 
 
 def test_watch_reports_that_the_optimizer_never_stepped(tmp_path: Path) -> None:

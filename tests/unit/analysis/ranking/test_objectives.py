@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import fake_results as fake
-from answers_helpers import sweet_spots, tables_of
+from answers_helpers import sweet_spots
 from command_line import parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
-from parabench.analysis.ranking.words import sentence
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
 
@@ -22,8 +21,7 @@ def spots(tmp_path, launches, objective="step_time_s", by=(), **more):
     (tmp_path / "r.db").unlink(missing_ok=True)
     results = fake.write(tmp_path / "r.db", launches, **more)
     answers = sweet_spots(results, None, OBJECTIVES[objective], by)
-    for workload in tables_of(results, answers)["workloads"]:
-        assert {*workload["differing"]} <= {*DEFAULTS}
+    assert all({*answer.differing} <= {*DEFAULTS} for answer in answers)
     return answers
 
 
@@ -60,9 +58,9 @@ def test_throughput_compares_workloads_of_several_batches(tmp_path):
         assert each.plus_minus / each.value == pytest.approx(each.plus_minus_s / each.step_time_s)
     assert answer.slower[1].slower == pytest.approx((0.040 / 8) / (0.060 / 32) - 1, rel=0.02)
     assert "global_batch" not in answer.work
-    assert sentence(answer).startswith("Highest throughput: ddp native, 4 ranks: 34,")
-    assert "takes " in sentence(answer)
-    assert answer.front == ()  # a front needs steps of equal size
+    assert answer.sentence.startswith("Highest throughput: ddp native, 4 ranks: 34,")
+    assert "takes " in answer.sentence
+    assert answer.front == []  # a front needs steps of equal size
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
@@ -75,7 +73,7 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     assert [each.strategy for each in answer.tied] == ["tp"]
     assert answer.best.value == pytest.approx(150 * MIB, rel=0.02)
     assert answer.basis == "peak resident memory of the largest rank"
-    said = sentence(answer)
+    said = answer.sentence
     assert said.startswith(f"Lowest peak memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB (±")
     assert "Not statistically distinguishable from it (95%, 3 blocks, ±" in said
     assert (
@@ -109,8 +107,8 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.case_id == cases[1].id
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
-    assert sentence(answer).startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
-    assert "ddp native, 1 rank needs 20% more energy (95%, 3 blocks)." in sentence(answer)
+    assert answer.sentence.startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
+    assert "ddp native, 1 rank needs 20% more energy (95%, 3 blocks)." in answer.sentence
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
 
@@ -178,5 +176,5 @@ def test_every_answer_fits_the_schema(tmp_path):
     spots(tmp_path, fake.sweep([fake.case(global_batch=g) for g in (8, 16)], lambda _: 0.04))
     results = fake.family(tmp_path / "family.db")
     for objective in ("step_time_s", "tokens_per_s", "memory"):
-        answers = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))
-        assert tables_of(results, answers)["workloads"][0]["objective"] == objective
+        answer, *_ = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))
+        assert answer.objective == objective

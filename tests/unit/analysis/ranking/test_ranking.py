@@ -9,17 +9,15 @@ import pandas as pd
 import pytest
 
 import fake_results as fake
-from answers_helpers import sweet_spots, tables_of
+from answers_helpers import sweet_spots
 from answers_helpers import written_spots as spots
-from parabench.analysis.numbers import case_table, numbers
-from parabench.analysis.ranking.ranking import marks
-from parabench.analysis.ranking.words import answer as answer_of
-from parabench.analysis.ranking.words import lines, notes, sentence
-from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.ranking.best import best, lines
+from parabench.analysis.session import session_data
 from parabench.analysis.stats import contrasts as effects_module
 from parabench.analysis.stats.contrasts import fit
 from parabench.analysis.stats.quantiles import dunnett
 from parabench.report.build import render
+from parabench.report.cases import page_cases
 from parabench.store.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
@@ -30,10 +28,10 @@ def test_a_clear_winner_is_alone(tmp_path):
     launches = fake.sweep(cases, lambda c: 0.030 if c.bucket_mib == 4 else 0.040, noise=0.005, drift=0.2)
     (answer,) = spots(tmp_path, launches)
     assert answer.best.label == "ddp native 4 MiB, 2 ranks"
-    assert answer.tied == ()
+    assert answer.tied == []
     assert len(answer.slower) == 4
     assert answer.default.slower == pytest.approx(1 / 3, rel=0.05)
-    said = sentence(answer)
+    said = answer.sentence
     assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
     slower = f"{answer.default.slower:.0%}"
     assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
@@ -49,9 +47,9 @@ def test_flat_curve_has_no_winner_and_names_more_blocks(tmp_path):
     within = f"±{100 * answer.half_width:.0f}%"
     named = "No clear winner among 5 configurations "
     too_few = f"{named}(95%, 3 blocks, {within})"
-    assert sentence(answer).startswith(too_few)
-    assert "no difference" not in sentence(answer)
-    assert f"Resolving 2% needs about {answer.more_blocks} more blocks." in sentence(answer)
+    assert answer.sentence.startswith(too_few)
+    assert "no difference" not in answer.sentence
+    assert f"Resolving 2% needs about {answer.more_blocks} more blocks." in answer.sentence
 
 
 def test_blocks_for_is_the_fewest_that_resolve_a_difference():
@@ -92,16 +90,16 @@ def test_one_block_cannot_decide(tmp_path):
     assert not answer.decided
     assert len(answer.tied) == 1
     assert answer.half_width is None
-    assert sentence(answer).startswith("One block cannot be tested against noise")
-    assert "Lowest mean: ddp native 1 MiB" in sentence(answer)
+    assert answer.sentence.startswith("One block cannot be tested against noise")
+    assert "Best estimate: ddp native 1 MiB" in answer.sentence
 
 
 def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
     bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
     (answer,) = spots(tmp_path, bad)
     assert answer.best is None
-    assert sentence(answer).endswith("so the fastest configuration is unknown (2 oom, 1 hung).")
-    assert sentence(sweet_spots(fake.write(tmp_path / "empty.db", []))[0]).startswith("No launch was recorded")
+    assert answer.sentence.endswith("so the fastest configuration is unknown (2 oom, 1 hung).")
+    assert sweet_spots(fake.write(tmp_path / "empty.db", []))[0].sentence.startswith("No launch was recorded")
 
 
 def test_the_reference_launch_never_takes_part(tmp_path):
@@ -119,7 +117,7 @@ def test_adjacent_sizes_are_named_as_a_range(tmp_path):
     (answer,) = spots(tmp_path, launches)
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
-    said = sentence(answer)
+    said = answer.sentence
     number = f"{answer.best.step_time_s * 1e3:.1f} ms per step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
     within = f"±{100 * answer.half_width:.1f}%"
@@ -136,22 +134,19 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
         tmp_path / "r.db",
         fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=noise),
     )
-    session = select_session(results, None)
+    seen = session_data(results)
     (answer,) = sweet_spots(results, by=["strategy"])
     assert len(answer.tied) == 1
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
-    assert sentence(answer).startswith(
+    assert answer.sentence.startswith(
         f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95%, 3 "
     )
-    (workload,) = tables_of(results, [answer])["workloads"]
-    assert workload["winner"] == (answer.best.case_id if named else None)
-    places = set(marks(case_table(numbers(results, session)), [answer])["ranking"])
-    assert ("fastest" in places) == named
-    table = lines(answer_of(SessionData(results, session), [answer]))
+    assert answer.winner == (answer.best if named else None)
+    assert ("fastest" in set(page_cases(seen)["ranking"])) == named
+    table = lines(best(seen, by=["strategy"]))
     assert any("  best  " in line for line in table) == named
-    page = render(results, session.id)
-    assert ("lowest mean: step time" in page) != named
+    assert ("best estimate: step time" in render(results)) != named
 
 
 def test_cases_without_a_common_repetition_are_not_compared(tmp_path):
@@ -166,7 +161,7 @@ def test_cases_without_a_common_repetition_are_not_compared(tmp_path):
     assert (answer.decided, answer.blocks, answer.winner) == (True, 3, None)
     assert {each.case_id for each in answer.candidates} == {case.id for case in first}
     assert {each.case_id for each in answer.not_compared} == {case.id for case in second}
-    assert "Not compared, because no launch or repetition that counts connects them with these: " in sentence(answer)
+    assert "Not compared, because no launch or repetition that counts connects them with these: " in answer.sentence
 
 
 def curve_of(tmp_path, truth, noise, blocks=3):
@@ -187,12 +182,10 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
     assert curve.half_width <= 0.02
     spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
     assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
-    (note,) = notes(answer)
-    assert note == (
-        "ddp native, 2 ranks: the bucket size makes no significant difference from 0.25 to 25 MiB and at PyTorch's "
-        f"default (3 blocks, ±{100 * curve.half_width:.1f}%; no size is more than "
-        f"{100 * curve.at_most:.1f}% behind)."
-    )
+    assert (
+        "ddp native, 2 ranks: the bucket size makes no significant difference (3 blocks, "
+        f"±{100 * curve.half_width:.1f}%; no size is more than {100 * curve.at_most:.1f}% behind)."
+    ) in answer.sentence
 
 
 def test_every_number_is_traced_to_rows_of_the_store(tmp_path):

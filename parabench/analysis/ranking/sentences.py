@@ -1,0 +1,184 @@
+"""The sentences about a workload, written from the rows of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parabench.analysis import format
+from parabench.analysis.ranking.buckets import curve_notes
+from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
+from parabench.analysis.ranking.race import exits
+from parabench.analysis.ranking.ranking import too_wide
+from parabench.analysis.ranking.tables import Row, Rows
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
+
+# A sentence has no more names than this.
+MOST_NAMES = 3
+
+
+def sentences(rows: Rows) -> list[str]:
+    """Return the sentences about a workload: the fastest, the certainty, the rest."""
+    workload, objective = rows["workloads"][0], OBJECTIVES[rows["workloads"][0]["objective"]]
+    found = [
+        *_answer(rows, workload, objective),
+        *_remarks(rows, workload, objective),
+        *curve_notes(rows["curves"], workload["blocks"], "" if objective is STEP else f" to {objective.head}"),
+        *_eliminated(rows),
+        workload["links"],
+    ]
+    return [each for each in found if each]
+
+
+def headed(rows: Rows) -> list[str]:
+    """Return `sentences`, the first after the name of the workload if there are several."""
+    first, *rest = sentences(rows)
+    heading = rows["workloads"][0]["workload"]
+    return [f"{heading}: {first}" if heading else first, *rest]
+
+
+def number(row: Row, objective: Objective) -> str:
+    """Return the number of a candidate with its ±: '41.2 ms per step (±0.4 ms)'."""
+    text, margin = objective.say(row["value"], row["unit"]), row["plus_minus"]
+    if margin is None:
+        return text
+    if margin <= format.EXACT * row["value"] and objective.name == "memory":
+        return f"{text} (identical in every launch)"
+    return f"{text} ({format.plus_minus(objective.margin(margin, row['value']))})"
+
+
+def at(rows: Rows, *places: str) -> list[Row]:
+    """Return the candidates at these places, the best first."""
+    return [row for row in rows["candidates"] if row["place"] in places]
+
+
+def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
+    """Yield the best or the set of the best, with PyTorch's default; or why nothing is distinguishable."""
+    if workload["best"] is None:
+        yield workload["why_not"]
+        return
+    (best,) = at(rows, "best")
+    if not workload["decided"]:
+        alone = not at(rows, "tied")
+        measured = f"{'Measured' if alone else 'Best estimate'}: {best['label']}: {_with_rate(best, objective)}."
+        yield from (measured, workload["why_not"]) if alone else (workload["why_not"], measured)
+        return
+    yield from _set(rows, workload, best, objective)
+    for default in (row for row in rows["candidates"] if row["case_id"] == workload["default"]):
+        if default is best:
+            yield f"{best['label']} is PyTorch's default."
+        elif default["place"] == "tied":
+            yield f"PyTorch's default ({default['label']}) is among these."
+        else:
+            usual = "ddp native, default bucket, same world size"
+            yield f"PyTorch's default ({usual}) {objective.worse(default['slower'])}."
+
+
+def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator[str]:
+    """Yield the best, or the set of the best, and how certain that is."""
+    tied, slower, apart = at(rows, "tied"), at(rows, "slower"), workload["apart"]
+    everything = format.count(1 + len(tied) + len(slower), "configuration")
+    names = [row["name"] for row in rows["members"]]
+    basis = f"{format.percent(CONFIDENCE)}, {format.count(workload['blocks'], 'block')}"
+    if tied and workload["half_width"] is not None:
+        basis += f", {format.within(workload['half_width'])}"
+    following, worse = (slower[0]["label"], objective.worse(slower[0]["slower"])) if slower else ("", "")
+    open_set = bool(tied) and (not slower or too_wide(workload))
+    if open_set and slower:
+        chosen = f"{objective.first}: one of {1 + len(tied)} of {everything}"
+        yield f"{chosen} ({basis}): {format.listed(names, MOST_NAMES)}."
+        yield f"The next, {following}, {worse}."
+    elif open_set:
+        yield f"No clear winner among {everything} ({basis}): {format.listed(names, MOST_NAMES)}."
+    else:
+        yield f"{objective.first}: {names[0]}: {_with_rate(best, objective)}."
+        if others := [name for name in names[1:] if name not in apart]:
+            yield f"Not statistically distinguishable from it ({basis}): {format.listed(others, MOST_NAMES)}."
+        elif len(tied) > len(apart):
+            yield f"These bucket sizes are not statistically distinguishable ({basis})."
+        elif len(slower) == 1 and not tied:
+            yield f"{following} {worse} ({basis})."
+        elif slower and not tied:
+            rest = format.count(len(slower), "other configuration")
+            yield f"It is {objective.ahead} the {rest} ({basis}); the next, {following}, {worse}."
+    if apart:  # they shared no launch with the best, so little is known about them
+        known = (
+            "" if workload["apart_half_width"] is None else f", within {format.within(workload['apart_half_width'])}"
+        )
+        yield f"Compared in separate launches{known}, so possibly as fast: {format.listed(apart, MOST_NAMES)}."
+    if open_set:
+        yield f"Best estimate: {best['label']}: {_with_rate(best, objective)}."
+    yield _more_blocks(rows, workload)
+
+
+def _with_rate(best: Row, objective: Objective) -> str:
+    """Return the best's number with its throughput, or with its step time if another number was ranked."""
+    beside = f"{format.milliseconds(best['step_time_s'])} per step"
+    if objective is STEP:
+        rate = best["tokens_per_s"]
+        beside = f"{best['unit']}/s unknown" if rate is None else format.throughput(rate, best["unit"])
+    return f"{number(best, objective)}, {beside}"
+
+
+def _more_blocks(rows: Rows, workload: Row) -> str:
+    """Return how many more blocks would resolve the set; empty if it is sharp enough."""
+    more = workload["more_blocks"]
+    if more is None:
+        return ""
+    resolving = f"Resolving {100 * SHARP_ENOUGH:g}%"
+    if workload["blocks"] + more > MOST_BLOCKS:
+        return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy."
+    takes = ""
+    if len(rows["race"]) > 1:
+        before, now = rows["race"][-2:]
+        takes = f" ({format.duration(more * (now['seconds'] - before['seconds']))})"
+    return f"{resolving} needs about {format.count(more, 'more block')}{takes}."
+
+
+def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
+    """Yield what the answer leaves out: configurations without a ratio, without synchronization, without a check."""
+    if apart := at(rows, "not_compared"):
+        numbers = format.listed(
+            (f"{row['label']}: {number(row, objective)} ({row['status']})" for row in apart), MOST_NAMES
+        )
+        why = "Not compared, because no launch or repetition that counts connects them with these"
+        yield f"{why if workload['best'] else 'Measured'}: {numbers}."
+    if stale := [row for row in at(rows, "best", "tied") if row["other_training"]]:
+        texts = format.listed((f"{row['label']} ({staleness(row)})" for row in stale), MOST_NAMES)
+        yield f"Not equivalent to single-device training (stale gradients): {texts}."
+    for row in rows["candidates"]:
+        if row["case_id"] == workload["same_training"]:
+            step = format.milliseconds(row["step_time_s"])
+            yield f"The fastest that is equivalent to single-device training: {row['label']}: {step} per step."
+    for row in rows["no_comm_baselines"]:
+        yield _without_communication(row)
+    if workload["unverified"]:
+        yield f"Not verified against training on one device: {format.listed(workload['unverified'], MOST_NAMES)}."
+    if workload["unknown"]:
+        yield f"Not ranked (no measurement): {format.listed(workload['unknown'], MOST_NAMES)}."
+
+
+def staleness(row: Row) -> str:
+    """Return how many updates the gradients of a configuration miss: '1.5 updates on average, 4 at most'."""
+    mean, most = row["staleness_mean"], row["staleness_max"]
+    known = format.known(mean) and format.known(most)
+    return format.staleness(mean, most) if known else "by how many updates is unknown"
+
+
+def _without_communication(row: Row) -> str:
+    step = f"Without communication ({row['strategy']}) a step takes {format.milliseconds(row['step_time_s'])}"
+    if row["share"] is None:
+        return f"{step}; no launch or repetition that counts connects it with the fastest."
+    share, low, high = (format.percent(max(0.0, row[name] or 0.0)) for name in ("share", "low", "high"))
+    interval = "" if row["low"] is None else f" (95%: {low} to {high})"
+    return f"{step}, {share} less than the fastest's{interval}."
+
+
+def _eliminated(rows: Rows) -> list[str]:
+    """Return 'Eliminated: 11 configurations by block 3, 24% or more slower.'"""
+    left = list(exits(rows).values())
+    if not left:
+        return []
+    last, least = max(row["block"] + 1 for row in left), min(row["at_least"] for row in left)
+    some = format.count(len(left), "configuration")
+    return [f"Eliminated: {some} by block {last}, {format.percent(least)} or more slower."]

@@ -1,0 +1,103 @@
+"""The tables of the answer to "fastest". docs/site/keys.toml describes every column.
+
+`ranking.ranked` makes the rows of each workload, `sentences` and the report read them, and `best` writes them as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from parabench.analysis.answer import Answer, Columns
+from parabench.store.results import known_records
+
+# A row of a table by column, and the rows of one workload by table. Unknown values are None.
+Row = dict[str, Any]
+Rows = dict[str, list[Row]]
+
+_CASE: Columns = {"workload": str, "case_id": str, "label": str, "strategy": str}
+TABLES: dict[str, Columns] = {
+    "workloads": {
+        "workload": str,
+        "work": str,
+        **dict.fromkeys(("best", "winner", "default", "same_training"), str | None),
+        **dict.fromkeys(("objective", "statistic", "basis"), str),
+        "blocks": int,
+        "launches": int,
+        "half_width": float | None,
+        "more_blocks": int | None,
+        "decided": bool,
+        "why_not": str | None,
+        **dict.fromkeys(("unverified", "unknown", "differing"), tuple[str, ...]),
+        "links": str,
+        "apart": tuple[str, ...],
+        "apart_half_width": float | None,
+    },
+    "candidates": {
+        "workload": str,
+        "place": Literal["best", "tied", "slower", "not_compared"],
+        **_CASE,
+        "value": float,
+        "plus_minus": float | None,
+        "step_time_s": float,
+        "plus_minus_s": float | None,
+        "tokens_per_s": float | None,
+        "unit": str,
+        "launches": int,
+        "launch_ids": tuple[int, ...],
+        "status": str,
+        **dict.fromkeys(("slower", "slower_low", "slower_high"), float | None),
+        "code": str | None,
+        "other_training": bool,
+        "staleness_mean": float | None,
+        "staleness_max": float | None,
+        "reason": str | None,
+    },
+    "members": {"workload": str, "name": str, "case_ids": tuple[str, ...]},
+    "curves": {
+        "workload": str,
+        "name": str,
+        "sizes": tuple[float | None, ...],
+        "case_ids": tuple[str, ...],
+        "best_case_id": str,
+        "shape": Literal["optimum", "flat", "unclear"],
+        "half_width": float | None,
+        "at_most": float | None,
+    },
+    "front": {
+        **_CASE,
+        **dict.fromkeys(("step_time_s", "peak_memory_bytes", "slower", "less_memory"), float),
+        "launch_ids": tuple[int, ...],
+    },
+    "by": {
+        "workload": str,
+        "axes": tuple[str, ...],
+        "names": tuple[str, ...],
+        "case_id": str | None,
+        "distinguishable": bool | None,
+        "configurations": int,
+        "status": str,
+    },
+    "no_comm_baselines": {
+        **_CASE,
+        "step_time_s": float,
+        **dict.fromkeys(("share", "low", "high"), float | None),
+        "bound": bool,
+    },
+    "race": {
+        "workload": str,
+        "block": int,
+        "seconds": float,
+        "racing": tuple[str, ...],
+        "half_width": float | None,
+    },
+    "eliminated": {"workload": str, "block": int, "case_id": str, "slower": float, "at_least": float},
+}
+
+
+def by_workload(answer: Answer) -> list[Rows]:
+    """Return the rows of each workload of an answer, in the answer's order."""
+    found: dict[str, Rows] = {}
+    for name in TABLES:
+        for row in known_records(answer.tables[name]):
+            found.setdefault(row["workload"], {each: [] for each in TABLES})[name].append(row)
+    return list(found.values())
