@@ -104,9 +104,9 @@ class LoadedSession:
         if self._data.session.kind == "collectives":
             if by or objective != "step_time_s":
                 raise UsageError(f"{self._data.session.name} measured collectives, which have no objective and no axes")
-            from parabench.analysis.collectives import bus, crossover
+            from parabench.report.views.collectives import full_answer
 
-            return crossover.answer(crossover.answers(bus.measured(self._data.numbers)))
+            return replace(full_answer(self._data), figures=_titled(self._section("bus").panels, "Bus bandwidth"))
         self._data.session.require("training", self._data.results.path)
         found = best.best(self._data, OBJECTIVES[objective], _names(by), self._data.once(session_warnings))
         return replace(found, figures=_titled(self._section("ranking").panels, "Ranking"))

@@ -55,9 +55,8 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 f"give neither, or name one that trained: {path}@SESSION"
             )
-        answer = crossover.answer(crossover.bus_answers(results, chosen.id))
-        why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        lines = list(answer.sentences) or [f"No launch {why}, so the fastest algorithm is unknown."]
+        answer = crossover.answer(data_of(results, chosen))
+        lines = list(answer.sentences)
     else:
         from parabench.analysis.ranking import best as ranking
         from parabench.analysis.ranking.objectives import OBJECTIVES

@@ -8,7 +8,7 @@ from parabench.analysis import format
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import next_command, of_turns
-from parabench.analysis.session import SessionData, data_of, holds, select_session
+from parabench.analysis.session import SessionData, data_of, holds, select_session, session_data
 from parabench.analysis.step import summary
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -125,9 +125,8 @@ def conclusions(results: Results) -> list[str]:
     """Return what the newest session of recordings shows, in a few lines."""
     from parabench.report.views import collectives, recorded
 
-    session = select_session(results)
-    logs = session.kind == "collectives"
-    lines = collectives.conclusions(results, session) if logs else recorded.conclusions(results)
+    seen = session_data(results)
+    lines = collectives.conclusions(seen) if seen.session.kind == "collectives" else recorded.conclusions(results)
     if len(lines) > _LINES:
         lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
     return lines
@@ -139,7 +138,7 @@ def render(results: Results, session: str | None = None) -> str:
     if chosen.kind == "collectives":
         from parabench.report.views import collectives
 
-        return collectives.render(results, chosen)
+        return collectives.render(data_of(results, chosen))
     if chosen.kind == RecordedCase.kind:
         from parabench.report.views import recorded
 

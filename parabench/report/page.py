@@ -12,7 +12,7 @@ import math
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,9 +22,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
 from parabench.analysis.session import Session
+from parabench.analysis.warnings.codes import grouped
 from parabench.files import shipped_folder
 from parabench.report.sections.environment import machine_section
 from parabench.report.spec import CASE, ERROR, FORMATS, TEXT, Column, Section, Tab
@@ -52,8 +54,40 @@ def render_page(template: str, session: Session, tabs: list[Tab], **content: Any
         tabs=tabs,
         session=session,
         command=shlex.join(session.argv),
-        skipped=_skipped(session),
+        skipped=skipped_cases(session),
         **(known | content),
+    )
+
+
+def answer_page(
+    answer: Answer,
+    sections: list[Section],
+    *,
+    title: str,
+    kicker: str,
+    question: str,
+    trust: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    command: str = "",
+) -> str:
+    """Return the page of an answer: its sentences and warnings, then `sections`, which have its figures and tables.
+
+    Args:
+        kicker: The line above the question: the suite, the session and its time.
+        trust: Sentences about the launches behind the answer.
+        labels: The label of each configuration by its id, for warnings.
+        command: The command that measured the session.
+    """
+    return fill(
+        "page.html",
+        [section for section in sections if section.panels or section.tables or section.pairs or section.empty],
+        title=title,
+        kicker=kicker,
+        question=question,
+        sentences=answer.sentences,
+        trust=trust,
+        findings=grouped(answer.warnings, labels or {}),
+        command=command,
     )
 
 
@@ -103,7 +137,7 @@ def _script(source: str) -> str:
     return safe.replace("<!--", "<\\!--")
 
 
-def _skipped(session: Session) -> list[tuple[str, str]]:
+def skipped_cases(session: Session) -> list[tuple[str, str]]:
     """Return (labels, reason) of the cases that were not launched, one entry per reason."""
     kind = case_type(session.kind)
     reasons: dict[str, list[str]] = {}

@@ -284,13 +284,13 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     no_file = request.json_file is None
     lines: Iterable[str]
     if request.kind == "collectives":
-        from parabench.analysis.collectives.crossover import bus_answers
+        from parabench.analysis.collectives import crossover
         from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 
         session = select_session(results, session_id)
         for line in table_lines(results, session):
             logger(console, answers=no_file)(line)
-        lines = (each.sentence() for each in bus_answers(results, session_id))
+        lines = crossover.answer(session_data(results, session_id)).sentences
     else:
         from parabench.analysis.ranking.best import best, closing_lines
 

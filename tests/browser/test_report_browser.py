@@ -41,7 +41,7 @@ def collectives(tmp_path_factory):
     names = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level(ring,tree)", own)
     cases = [
         fake_collectives.case(op, name, world_size=4, max_bytes=1 << 26, factor=2)
-        for op in ("all_reduce", "all_gather")
+        for op in ("all_reduce", "all_gather", "broadcast")
         for name in names
     ]
     launches = fake_collectives.sweep(cases, lambda c, s: 1e-4 + s * 1e-9 * len(c.algorithm), noise=0.02)
@@ -164,19 +164,6 @@ def test_tabs_are_moved_through_by_keys(browser, rich):
             assert page.evaluate("document.activeElement.dataset.tab") == tab
             assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
         assert page.locator("[role=tab][tabindex='0']").count() == 1
-
-
-def test_a_page_of_collectives_is_filtered_too(browser, collectives):
-    with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
-        assert counted(page) == "1 of 14 configurations"
-        assert page.locator("#bus figure:visible").count() == 1
-        assert points(page, "bus") == 11  # sizes
-        assert points(page, "fit") == 11 + 3 * 11  # the line, and every launch
-        assert page.locator("#model tbody:visible").count() == 1
-        go_to(page, "data")
-        rows = page.locator("#cases tbody tr:visible")
-        assert rows.count() == 2 * 11  # both forms
-        assert set(rows.locator("td:first-child").all_inner_texts()) == {"all_gather ring, 4 ranks"}
 
 
 def test_a_click_on_a_point_opens_its_case(browser, rich):

@@ -10,7 +10,6 @@ givePage({
   tables: {
     cases: [aCase({ case_id: "a", step_time_s: 0.05, ranking: "fastest" }), aCase({ case_id: "b", step_time_s: null })],
     launches: [aLaunch({ label: "a" }), aLaunch({ launch_id: 2, case: null, label: "single" })],
-    sizes: [{ case: 0, bytes: 1024 }, { case: 1, bytes: 2048 }],
   },
   tables_of: {
     cases: {
@@ -22,7 +21,6 @@ givePage({
       ],
     },
     launches: { initial: "", csv: [], columns: [column("label", "case", "", "")] },
-    sizes: { initial: "", csv: [], columns: [] },
   },
 });
 const { declared } = await import("../../reports/script/table/columns.js");
@@ -40,7 +38,6 @@ test("a cell is text, with a second line or a mark", () => {
 test("columns of words sort as words, and launches of no case are among the others", () => {
   assert.deepEqual(declared.cases().columns.filter(({ text }) => text).map(({ name }) => name), ["label", "status", "error"]);
   assert.deepEqual([0, 1].map((i) => cells("launches", i)), [["a: name"], ["single: name"]]);
-  assert.deepEqual(declared.sizes().rows(), [0, 1]);
 });
 
 test("a file has the columns and heads that Python names", () => {

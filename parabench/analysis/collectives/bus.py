@@ -1,4 +1,4 @@
-"""Collectives: time and bandwidth at each size from stored calls, with one number per launch.
+"""Time and bandwidth of collectives at each size, with one number per launch.
 
 As in nccl-tests (doc/PERFORMANCE.md), a size is the whole buffer, algbw is size / time, and busbw is the traffic of a
 link.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE, STATISTIC
@@ -66,7 +65,7 @@ _SHARED = (
     "facts", "counted", "statistic",
 )  # fmt: skip
 _SIZE = ["launch_id", "bytes", "in_place"]
-# What identifies a time that launches repeat.
+# The columns that identify a time. Launches repeat it.
 KEY = ["case", "bytes", "in_place"]
 # The columns of `bus_table`.
 _BUS = (
@@ -79,7 +78,7 @@ def bus_factor(op: str, world_size: int) -> float:
     """Return busbw / algbw; NaN for an unknown operation.
 
     It is 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, and 1 for
-    broadcast, reduce and sendrecv.
+    broadcast, reduce and sendrecv (nccl-tests, doc/PERFORMANCE.md).
     """
     if op == UNKNOWN:
         return math.nan
@@ -95,16 +94,19 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
     `seconds` is the time of one call on its slowest rank. Calls that a rank did not complete are left out. `logged` are
     launches from logs, with one row for all ranks.
     """
-    rows = collective[collective["phase"] == Phase.MEASURE]
     keys = [*_SIZE, "seq"]
-    calls = rows.groupby(keys, as_index=False).agg(
-        seconds=("duration_s", "max"),
-        calls=("calls", "first"),
-        ranks=("duration_s", "count"),
-        group=("group_size", "first"),
+    calls = (
+        collective[collective["phase"] == Phase.MEASURE]
+        .groupby(keys, as_index=False)
+        .agg(
+            seconds=("duration_s", "max"),
+            calls=("calls", "first"),
+            ranks=("duration_s", "count"),
+            group=("group_size", "first"),
+        )
     )
-    whole = (calls["ranks"] == calls["group"]) | calls["launch_id"].isin(list(logged))
-    return calls[whole][[*keys, "seconds", "calls"]]
+    complete = (calls["ranks"] == calls["group"]) | calls["launch_id"].isin(list(logged))
+    return calls[complete][[*keys, "seconds", "calls"]]
 
 
 def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
@@ -114,36 +116,36 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
     row, whose size is unknown.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
-    case_of = [cases[text] for text in launches["case_json"]]
-    rows = [case.to_dict() | {"label": case.label, "algorithm": case.line} for case in case_of]
-    fields = pd.DataFrame(rows, launches.index, columns=[*_OF_CASE, "label"])
-    turn_facts = turns_of(launches["facts"])
-    collective = results.collective
+    fields = {text: case.to_dict() | {"label": case.label, "algorithm": case.line} for text, case in cases.items()}
+    collective, facts = results.collective, launches["facts"]
     ran = launches["launch_id"].map(collective.groupby("launch_id")["algorithm"].first())
-    launches = launches.join(fields).assign(
-        variant="",
-        turn_facts=turn_facts,
-        in_turns=shares_launch(turn_facts, launches["repetition"]),
-        ran=ran.mask(fields["source"] != "", fields["algorithm"]),
-        timing=session.timing,
-        piece_bytes=[json_text.parsed(facts).get("piece_bytes", np.nan) for facts in launches["facts"]],
-        turns=[1.0 if each is None else each["rounds"] for each in turn_facts],
+    launches = launches.join(
+        pd.DataFrame([fields[text] for text in launches["case_json"]], launches.index, columns=[*_OF_CASE, "label"])
     )
-    shared = [
-        (at, *each["cases"]) if each else None for at, each in zip(launches["repetition"], turn_facts, strict=True)
+    interleaving = turns_of(facts)
+    group = [
+        (at, *each["cases"]) if each else None for at, each in zip(launches["repetition"], interleaving, strict=True)
     ]
-    first = launches["launch_id"].groupby(pd.Series(shared, launches.index, dtype=object)).transform("first")
-    launches = launches.assign(shared_launch=first.fillna(launches["launch_id"]).astype(int))
-    logged = launches.loc[launches["source"] != "", "launch_id"]
-    calls = call_times(collective, logged)
+    first = launches["launch_id"].groupby(pd.Series(group, launches.index, dtype=object)).transform("first")
+    launches = launches.assign(
+        variant="",
+        interleaving=interleaving,
+        in_turns=shares_launch(interleaving, launches["repetition"]),
+        turns=[each["rounds"] if each else 1.0 for each in interleaving],
+        shared_launch=first.fillna(launches["launch_id"]).astype(int),
+        ran=ran.mask(launches["source"] != "", launches["algorithm"]),
+        timing=session.timing,
+        piece_bytes=[json_text.parsed(text).get("piece_bytes", np.nan) for text in facts],
+        statistic=launches["device"].map(STATISTIC) if session.timing == LATENCY else MEAN,
+    )
+    calls = call_times(collective, launches.loc[launches["source"] != "", "launch_id"])
     table = launches.merge(_of_sizes(calls, collective, launches, session), on="launch_id", how="left")
     # A log has means only, so quantiles are unknown.
     table[list(QUANTILES)] = table[list(QUANTILES)].mask(table["source"] != "")
-    counts = zip(table["case_json"], table["op"], table["bytes"], strict=True)
+    sizes = zip(table["case_json"], table["op"], table["bytes"], strict=True)
     table = table.assign(
-        count=[np.nan if op == UNKNOWN or size != size else cases[text].count(int(size)) for text, op, size in counts],
+        count=[np.nan if op == UNKNOWN or size != size else cases[text].count(int(size)) for text, op, size in sizes],
         counted=(table["status"] == Status.OK) & table["call_s"].notna(),
-        statistic=table["device"].map(STATISTIC) if session.timing == LATENCY else MEAN,
     )
     return table.assign(compared_s=_compared(table, calls))[[*_SHARED, *CALL_COLUMNS]]
 
@@ -151,14 +153,14 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
 def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFrame, session: Session) -> pd.DataFrame:
     """Return the numbers of each launch, size and form."""
     groups = calls.groupby(_SIZE)
-    checked = collective.drop_duplicates([*_SIZE, "rank"]).groupby(_SIZE)["n_wrong"]
     if session.timing == LATENCY:
         quantiles = calls["launch_id"].map(launches.set_index("launch_id")["device"]).map(QUANTILE)
-        found = [some_calls.groupby(_SIZE)["seconds"].quantile(q) for q, some_calls in calls.groupby(quantiles)]
-        call_s = pd.concat(found) if found else pd.Series(dtype=float)
+        parts = [some_calls.groupby(_SIZE)["seconds"].quantile(q) for q, some_calls in calls.groupby(quantiles)]
+        call_s = pd.concat(parts) if parts else pd.Series(dtype=float)
     else:
-        call_s = (calls["seconds"] * calls["calls"]).groupby([calls[name] for name in _SIZE]).sum()
-        call_s = call_s / groups["calls"].sum()
+        total_s = (calls["seconds"] * calls["calls"]).groupby([calls[name] for name in _SIZE]).sum()
+        call_s = total_s / groups["calls"].sum()
+    checked = collective.drop_duplicates([*_SIZE, "rank"]).groupby(_SIZE)["n_wrong"]
     table = pd.DataFrame(
         {
             "calls": groups["calls"].sum(),
@@ -173,20 +175,20 @@ def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFr
 def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
     """Return `call_s` as compared round by round, among configurations with the same operation and number of ranks.
 
-    A turn is the median of its calls or batches.
+    The number of a round is the median of its calls or batches.
     """
     shared = table[table["in_turns"] & table["counted"]]
     if shared.empty:
         return table["call_s"]
     seconds = {key: times.to_numpy() for key, times in calls.groupby(_SIZE)["seconds"]}
-    turns: dict[Any, NDArray[Any]] = {}
+    rounds: dict[Any, Any] = {}
     for at, row in shared.iterrows():
         times = seconds[row["launch_id"], row["bytes"], row["in_place"]]
-        ends = np.cumsum(dealt_out(len(times), row["turn_facts"]["rounds"]))[:-1]
-        turns[at] = np.array([np.log(np.median(turn)) for turn in np.split(times, ends)])
+        ends = np.cumsum(dealt_out(len(times), row["interleaving"]["rounds"]))[:-1]
+        rounds[at] = np.log([np.median(part) for part in np.split(times, ends)])
     alike = ["shared_launch", "op", "world_size", "dtype", "redop", "bytes", "in_place"]
     keys = pd.Series(list(table[alike].itertuples(index=False, name=None)), table.index, dtype=object)
-    return in_rounds(table["call_s"], keys, turns)
+    return in_rounds(table["call_s"], keys, rounds)
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
@@ -208,26 +210,26 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     good = sizes["status"] == Status.OK
     succeeded = good.groupby([sizes[name] for name in KEY]).transform("any")
     counted = sizes[good | (~succeeded & (sizes["status"] == Status.WRONG))]
-    every, good_groups = sizes.groupby(KEY, sort=False), counted.groupby(KEY, sort=False)
+    every, groups = sizes.groupby(KEY, sort=False), counted.groupby(KEY, sort=False)
     seconds = counted[["call_s", *QUANTILES]].astype(float)
     logs = seconds.where(seconds > 0).transform(np.log).groupby([counted[name] for name in KEY]).mean()
+    low_s, high_s = groups["call_s"].min(), groups["call_s"].max()
     table = sizes.drop_duplicates(KEY).set_index(KEY)[["label", *_OF_CASE, "ran", "count", "timing", "statistic"]]
     table = table.assign(
         good=good.groupby([sizes[name] for name in KEY]).sum(),
         launches=every.size(),
-        **good_groups[["calls", "batches"]].sum().astype(int).reindex(table.index, fill_value=0),
+        **groups[["calls", "batches"]].sum().astype(int).reindex(table.index, fill_value=0),
         **logs.transform(np.exp),
-        low_s=good_groups["call_s"].min(),
-        high_s=good_groups["call_s"].max(),
-        spread=(good_groups["call_s"].max() / good_groups["call_s"].min() - 1).where(good_groups.size() > 1),
+        low_s=low_s,
+        high_s=high_s,
+        spread=(high_s / low_s - 1).where(groups.size() > 1),
         n_wrong=every["n_wrong"].sum(min_count=1),
     ).reset_index()
     algbw = table["bytes"] / table["call_s"] / GB
     factors = [bus_factor(op, n) for op, n in zip(table["op"], table["world_size"], strict=True)]
-    table = table.assign(algbw=algbw, busbw=algbw * factors)
-    order = table.assign(op=table["op"].map(LOGGED_OPS.index))
-    order = order.sort_values(["op", "world_size", "algorithm", "bytes", "in_place"], kind="stable")
-    return table.loc[order.index].rename(columns={"case": "case_id"})[list(_BUS)].reset_index(drop=True)
+    table = table.assign(algbw=algbw, busbw=algbw * factors, op_order=table["op"].map(LOGGED_OPS.index))
+    table = table.sort_values(["op_order", "world_size", "algorithm", "bytes", "in_place"], kind="stable")
+    return table.rename(columns={"case": "case_id"})[list(_BUS)].reset_index(drop=True)
 
 
 def one_form(table: pd.DataFrame) -> pd.DataFrame:

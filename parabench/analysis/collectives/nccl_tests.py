@@ -1,6 +1,6 @@
-"""Write results in the layout of nccl-tests, as lines and as JSON, for people and programs that know it.
+"""Write results in the layout of nccl-tests, as lines and as JSON, for people and programs that read it.
 
-The layout is from nccl-tests' src/util.cu. Our values follow its columns, or have names that it does not use.
+The layout is from nccl-tests' src/util.cu. Values of parabench are in its columns, or have names that it does not use.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status
 from parabench.store.results import Results, records
 
-# The version of its layout that is followed.
+# The version of nccl-tests' JSON.
 JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
-# The columns of a form and their widths, as in nccl-tests, and the columns for the spread of calls and launches.
-_NUMBERS = {"time": ("(us)", 7), "algbw": ("(GB/s)", 6), "busbw": ("(GB/s)", 6), "#wrong": ("", 6)}
-_SPREAD = {"p50": ("(us)", 7), "p95": ("(us)", 7), "p99": ("(us)", 7), "spread": ("(%)", 6)}
+# The columns of a form, with their unit and width, as in nccl-tests.
+_COLUMNS = {"time": ("(us)", 7), "algbw": ("(GB/s)", 6), "busbw": ("(GB/s)", 6), "#wrong": ("", 6)}
+_SIZE = "{:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
 _Row = Mapping[Any, Any]
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """Yield for each case a header, a line for each size, a footer, and the spread of calls and launches.
+    """Yield for each case a header, a line for each size, and a footer.
 
     Only results start without '#'. They have only nccl-tests' columns, because readers count from the end.
     """
@@ -51,65 +51,41 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
         yield f"# timed: {in_words(first['timing'])}"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
-        what = "calls" if first["timing"] == LATENCY else "batches of calls"
-        yield f"# p50, p95, p99, below: over a launch's {what}"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']}: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
             yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
-        yield from _numbers(rows)
-        wrong = rows["n_wrong"].sum()
+        yield "#"
+        yield f"# {_SIZE('', '', '', '', '')}           out-of-place                       in-place"
+        yield f"# {_SIZE('size', 'count', 'type', 'redop', 'root')}{_cells([list(_COLUMNS)] * 2)}"
+        yield f"# {_SIZE('(B)', '(elements)', '', '', '')}{_cells([[unit for unit, _ in _COLUMNS.values()]] * 2)}"
+        yield from (_line(*of_size) for of_size in _sizes(rows))
+        wrong, average = rows["n_wrong"].sum(), _average(rows)
         checked = (
-            f"{wrong:g} {'FAILED' if wrong else 'OK'}" if wrong or rows["n_wrong"].notna().all() else words.UNKNOWN
+            f"{wrong:g} {'FAILED' if wrong else 'OK'}" if rows["n_wrong"].notna().all() or wrong else words.UNKNOWN
         )
-        average = _average(rows)
         yield f"# {'Out of bounds values':<20} : {checked}"
         yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
         yield "#"
-        yield from _spread(rows)
         yield f"# Collective test concluded: {first['op']}_perf"
         yield "#"
 
 
-def _numbers(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield the table of nccl-tests."""
-    size = "{:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
-    yield "#"
-    yield f"# {size('', '', '', '', '')}           out-of-place                       in-place"
-    yield f"# {size('size', 'count', 'type', 'redop', 'root')}{_heads(_NUMBERS)}"
-    yield f"# {size('(B)', '(elements)', '', '', '')}{_heads(_NUMBERS, units=True)}"
-    for first, forms in _sizes(rows):
-        cells = [
-            [_float(row["call_s"] * US, 7), _float(row["algbw"], 6), _float(row["busbw"], 6),
-             f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"]
-            for row in forms.values()
-        ]  # fmt: skip
-        of_size = size(first["bytes"], first["count"], TYPES[first["dtype"]].name, first["redop"], _root(first["op"]))
-        yield f"  {of_size}{_cells(_NUMBERS, cells)}"
+def _line(first: _Row, forms: Mapping[str, _Row]) -> str:
+    """Return the line of one size."""
+    cells = [
+        [_float(row["call_s"] * US, 7), _float(row["algbw"], 6), _float(row["busbw"], 6),
+         f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"]
+        for row in forms.values()
+    ]  # fmt: skip
+    type_name = TYPES[first["dtype"]].name
+    size = _SIZE(first["bytes"], first["count"], type_name, first["redop"], _root(first["op"]))
+    return f"  {size}{_cells(cells)}"
 
 
-def _spread(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield for each size, as a comment, the spread of its calls within a launch and of its launches."""
-    yield f"# {'':>10}          out of place                      in place"
-    yield f"# {'size':>10}{_heads(_SPREAD)}"
-    yield f"# {'(B)':>10}{_heads(_SPREAD, units=True)}"
-    for first, forms in _sizes(rows):
-        cells = [
-            [*(_float(row[name] * US, 7) for name in QUANTILES),
-             f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"]
-            for row in forms.values()
-        ]  # fmt: skip
-        yield f"# {first['bytes']:>10}{_cells(_SPREAD, cells)}"
-    yield "#"
-
-
-def _heads(columns: Mapping[str, tuple[str, int]], units: bool = False) -> str:
-    return _cells(columns, [[unit if units else name for name, (unit, _) in columns.items()]] * 2)
-
-
-def _cells(columns: Mapping[str, tuple[str, int]], forms: Sequence[Sequence[str]]) -> str:
-    widths = [width for _, width in columns.values()]
+def _cells(forms: Sequence[Sequence[str]]) -> str:
+    widths = [width for _, width in _COLUMNS.values()]
     return "".join(f"  {cell:>{width}}" for form in forms for cell, width in zip(form, widths, strict=True))
 
 

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,32 +18,6 @@ from parabench.collectives import levels_of
 
 WITHIN, BETWEEN = "within a node", "between nodes"
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-
-# The tiers of constants of the cost model: the links of an algorithm with one level, the two levels of two_level, and
-# the rank, which adds.
-NODE, INNER, OUTER, RANK = "node", "inner", "outer", "rank"
-
-# The sums as text, for powers of two.
-FORMULAS = {
-    ("ring", "all_reduce"): "2(n-1) a + 2(n-1)/n S b + (n-1)/n S c",
-    ("ring", "reduce_scatter"): "(n-1) a + (n-1)/n S b + (n-1)/n S c",
-    ("ring", "all_gather"): "(n-1) a + (n-1)/n S b",
-    ("ring", "broadcast"): "(n-2+k) (a + S/k b), k pieces along the ring",
-    ("tree", "all_reduce"): "(4k + 4 log2(n) - 6) (a + S/2k b) + S c: two trees of half the data each, in k pieces; "
-    "2k messages for 2 ranks, 3k + 2 for 3",
-    ("tree", "reduce_scatter"): "(n/2 (log2(n)-1) + 1) (a + S/n b) + (n-1)/n S c: n parts up n trees that wait for "
-    "one another",
-    ("tree", "all_gather"): "(n (log2(n)-1) + 1) (a + S/n b): n parts down n trees that wait for one another",
-    ("tree", "broadcast"): "(2k + 2 log2(n) - 3) (a + S/k b), k pieces to two children each; up to 3 ranks one child",
-    ("halving_doubling", "all_reduce"): "2 log2(n) a + 2(n-1)/n S b + (n-1)/n S c",
-    ("halving_doubling", "reduce_scatter"): "log2(n) a + (n-1)/n S b + (n-1)/n S c",
-    ("halving_doubling", "all_gather"): "log2(n) a + (n-1)/n S b",
-    ("halving_doubling", "broadcast"): "2 log2(n) a + 2(n-1)/n S b: scattered by halves, gathered by doubling",
-    ("parameter_server", "all_reduce"): "2(n-1) (a + S b) + (n-1) S c, all at the server",
-    ("parameter_server", "reduce_scatter"): "2(n-1) a + (n-1)(1 + 1/n) S b + (n-1) S c: whole in, parts out",
-    ("parameter_server", "all_gather"): "2(n-1) a + (n-1)(1 + 1/n) S b: parts in, whole out",
-    ("parameter_server", "broadcast"): "(n-1) (a + S b)",
-}
 
 # Chains and trees pass on pieces of at most this many bytes (`collectives.wire.PIECE_BYTES`).
 PIECE_BYTES = 2 << 20
@@ -234,55 +207,3 @@ _FLAT = {
 def log2(n: int) -> int:
     """Return the logarithm of n, rounded up."""
     return (n - 1).bit_length()
-
-
-def costs(
-    op: str, algorithm: str, ranks: int, size: int, ranks_per_node: int | None, piece_bytes: float
-) -> dict[tuple[str, str], float] | None:
-    """Return the multiple of each constant (tier, letter) on the critical path of a buffer of `size` bytes.
-
-    These are messages for a, bytes sent for b, bytes added for c. Copies in two_level's reduce_scatter and all_gather
-    do not count. Return None for an algorithm without a formula.
-    """
-    levels = levels_of(algorithm)
-    if levels is None and (algorithm, op) not in FORMULAS:
-        return None
-    g = ranks_per_node if levels and ranks_per_node and ranks % ranks_per_node == 0 else ranks
-    tiers = {WITHIN: INNER, BETWEEN: OUTER} if levels else {WITHIN: NODE}
-    found = defaultdict[tuple[str, str], float](float)
-    for each in rounds(op, algorithm, ranks, g, size, piece_bytes) or ():
-        found[tiers[each.tier], "a"] += each.times
-        found[tiers[each.tier], "b"] += each.times * each.share * size
-    if levels:
-        # In an all_reduce, ranks add within their node during the reduce_scatter only.
-        inside = "reduce_scatter" if op == "all_reduce" else op
-        found[RANK, "c"] = (_added(inside, levels[0], g) + _added(op, levels[1], ranks // g) / g) * size
-    else:
-        found[RANK, "c"] = _added(op, algorithm, ranks) * size
-    return {constant: count for constant, count in found.items() if count}
-
-
-def _added(op: str, algorithm: str, n: int) -> float:
-    """Return the bytes that the busiest rank adds, as a share of the whole buffer."""
-    if op not in ("all_reduce", "reduce_scatter"):
-        return 0.0
-    if algorithm == "parameter_server":
-        return n - 1
-    if algorithm == "tree" and op == "all_reduce":
-        # An inner rank adds what two children send, and of 2 ranks there is one child.
-        return min(n - 1, 2) / 2
-    return (n - 1) / n
-
-
-def formula(op: str, algorithm: str) -> str:
-    """Return the formula as text."""
-    levels = levels_of(algorithm)
-    if levels is None:
-        return FORMULAS.get((algorithm, op), "a + S b, a straight line: the backend's algorithm is not known")
-    inner, outer = levels
-    return {
-        "all_reduce": f"reduce_scatter and all_gather ({inner}) of S inside, all_reduce ({outer}) of S/g across",
-        "reduce_scatter": f"reduce_scatter ({inner}) of S inside, then ({outer}) of S/g across",
-        "all_gather": f"all_gather ({outer}) of S/g across, then ({inner}) of S inside",
-        "broadcast": f"broadcast ({outer}) of S across, then ({inner}) inside",
-    }[op]

@@ -61,8 +61,13 @@ def finding_groups(
     results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
 ) -> list[FindingGroup]:
     """Return stored and computed findings by code and advice. `labels` are by case id."""
+    return grouped(all_findings(results, session, computed), labels)
+
+
+def grouped(findings: Iterable[Finding], labels: Mapping[str, str]) -> list[FindingGroup]:
+    """Return findings by code and advice. `labels` are by case id."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for finding in all_findings(results, session, computed):
+    for finding in findings:
         label = labels.get(finding.case_id or "", "")
         text = finding.message if label in finding.message else f"{label}: {finding.message}"
         groups.setdefault((finding.code, finding.advice), []).append(text)

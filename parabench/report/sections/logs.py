@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pandas as pd
 
@@ -17,7 +16,6 @@ from parabench.store.results import records
 
 # More columns do not fit on a page.
 MOST_LOGS = 6
-_QUESTION = ["op", "world_size", "dtype", "redop"]
 _LOGS = (
     Column("Test", "label"),
     Column("File", "file"),
@@ -29,42 +27,42 @@ _LOGS = (
 )
 
 
-def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
-    """Return the sections of a session that was read from logs; none if it was measured here."""
+def logs_sections(launches: pd.DataFrame, sizes: pd.DataFrame) -> tuple[Section, ...]:
+    """Return the sections of a session that was read from logs; none if it was measured here.
+
+    `sizes` is a `bus_table` with a column `question`.
+    """
     rows = [row | log for row in records(launches) if (log := json_text.parsed(row["facts"]).get("log"))]
     if not rows:
         return ()
-    tables = tuple(_side_by_side(one_form(table[table["good"] > 0])))
     compared = Section(
         "compared",
         "Logs next to each other",
         "Bus bandwidth in GB/s by size, for tests with the same operation and ranks. If the operation is unknown, it "
         "is the algorithm bandwidth.",
         "No two tests have the same operation, ranks, type and reduction.",
-        tuple(replace(each, closed=len(tables) > 1) for each in tables),
+        tuple(_side_by_side(one_form(sizes[sizes["good"] > 0]))),
         reading="Out of place where the log has it. Ratio is the time of the second log over the first.",
     )
-    reading = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
     tests = table_of("Tests in the logs", _LOGS, rows, closed=False)
-    return compared, Section("logs", "How each log was made", tables=(tests,), caption=reading)
+    messages = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
+    return compared, Section("logs", "How each log was made", messages, tables=(tests,))
 
 
-def _side_by_side(table: pd.DataFrame) -> Iterator[Table]:
-    for _, rows in table.groupby(_QUESTION, sort=False):
-        op, ranks, dtype, redop = (rows.iloc[0][name] for name in _QUESTION)
+def _side_by_side(sizes: pd.DataFrame) -> Iterator[Table]:
+    for title, rows in sizes.groupby("question", sort=False):
         names = list(rows["algorithm"].unique())
         if len(names) < 2:
             continue
-        number = "algbw" if op == UNKNOWN else "busbw"
+        number = "algbw" if rows["op"].iloc[0] == UNKNOWN else "busbw"
         wide = rows.pivot_table([number, "call_s"], "bytes", "algorithm")
         cells = wide[number].assign(bytes=wide.index)
         columns = [Column("Size", lambda row: size_text(int(row["bytes"]))), *map(_rate, names[:MOST_LOGS])]
         if len(names) == 2:
             cells["ratio"] = wide["call_s"][names[1]] / wide["call_s"][names[0]]
             columns.append(Column("Ratio", "ratio", "ratio"))
-        title = f"{op}, {format.count(int(ranks), 'rank')}, {dtype}" + f", {redop}" * (redop != "none")
-        more = f" Listed are {MOST_LOGS} of {len(names):,} logs; tab Data has all." * (len(names) > MOST_LOGS)
-        yield table_of(title, columns, cells, note=f"{title}.{more}")
+        more = f" The first {MOST_LOGS} of {len(names):,} logs are listed." * (len(names) > MOST_LOGS)
+        yield table_of(str(title), columns, cells, closed=False, note=f"{title}.{more}")
 
 
 def _rate(name: str) -> Column:

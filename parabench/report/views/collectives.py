@@ -1,247 +1,214 @@
-"""The report of a session of collectives: the fastest algorithm by size, and the fitted cost model."""
+"""The page of a session of collectives: the fastest algorithm by size, bus bandwidths and fitted latencies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
 from typing import Any
 
 import pandas as pd
 
-from parabench import json_text
 from parabench.analysis import format
-from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
-from parabench.analysis.collectives.cost_model import Fit, fit_costs
-from parabench.analysis.collectives.crossover import answers
-from parabench.analysis.collectives.rounds import formula
+from parabench.analysis.answer import Answer
+from parabench.analysis.collectives.bus import bus_table, good_sizes, measured, one_form
+from parabench.analysis.collectives.crossover import answer
+from parabench.analysis.collectives.latency import fitted
+from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.links import link_table
-from parabench.analysis.numbers import numbers, status_counts
-from parabench.analysis.session import Session, SessionData
-from parabench.analysis.warnings.codes import finding_groups
+from parabench.analysis.session import SessionData
+from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
-from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase, size_text
-from parabench.plan.collective_protocol import LATENCY, in_words
-from parabench.report import palette
-from parabench.report.figures.collectives import bus, fitted
-from parabench.report.page import declared, packed, render_page
-from parabench.report.palette import in_native_order
-from parabench.report.sections.environment import links_section
+from parabench.plan.collective_case import size_text
+from parabench.plan.collective_protocol import in_words
+from parabench.report.figures.collectives import bus
+from parabench.report.page import answer_page, skipped_cases
+from parabench.report.sections.environment import links_section, machine_section
 from parabench.report.sections.logs import logs_sections
-from parabench.report.spec import BLOCK, FORMATS, NAME, STATUS, WORDED, Cell, Column, Section, Tab, flagged, out_of
+from parabench.report.spec import DASH, WORDED, Column, Section, block_name, out_of, table_of
 from parabench.store.record import Status
-from parabench.store.results import Results, records
+
+# A figure or table is about one operation and number of ranks, and one value of each of the others. Its title has those
+# that differ in the session.
+_QUESTION, _APART = ["op", "world_size"], ["dtype", "redop", "device", "backend", "threads"]
 
 
-def render(results: Results, session: Session) -> str:
+def render(seen: SessionData) -> str:
     """Return the page as text."""
-    results = results.of([session.id])
-    every, links = numbers(results, session), link_table(results, session)
-    launches, sizes = every.drop_duplicates("launch_id"), measured(every)
-    cases, table, fits = _fitted(every)
-    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
-    good = launches["status"] == Status.OK
-    logs, connections = logs_sections(launches, table), links_section(links)
-    pairs = set(zip(table["algorithm"], table["op"], strict=True))
-    imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
-    return render_page(
-        "collectives.html",
-        session,
-        [
-            Tab("answer", "Answer", ()),
-            Tab(
-                "algorithms",
-                "Logs" if logs else "Algorithms",
-                (*_algorithms(cases, table, fits, in_words(session.timing)), *logs[:1]),
-            ),
-            Tab("trust", "Trust", ()),
-            Tab("environment", "Environment", (*([connections] if connections else []), *logs[1:])),
-            Tab("data", "Data", ()),
-        ],
-        data=page_data(cases, launches, table),
-        answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
-        trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
-               "blocks": launches["repetition"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
-               "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
-        per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
-        timed=in_words(session.timing),
-        batched=session.timing != LATENCY,
-        fits=[(each, "|".join(each.points["case"].unique())) for each in fits],
-        formulas=[(algorithm, op, formula(op, algorithm)) for algorithm, op in sorted(pairs)],
-        findings=finding_groups(
-            results, session, [*check_collectives(cases, table, fits, session), *check_links(links)], labels
-        ),
-        launches=records(launches),
-        failed=records(launches[~good]),
-        logs=bool(logs),
-        **({"environment": imported, "machine": None} if logs else {}),
-    )  # fmt: skip
+    session, launches = seen.session, seen.numbers.drop_duplicates("launch_id")
+    logs = logs_sections(launches, seen.once(_sizes))
+    machine = [machine_section(session), Section("environment", "Environment", pairs=_pairs(seen))]
+    sections = [
+        bus_section(seen),
+        *logs[:1],
+        fit_section(seen),
+        _sizes_section(seen),
+        _failed(launches),
+        _skipped(seen),
+    ]
+    return answer_page(
+        full_answer(seen),
+        [*sections, _failed(launches), _skipped(seen), *_links(seen), *(logs[1:] or machine)],
+        title=session.label or session.suite,
+        kicker=" · ".join(filter(None, (session.suite, session.label, format.when(session.started_utc)))),
+        question=session.question or "Which algorithm is fastest at which size?",
+        trust=_trust(seen, launches, bool(logs)),
+        labels=dict(zip(seen.numbers["case"], seen.numbers["label"], strict=True)),
+        command=shlex.join(session.argv),
+    )
 
 
-# How a call's time follows from its ranks: in launches of parabench, and in logs of nccl-tests.
-_RANKS = {False: "by its slowest rank", True: "over ranks by nccl-tests' option -a, by default their mean"}
+def full_answer(seen: SessionData) -> Answer:
+    """Return the answer with all warnings."""
+    computed = [*check_collectives(seen), *check_links(link_table(seen.results, seen.session))]
+    return answer(seen, all_findings(seen.results, seen.session, computed))
 
 
-def conclusions(results: Results, session: Session) -> list[str]:
+def conclusions(seen: SessionData) -> list[str]:
     """Return the answers and the stored warnings as lines for the terminal."""
-    lines = [answer.sentence() for answer in answers(measured(numbers(results, session)))]
-    return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
+    return [*answer(seen).sentences, *(f"warning: {message}" for message in seen.results.finding["message"])]
 
 
-def _fitted(every: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, list[Fit]]:
-    """Return the configurations, `bus_table` and the fits of a session from its `numbers`."""
-    sizes = measured(every)
-    places = in_native_order(sizes["algorithm"].unique())
+def _trust(seen: SessionData, launches: pd.DataFrame, logged: bool) -> list[str]:
+    """Return sentences about the launches and the correctness of their results."""
+    good, checked = int((launches["status"] == Status.OK).sum()), seen.once(_sizes)["n_wrong"]
+    counts = (
+        f"{format.count(launches['case'].nunique(), 'case')}, {format.count(launches['repetition'].nunique(), 'block')}"
+    )
+    sentences = [
+        f"parabench did not run {'these' if len(launches) > 1 else 'this'} {format.count(len(launches), 'test')}."
+        if logged
+        else f"{good} of {format.count(len(launches), 'launch')} succeeded ({counts})."
+    ]
+    if wrong := int(checked.sum()):
+        sentences.append(f"{wrong} elements are wrong.")
+    elif checked.notna().any():
+        sentences.append("All checked elements are correct.")
+    if unchecked := int(checked.isna().sum()):
+        sentences.append(f"{format.count(unchecked, 'row')} of the tables below were not checked.")
+    if seen.session.finished_utc is None:
+        planned = seen.session.launches_planned
+        sentences.append(f"The session is not finished: {len(launches)} of {planned} planned launches ran.")
+    return sentences
 
-    def place(fit: Fit) -> tuple[int, int, int]:
-        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
 
-    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
-    return case_table(every.drop_duplicates("launch_id")), bus_table(sizes), fits
+# ---- sections
+
+
+def _sizes(seen: SessionData) -> pd.DataFrame:
+    """Return `bus_table` with `question`, such as 'all_reduce, 4 ranks'."""
+    table = bus_table(measured(seen.numbers))
+    apart = [name for name in _APART if table.loc[table[name] != "none", name].nunique() > 1]
+    titles = [f"{op}, {format.count(ranks, 'rank')}" for op, ranks in table[_QUESTION].itertuples(index=False)]
+    for name in apart:
+        titles = [f"{title}, {name}={value}" for title, value in zip(titles, table[name], strict=True)]
+    return table.assign(question=titles)
 
 
 def bus_section(seen: SessionData) -> Section:
     """Return the section of bus bandwidth against size."""
-    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[0]
-
-
-def fit_section(seen: SessionData) -> Section:
-    """Return the section of measured times and the fitted cost model."""
-    return _algorithms(*_fitted(seen.numbers), in_words(seen.session.timing))[1]
-
-
-def _algorithms(cases: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit], timed: str) -> tuple[Section, ...]:
+    table = seen.once(_sizes)
     good = one_form(table[table["good"] > 0])
-    nothing = "No launch succeeded, so nothing is drawn."
-    return (
-        Section(
-            "bus",
-            "Bus bandwidth against size",
-            "Bus bandwidth as nccl-tests defines it; higher is better. It compares with the hardware's bandwidth at "
-            "any number of ranks.",
-            nothing if good.empty else "Bus bandwidth is unknown because the logs do not name the operation.",
-            panels=bus(cases, good[good["busbw"].notna()]),
-            reading="Bars span the slowest to the fastest launch. Out of place where torch has both forms. "
-            f"Timed: {timed}.",
-        ),
-        Section(
-            "fit",
-            "Measured times vs the fitted cost model",
-            "A point is a launch; a line is the algorithm's formula with its fitted constants. Points off their line "
-            "show where the algorithm does not follow the model.",
-            nothing,
-            panels=fitted(cases, fits),
-            reading=f"Without a formula, the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
-        ),
+    unknown = "Bus bandwidth is unknown because the logs do not name the operation."
+    return Section(
+        "bus",
+        "Bus bandwidth against size",
+        "Bus bandwidth as nccl-tests defines it; higher is better. Bars span the slowest to the fastest launch.",
+        "No launch succeeded, so nothing is drawn." if good.empty else unknown,
+        panels=bus(good[good["busbw"].notna()]),
+        reading="Bus bandwidth compares with the hardware's bandwidth, for any number of ranks. Calls are out of place "
+        f"if torch has both forms. Timed: {in_words(seen.session.timing)}.",
     )
 
 
-# The filters and their names, in order. Fields with one value are left out.
-FILTERS = {
-    "op": "Operation",
-    "algorithm": "Algorithm",
-    "world_size": "Ranks",
-    "ranks_per_node": "Ranks a node",
-    "dtype": "Element type",
-    "redop": "Reduction",
-    "device": "Device",
-    "backend": "Backend",
-    "threads": "Threads",
-    "status": "Status",
-}
-# Fields that distinguish figures, in addition to operation and ranks.
-_APART = ("dtype", "redop", "device", "backend", "threads")
-_SIZE = (
-    "label", "bytes", "in_place", "call_s", "low_s", "high_s", "p50_s", "p95_s", "p99_s", "algbw", "busbw", "spread",
-    "n_wrong", "good", "launches",
-)  # fmt: skip
+def _interval(name: str, factor: float = 1.0) -> Column:
+    """Return the column of the ends of a 95% interval."""
+
+    def text(row: Any) -> str:
+        low, high = row[f"{name}_low"] * factor, row[f"{name}_high"] * factor
+        return f"{format.digits(low)} to {format.digits(high)}" if format.known(high) else DASH
+
+    return Column("95%", name, WORDED, show=text)
 
 
-def _wrong(count: float | None) -> Cell:
-    return flagged(FORMATS["count"](count), format.known(count) and count > 0)
+_FIT = (
+    Column("Configuration", "label"),
+    Column("Latency, µs", "latency_s", "us"),
+    _interval("latency_s", 1e6),
+    Column("Bus GB/s", "busbw", "digits"),
+    _interval("busbw"),
+    Column("Error", "error", "percent"),
+)
 
 
-SIZE_COLUMNS = (
-    NAME,
-    Column("Form", "form"),
+def fit_section(seen: SessionData) -> Section:
+    """Return the section of the fitted latency and bandwidth."""
+    rows = fitted(good_sizes(measured(seen.numbers)))
+    return Section(
+        "fit",
+        "Latency and bandwidth",
+        "The time of S bytes is fitted as a + S b. Latency is a; the bus bandwidth of large buffers follows from b.",
+        tables=(table_of("Latency and bandwidth", _FIT, rows, closed=False),),
+        reading="Intervals are 95% confidence intervals over launches. Error is the typical distance of a time from "
+        "the line. If it is large, the algorithm does not follow the line.",
+    )
+
+
+_SIZES = (
+    Column("Configuration", "label"),
     Column("Size", "bytes", WORDED, show=lambda row: size_text(int(row["bytes"]))),
-    Column("Time µs", "call_s", "us"),
-    Column("p50 µs", "p50_s", "us"),
-    Column("p95 µs", "p95_s", "us"),
-    Column("p99 µs", "p99_s", "us"),
+    Column("Form", "in_place", WORDED, show=lambda row: "in place" if row["in_place"] else "out of place"),
+    Column("Time, µs", "call_s", "us"),
+    Column("p50, µs", "p50_s", "us"),
+    Column("p95, µs", "p95_s", "us"),
+    Column("p99, µs", "p99_s", "us"),
     Column("Alg GB/s", "algbw", "digits"),
     Column("Bus GB/s", "busbw", "digits"),
     Column("Spread", "spread", "percent"),
-    Column("Wrong", "n_wrong", "count", show=lambda row: _wrong(row["n_wrong"])),
-    Column("Launches ok", "good", "count", show=out_of("good", "launches")),
-)
-# Heads of columns in a file that differ from their names here.
-_CSV_HEADS = {
-    "low_s": "fastest_launch_s", "high_s": "slowest_launch_s", "algbw": "algbw_gb_per_s", "busbw": "busbw_gb_per_s",
-    "good": "n_ok", "launches": "n_launches",
-}  # fmt: skip
-LAUNCH_COLUMNS = (
-    NAME,
-    BLOCK,
-    STATUS,
-    Column("Wall", "wall_s", "seconds"),
+    Column("Wrong", "n_wrong", "count"),
+    Column("Launches ok", "good", WORDED, show=out_of("good", "launches")),
 )
 
 
-def case_table(launches: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per configuration of the launches, by operation, ranks and algorithm.
-
-    `question` is the title of its figure, `line` its name there, and `status` is from `numbers.status_counts`.
-    """
-    rows = []
-    for case_id, own in launches.groupby("case", sort=False):
-        case = CollectiveCase.from_dict(json_text.parsed(own["case_json"].iloc[0]))
-        good = int((own["status"] == Status.OK).sum())
-        counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
-        rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts | {"algorithm": case.line})
-    rows.sort(key=lambda row: (LOGGED_OPS.index(row["op"]), row["world_size"], palette.native_first(row["algorithm"])))
-    fields = CollectiveCase.__struct_fields__
-    table = pd.DataFrame(rows, columns=["case_id", "label", *fields, "status", "n_ok", "n_launches"])
-    apart = [name for name in _APART if varies(table, name)]
-    nodes = varies(table, "ranks_per_node")
-    questions, lines = [], []
-    for row in rows:
-        values = [f"{row[name]} threads" if name == "threads" else row[name] for name in apart]
-        values = [each for each in values if each != "none"]
-        questions.append(", ".join([row["op"], format.count(row["world_size"], "rank"), *values]))
-        per_node = f" ({row['ranks_per_node']} a node)" if nodes and row["ranks_per_node"] else ""
-        lines.append(f"{row['algorithm']}{per_node}")
-    return table.assign(question=questions, line=lines)
+def _sizes_section(seen: SessionData) -> Section:
+    """Return the section with a table for each question."""
+    table, timing = seen.once(_sizes), in_words(seen.session.timing)
+    columns = [each for each in _SIZES if each.title[0] != "p" or table["p50_s"].notna().any()]
+    statistics = " or ".join(sorted(set(table["statistic"])))
+    return Section(
+        "cases",
+        "Every size",
+        f"Timed: {timing}. Time is per call; spread is the slowest launch over the fastest.",
+        "No size was measured.",
+        tuple(table_of(str(title), columns, rows) for title, rows in table.groupby("question", sort=False)),
+        reading=f"A launch gives one number: the {statistics} of its calls, each on its slowest rank. (Logs of "
+        "nccl-tests have a mean over ranks, option -a.) Numbers are averaged over launches. Percentiles are over the "
+        "calls or batches of a launch. Wrong elements are counted over all ranks and launches.",
+    )
 
 
-def varies(cases: pd.DataFrame, name: str) -> bool:
-    """Return whether the cases that have a value of `name` differ in it; operations that reduce nothing have none."""
-    values = cases[name].dropna()
-    return values[values != "none"].nunique() > 1
+_FAILED = (
+    Column("Configuration", "label"),
+    Column("Block", lambda row: block_name(row["repetition"])),
+    Column("Status", "status"),
+    Column("Error", "error"),
+)
 
 
-def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
-    """Return the page's data as JSON: `cases` as in `case_table`, `launches` and `sizes` with the row of their `case`,
-    and the `tables` of these two."""
-    rows = {case: i for i, case in enumerate(cases["case_id"])}
-    ran = launches[["case", "label", "launch_id", "repetition", "status", "error", "wall_s"]].sort_values("launch_id")
-    ran = ran.rename(columns={"case": "case_id", "repetition": "block"})
-    sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
-    return {
-        "cases": packed(cases.drop(columns=["question", "line"])),
-        "launches": packed(ran.assign(case=ran["case_id"].map(rows))),
-        "sizes": packed(sizes.assign(case=[rows[case] for case in table["case_id"]])),
-        "tables": {
-            "sizes": declared(
-                [each for each in SIZE_COLUMNS if each.value not in QUANTILES or table[each.value].notna().any()],
-                sizes,
-                [str(name) for name in sizes if name != "in_place"],
-                lambda name: _CSV_HEADS.get(name, name),
-            ),
-            "launches": declared(LAUNCH_COLUMNS, ran, [str(name) for name in ran]),
-        },
-        "filters": [
-            (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)
-            for name, title in FILTERS.items()
-            if varies(cases, name)
-        ],
-    }
+def _failed(launches: pd.DataFrame) -> Section:
+    rows = launches[launches["status"] != Status.OK]
+    return Section("failed", "Failed launches", tables=(table_of("Failed launches", _FAILED, rows, closed=False),))
+
+
+def _skipped(seen: SessionData) -> Section:
+    columns = (Column("Configurations", "0"), Column("Reason", "1"))
+    table = table_of("Skipped configurations", columns, skipped_cases(seen.session), closed=False)
+    return Section("skipped", "Skipped", tables=(table,))
+
+
+def _links(seen: SessionData) -> tuple[Section, ...]:
+    section = links_section(link_table(seen.results, seen.session))
+    return () if section is None else (section,)
+
+
+def _pairs(seen: SessionData) -> tuple[tuple[str, str], ...]:
+    return tuple(environment_rows(seen.session))

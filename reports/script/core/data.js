@@ -6,8 +6,6 @@ export const cases = data.cases || { n: 0 };
 // In the order of the run. `case` is null if the case is not in the tables, as for a reference launch.
 export const launches = data.launches || { n: 0 };
 export const figures = embedded("figures") || {};
-// On a page of collectives: the results of each case at each size. `case` is the row of the case.
-export const busSizes = data.sizes || { n: 0 };
 export const hasDetails = Boolean(data.details);
 
 // {id of a case: its row}.

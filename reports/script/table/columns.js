@@ -1,6 +1,6 @@
 // The tables of the page. Python declares their columns and cells (Column in parabench/report/spec.py). A cell is text, or
 // {text, sub: a second line, bad: whether it is highlighted}.
-import { busSizes, cases, data, hasDetails, launches } from "../core/data.js";
+import { cases, data, hasDetails, launches } from "../core/data.js";
 import { element } from "../core/element.js";
 import { openCase, selected, selectedSet, state } from "../core/state.js";
 
@@ -40,7 +40,6 @@ const launchRows = rowsWhere(launches, (i) => !state.filters.size || selectedSet
 export const declared = {
   cases: tableOf("cases", cases, selected, (row) => cases.ranking[row]),
   launches: tableOf("launches", launches, launchRows),
-  sizes: tableOf("sizes", busSizes, rowsWhere(busSizes, (i) => selectedSet().has(busSizes.case[i]))),
   sides: tableOf("sides", cases),
   gate: tableOf("gate", cases),
 };

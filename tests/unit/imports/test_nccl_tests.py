@@ -120,20 +120,21 @@ PAGES = [
         {"a__log": FULL, "b__log": log(us=slower)},
         ("b.log takes 2.00 times as long as a.log, the median of 3 sizes (2.00 to 2.00)",
          "The highest bus bandwidth is 149 GB/s, a.log at 256 MiB", "parabench did not run these 2 tests",
-         "all_reduce, 4 ranks, float32, sum", "node0; node1", "NVIDIA H100 80GB HBM3", "All checked elements are"),
+         "Size a.log b.log Ratio 1 MiB 51.6 25.8 2.00", "node0; node1",
+         "NVIDIA H100 80GB HBM3", "All checked elements are"),
         ("native", "launches succeeded", "p99 µs", "fewer than 3", "GPUs none"),
     ),
     Shown(
         "two clusters",
         {f"{name}___{op}__log": log(op, us=us) for op in ("all_reduce", "reduce_scatter")
          for name, us in (("old", slower), ("new", call_us))},
-        ("all_reduce, 4 ranks old takes 2.00 times as long as new", "reduce_scatter, 4 ranks old takes 2.00 times"),
+        ("all_reduce, 4 ranks: old takes 2.00 times as long as new", "reduce_scatter, 4 ranks: old takes 2.00 times"),
         ("old/all_reduce.log takes",),
     ),
     Shown(
         "wrong",
         {"a__log": FULL, "b__log": log(wrong="3", bounds=18)},
-        ("18 elements are wrong", "Only a.log has such a test", "wrong all_reduce b.log"),
+        ("18 elements are wrong", "Only a.log has such a test", "b.log, 4 ranks on 2 nodes 0 wrong"),
         ("All checked elements are correct", "times as long"),
     ),
     Shown(

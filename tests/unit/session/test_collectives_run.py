@@ -66,7 +66,6 @@ def test_collectives_label_the_latency_mode(tmp_path):
     assert code == 0
     assert "# timed: isolated calls, each after a barrier\n" in said
     assert "# time: of a call, 10th percentile over a launch, by its slowest rank; mean over launches" in said
-    assert "# p50, p95, p99, below: over a launch's calls" in said
     results = load(tmp_path / "out" / "results.db")
     assert set(results.collective["calls"]) == {1}
     assert len(results.collective) == 4 * 2 * 3 * (5 + 4)

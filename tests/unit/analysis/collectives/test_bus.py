@@ -8,9 +8,9 @@ import pytest
 
 import fake_collectives as fake
 from parabench.analysis.collectives.bus import CALL_COLUMNS, bus_table, measured
-from parabench.analysis.collectives.crossover import answers, bus_answers
+from parabench.analysis.collectives.crossover import answer, fastest
 from parabench.analysis.numbers import numbers
-from parabench.analysis.session import select_session
+from parabench.analysis.session import select_session, session_data
 from parabench.collectives import LEVELS
 from parabench.store.record import MIB
 
@@ -59,9 +59,8 @@ def test_throughput_mode_has_the_mean_of_its_calls(tmp_path):
     assert row["p50_s"] == pytest.approx(2.5e-3)
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
-    (answer,) = bus_answers(results)
-    assert answer.timing == "throughput"
-    assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
+    (sentence,) = answer(session_data(results)).sentences
+    assert sentence.endswith("Timed: calls back to back, as nccl-tests does.")
 
 
 def crossing(case, size):
@@ -75,15 +74,15 @@ def cases(*algorithms, **fields):
 
 def test_crossover_is_between_two_certain_sizes(tmp_path):
     results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, noise=0.005, blocks=4))
-    (answer,) = bus_answers(results)
-    assert [(r.first_bytes, r.last_bytes, r.algorithms) for r in answer.ranges] == [
-        (SIZES[0], SIZES[1], ("native",)), (SIZES[2], SIZES[3], ("ring",)),
-    ]  # fmt: skip
-    (change,) = answer.changes
-    assert (change.above_bytes, change.below_bytes) == (SIZES[1], SIZES[2])
-    assert "The best changes between 256 KiB and 1 MiB." in answer.sentence()
-    assert answer.peak_algorithm == "ring"
-    assert answer.peak == pytest.approx(4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9, rel=0.02)
+    found = answer(session_data(results))
+    ranges = found.tables["ranges"][["first_bytes", "last_bytes", "algorithms"]]
+    assert ranges.values.tolist() == [[SIZES[0], SIZES[1], ("native",)], [SIZES[2], SIZES[3], ("ring",)]]
+    assert found.tables["changes"][["above_bytes", "below_bytes"]].values.tolist() == [[SIZES[1], SIZES[2]]]
+    assert "The best changes between 256 KiB and 1 MiB." in found.sentences[0]
+    (operation,) = found.tables["operations"].to_dict("records")
+    assert operation["peak_algorithm"] == "ring"
+    peak = 4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9
+    assert operation["peak"] == pytest.approx(peak, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -100,20 +99,12 @@ def test_false_crossovers_are_rare(names, blocks):
     for _ in range(80):
         rows = [
             columns
-            | {
-                "case": name,
-                "label": name,
-                "algorithm": name,
-                "repetition": block,
-                "bytes": size,
-                "call_s": time,
-                "compared_s": time,
-            }
-            | {"launch_id": launch, "shared_launch": launch}
+            | {"case": name, "label": name, "algorithm": name, "repetition": block, "bytes": size}
+            | {"launch_id": launch, "shared_launch": launch, "call_s": time, "compared_s": time}
             for launch, (block, name) in enumerate(itertools.product(range(blocks), names))
             for size in sizes
             for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
         ]
-        (answer,) = answers(pd.DataFrame(rows))
-        claimed += any(set(each.algorithms) != set(names) for each in answer.ranges)
+        ranges = fastest(pd.DataFrame(rows)).tables["ranges"]
+        claimed += any(set(each) != set(names) for each in ranges["algorithms"])
     assert claimed < 10
