@@ -41,6 +41,4 @@ export const declared = {
   cases: tableOf("cases", cases, selected, (row) => cases.ranking[row]),
   launches: tableOf("launches", launches, launchRows),
   sizes: tableOf("sizes", busSizes, rowsWhere(busSizes, (i) => selectedSet().has(busSizes.case[i]))),
-  sides: tableOf("sides", cases),
-  gate: tableOf("gate", cases),
 };
