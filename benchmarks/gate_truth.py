@@ -12,9 +12,9 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
-from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS
-from parabench.analysis.compare.cases import ALPHA, TOLERANCE, Outcome, speed
+from parabench.analysis.compare.comparison import ALPHA, TOLERANCE, Outcome, speed
 from parabench.analysis.compare.gate import Verdict
+from parabench.analysis.compare.sides import ALLOWANCE, FEWEST_SESSIONS
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, Between, TTest, judge
 from parabench.analysis.turns import compared
 

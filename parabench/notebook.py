@@ -169,14 +169,13 @@ def compare(
         UsageError: If the sessions have no configuration in common, or differ in a fact that affects step times.
     """
     from parabench.analysis.compare import gate
-    from parabench.report.figures.changes import changes
-    from parabench.report.views.gate import gate_rows
+    from parabench.report.views.comparison import gate_figure
 
     tolerance, alpha = read(Share, tolerance, "tolerance"), read(Rate, alpha, "alpha")
     allowance = read(Share, between_sessions, "between_sessions")
     first, other = _side("base", base), _side("candidate", candidate)
     found = gate.compare(first, other, tolerance, alpha, _names(changed), allowance)
-    return replace(found, figures=_titled(changes(gate_rows(found), tolerance), "Change of each case"))
+    return replace(found, figures=_titled(gate_figure(found), "Change of each case"))
 
 
 def _side(role: str, given: LoadedSession | str | Path) -> SessionData:

@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import MOST_APART
 from parabench.ab.driver import AbRequest, measure
-from parabench.analysis.compare.cases import ALPHA, TOLERANCE
+from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.format import number_or_none

@@ -23,7 +23,7 @@ from parabench.ab.memory import lack_of_memory
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import ROLE, Variant, read_variant
 from parabench.analysis import format
-from parabench.analysis.compare.cases import ALPHA, TOLERANCE
+from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
 from parabench.cluster.messages import Progress
 from parabench.errors import UsageError
 from parabench.files import launch_folder

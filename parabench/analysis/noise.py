@@ -18,7 +18,7 @@ from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, rows, tables
-from parabench.analysis.compare.cases import ALPHA
+from parabench.analysis.compare.comparison import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, select_session, select_sessions, split

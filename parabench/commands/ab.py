@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.compare import OF_GATE, OUTPUTS
+from parabench.commands.compare import OUTPUTS, give_gate
 from parabench.commands.options import (
     Fraction,
     Rate,
@@ -23,7 +23,7 @@ from parabench.commands.options import (
     training_options,
     typed,
 )
-from parabench.commands.output import Command, console, file_option, files_in, give, renders_of
+from parabench.commands.output import Command, console, file_option, files_in, give
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.schedule import MOST_ROUNDS
@@ -112,7 +112,7 @@ def ab(
     outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
     if outcome is None:
         raise SystemExit(STOPPED)
-    give(files, lambda: outcome, (), "comparison", renders_of(outcome, OF_GATE))
+    give_gate(files, outcome, ())
     raise SystemExit(gate.exit_code(outcome))
 
 

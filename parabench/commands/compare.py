@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench.commands.options import between_sessions, check_no_effect, command, complete_stores, gate_options, shared
-from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
+from parabench.commands.output import Command, Files, file_option, files_in, give
+
+if TYPE_CHECKING:
+    from parabench.analysis.answer import Answer
+    from parabench.report.views.answer import AnswerView
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
-# The files of a comparison, and the modules that render a gate.
+# The files of a comparison.
 OUTPUTS = (
     file_option("json", "Write JSON (docs/reference/json.md)."),
     file_option("junit", "Write JUnit XML: a test for each case."),
     file_option("markdown", "Write Markdown, for a job summary or a comment."),
     file_option("html", "Write a page with figures."),
 )
-OF_GATE = {
-    "--junit": "parabench.report.views.junit",
-    "--markdown": "parabench.report.views.markdown",
-    "--html": "parabench.report.views.gate",
-}
 
 
 @click.command(
@@ -62,8 +62,9 @@ def compare(
     inconclusive. With --across-hardware or --from, the exit code is 0. The file - is standard output, and nothing else
     is printed then.
     """
-    from parabench.analysis import format
+    from parabench.analysis.compare import gate, machines
     from parabench.analysis.compare.sides import read_sides
+    from parabench.report.views.comparison import machines_view
 
     if recorded:
         check_no_effect("--from", (*_GATES, "across_hardware"))
@@ -72,37 +73,42 @@ def compare(
     files = files_in(options)
     if recorded:
         _recordings(base, candidate, files)
-        return
-    sides = read_sides(base, candidate)
-    if across_hardware:
-        from parabench.analysis.compare import machines
-
-        of = machines.compared(*sides)
-        answer, code = machines.answer(of), 0
-        lines = map(format.printable, machines.lines(answer))
-        renders = renders_of(answer, {"--markdown": OF_GATE["--markdown"]})
-        renders |= renders_of(of, {"--html": "parabench.report.views.comparison"})
+    elif across_hardware:
+        sides = read_sides(base, candidate)
+        answer = machines.answer(machines.compared(*sides))
+        _give_view(files, answer, machines_view(sides, answer))
     else:
-        from parabench.analysis.compare import gate
+        answer = gate.compare(*read_sides(base, candidate), tolerance, alpha, changed, allowance=between_sessions)
+        give_gate(files, answer, gate.lines(answer))
+        raise SystemExit(gate.exit_code(answer))
 
-        answer = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, lines = gate.exit_code(answer), map(format.one_line, gate.lines(answer))
-        renders = renders_of(answer, OF_GATE)
-    give(files, lambda: answer, lines, "comparison", renders)
-    raise SystemExit(code)
+
+def give_gate(files: Files, answer: Answer, lines: Iterable[str]) -> None:
+    """Print the lines of a gate, and write its files."""
+    from parabench.analysis import format
+    from parabench.report.views import junit
+    from parabench.report.views.comparison import gate_view
+
+    renders = {
+        "--junit": lambda: junit.render(answer),
+        "--markdown": lambda: gate_view(answer).markdown(),
+        "--html": lambda: gate_view(answer).html(),
+    }
+    give(files, lambda: answer, map(format.one_line, lines), "comparison", renders)
+
+
+def _give_view(files: Files, answer: Answer, view: AnswerView) -> None:
+    give(files, lambda: answer, view.lines(), "comparison", {"--markdown": view.markdown, "--html": view.html})
 
 
 def _recordings(base: str, candidate: str, files: Files) -> None:
     """Compare two folders of recordings, and write the files."""
+    from parabench.analysis.compare import recordings
     from parabench.analysis.session import session_data
     from parabench.imports.into_store import results_of
-    from parabench.report.views import recorded_pair
+    from parabench.report.views.comparison import recordings_view
 
     argv = command()
     with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
-        found = recorded_pair.Pair(session_data(own), session_data(new), argv)
-        renders = {
-            "--markdown": lambda: recorded_pair.to_markdown(found),
-            "--html": lambda: recorded_pair.render(found),
-        }
-        give(files, lambda: recorded_pair.answer(found), recorded_pair.lines(found), "comparison", renders)
+        answer = recordings.answer(session_data(own), session_data(new))
+        _give_view(files, answer, recordings_view(answer, argv))

@@ -27,7 +27,7 @@ from browser_helpers import (
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.report.build import write_report
-from parabench.report.views import gate as compare_report
+from parabench.report.views.comparison import gate_view
 from parabench.store.record import Failure, Status
 
 pytestmark = needs_chromium
@@ -57,7 +57,7 @@ def gate(tmp_path_factory):
     slow = fake.sweep(cases[1:], lambda c: 0.04 + 0.002 * (c.bucket_mib - 4), noise=0.001, seed=1)
     sides = fake.sweep(cases, lambda c: 0.04, noise=0.001), [oom, *slow]
     both = [side_of(fake.write(folder / f"{i}.db", side)) for i, side in enumerate(sides)]
-    (folder / "gate.html").write_text(compare_report.render(compare(*both)))
+    (folder / "gate.html").write_text(gate_view(compare(*both)).html())
     return folder / "gate.html"
 
 

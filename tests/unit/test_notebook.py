@@ -19,8 +19,8 @@ import recordings
 from docs.site import from_code
 from parabench import Answer, LoadedSession
 from parabench.analysis import details
-from parabench.analysis.compare.between import ALLOWANCE
-from parabench.analysis.compare.cases import ALPHA, TOLERANCE
+from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
+from parabench.analysis.compare.sides import ALLOWANCE
 from parabench.analysis.numbers import COLUMNS
 from parabench.errors import UsageError
 from parabench.imports.into_store import results_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from enum import StrEnum
@@ -12,17 +11,28 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, columns, rows, tables
-from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
-from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, Outcome
-from parabench.analysis.compare.comparison import compare_sessions
-from parabench.analysis.compare.sides import check_distinct, interleaved
-from parabench.analysis.compare.warnings import UNPAIRED, unfinished
+from parabench.analysis.compare.comparison import ALPHA, REGRESSIONS, TOLERANCE, Outcome, compare_sessions
+from parabench.analysis.compare.sides import (
+    ALLOWANCE,
+    FEWEST_SESSIONS,
+    BetweenSessions,
+    check_distinct,
+    interleaved,
+)
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
 from parabench.errors import UsageError
+from parabench.store.record import Finding
 from parabench.store.results import records
+
+UNPAIRED = Finding(
+    "unpaired",
+    "The sides were not interleaved: anything else that changed in between (clocks, temperature, other load) is "
+    "attributed to the candidate.",
+    "Interleave the sides with `parabench ab`.",
+)
 
 
 class Verdict(StrEnum):
@@ -88,18 +98,17 @@ def compare(
     differing = list(differences(base, candidate))
     if not paired:
         check_alike(differing, changed)
-    of = compare_sessions((base, candidate), by_id=True, tolerance=tolerance, alpha=alpha, allowance=allowance)
-    cases = of.ratios[of.ratios["quantity"] == "step_time"].rename(columns=STEP_TIMES)[[*CASES]]
+    of = compare_sessions(base, candidate, by_id=True, gives=(), tolerance=tolerance, alpha=alpha, allowance=allowance)
+    cases = of.ratios.rename(columns=STEP_TIMES)[[*CASES]]
     order = cases["outcome"].map([*Outcome].index)
     cases = cases.assign(order=order, change=-cases["ratio"].fillna(0)).sort_values(["order", "change"], kind="stable")
     cases = cases[[*CASES]].reset_index(drop=True)
     verdict = verdict_of(cases)
-    upper = cases["upper"].max()
     row = {
         "verdict": verdict,
         "exit_code": verdict.exit_code,
-        "upper": None if pd.isna(upper) else upper,
-        **(vars(of.between[0]) if of.between[0] else dict.fromkeys(columns(BetweenSessions))),
+        "upper": format.number_or_none(cases["upper"].max()),
+        **(vars(of.between) if of.between else dict.fromkeys(columns(BetweenSessions))),
         "base": base.session.name,
         "candidate": candidate.session.name,
         "paired": paired,
@@ -111,6 +120,17 @@ def compare(
     found = tables(TABLES, {"verdict": [row], "sides": sides, "differences": differing}) | {"cases": cases}
     warnings = (*unfinished(base, candidate), *(() if paired else (UNPAIRED,)))
     return Answer(tuple(_sentences(row, cases)), {name: found[name] for name in TABLES}, warnings=warnings)
+
+
+def unfinished(*sides: SessionData) -> Iterator[Finding]:
+    """Yield a warning for each session that has planned launches left."""
+    for side in sides:
+        if side.session.finished_utc is None:
+            yield Finding(
+                "unfinished",
+                f"The session of {side.role} is not finished: more launches were planned.",
+                "Finish it with --resume, and compare again.",
+            )
 
 
 def verdict_of(cases: pd.DataFrame) -> Verdict:
@@ -218,14 +238,14 @@ def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
         yield f"Sessions are assumed to differ by {share}: {there}, and {FEWEST_SESSIONS} are needed to measure it."
 
 
-def command(of: Answer) -> str:
-    """Return the command that repeats this comparison."""
+def options(of: Answer) -> list[str]:
+    """Return the options of `parabench compare` that repeat this comparison."""
     verdict = the_verdict(of)
-    options = ["--tolerance", repr(verdict["tolerance"]), "--alpha", repr(verdict["alpha"])]
-    options += [word for name in verdict["changed"] for word in ("--changed", name)]
+    found = ["--tolerance", repr(verdict["tolerance"]), "--alpha", repr(verdict["alpha"])]
+    found += [word for name in verdict["changed"] for word in ("--changed", name)]
     if verdict["allowance"] is not None:
-        options += ["--between-sessions", repr(verdict["allowance"])]
-    return shlex.join(["parabench", "compare", *of.tables["sides"]["at"], *options])
+        found += ["--between-sessions", repr(verdict["allowance"])]
+    return found
 
 
 def lines(of: Answer) -> list[str]:

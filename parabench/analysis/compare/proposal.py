@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parabench.analysis import format
-from parabench.analysis.compare.cases import REGRESSIONS
+from parabench.analysis.compare.comparison import REGRESSIONS
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge

@@ -8,6 +8,7 @@ test has no time.
 from __future__ import annotations
 
 import re
+import shlex
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -15,7 +16,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.cases import REGRESSIONS, Outcome
+from parabench.analysis.compare.comparison import REGRESSIONS, Outcome
 from parabench.store.results import records
 
 # Nothing was judged of these, so they neither passed nor failed.
@@ -45,6 +46,7 @@ def render(of: Answer) -> str:
         values[f"differs: {each['name']}"] = f"{each['base']} in base, {each['candidate']} in candidate"
     for name, value in values.items():
         _add(properties, "property", name=name, value=value)
+    again = shlex.join(["parabench", "compare", *of.tables["sides"]["at"], *gate.options(of)])
     unclear = gate.not_ruled_out(cases, verdict["tolerance"]) & ~cases["outcome"].isin(REGRESSIONS)
     for row, is_unclear in zip(records(cases), unclear, strict=True):
         test = _add(suite, "testcase", classname=candidate["suite"], name=row["label"])
@@ -54,7 +56,7 @@ def render(of: Answer) -> str:
         launches = [f"{gate.ids(row[f'{side}_launches'])} of {side}" for side in ("base", "candidate")]
         output = [line, f"launches: {', '.join(launches)}"]
         if row["outcome"] in REGRESSIONS:
-            _add(test, "failure", *output, gate.command(of), type=row["outcome"], message=line)
+            _add(test, "failure", *output, again, type=row["outcome"], message=line)
         elif row["outcome"] in _SKIPPED:
             _add(test, "skipped", message=line)
         if is_unclear:

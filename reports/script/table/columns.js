@@ -40,6 +40,4 @@ const launchRows = rowsWhere(launches, (i) => !state.filters.size || selectedSet
 export const declared = {
   cases: tableOf("cases", cases, selected, (row) => cases.ranking[row]),
   launches: tableOf("launches", launches, launchRows),
-  sides: tableOf("sides", cases),
-  gate: tableOf("gate", cases),
 };

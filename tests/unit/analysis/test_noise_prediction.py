@@ -9,7 +9,7 @@ import pytest
 
 from answers_helpers import noise_of
 from benchmarks.noise_trials import recording, share, trial, windows
-from parabench.analysis.compare.cases import ALPHA, Outcome, speed
+from parabench.analysis.compare.comparison import ALPHA, Outcome, speed
 from parabench.analysis.noise import (
     FEWEST_PAIRS,
     Pilot,

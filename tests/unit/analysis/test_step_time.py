@@ -12,14 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 import fake_results as fake
-from parabench.analysis.compare.comparison import STEP, compare_sessions
+from parabench.analysis.compare import machines
+from parabench.analysis.compare.comparison import compare_sessions
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.format import milliseconds
 from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.session import SessionData, select_session
 from parabench.cli import main
 from parabench.report.page_data import page_data
-from parabench.report.views.comparison import case_rows, several_data
+from parabench.report.views.comparison import sessions_view
 from parabench.session.progress import outcome
 from parabench.store.record import Status
 
@@ -86,12 +87,11 @@ def test_every_command_has_the_same_step_time(tmp_path):
     (point,) = [each for each in history["points"] if each["case_id"] == FAST.id]
     assert point["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
-    of = compare_sessions(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
-    beside = several_data(of, case_rows(of))["cases"]
-    at = beside["case_id"].index(FAST.id)
-    assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
-    (own,) = of.of(STEP).query("case_id == @FAST.id").itertuples()
-    assert (own.base, own.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
+    sides = read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)])
+    view = sessions_view(sides, [machines.answer(compare_sessions(*sides))], [])
+    rows = {row[0]: row for row in view.sections[0].tables[0].rows}
+    assert rows[FAST.label][1] == rows[FAST.label][2] == f"{expected * 1e3:.1f}"
+    assert rows[FAST.label][3].startswith("1.00 (")
 
 
 def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):

@@ -19,13 +19,12 @@ from command_line import parabench
 from fake_results import OOM
 from parabench.analysis import format as words
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import Outcome
 from parabench.analysis.compare.gate import Verdict, ids, the_verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.cli import main
-from parabench.report.views import gate as compare_report
 from parabench.report.views import junit as compare_junit
-from parabench.report.views import markdown
+from parabench.report.views.comparison import gate_view
 from parabench.store.record import Failure, Status
 from schema_helpers import EVIL, check
 
@@ -149,7 +148,7 @@ def test_junit_replaces_what_xml_cannot_say(gates):
 
 
 def test_markdown_escapes_hostile_text(gates):
-    written = markdown.render(gates["all"])
+    written = gate_view(gates["all"]).markdown()
     outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     assert "<script" not in outside
     assert "`" not in outside
@@ -167,7 +166,7 @@ def test_markdown_tables_have_the_first_rows(gates):
     first = found.tables["cases"].head(1)
     same = [first.assign(outcome=Outcome.SAME, label=f"case {i}") for i in range(150)]
     cases = pd.concat([first, *same], ignore_index=True)
-    written = markdown.render(replace(found, tables=found.tables | {"cases": cases}))
+    written = gate_view(replace(found, tables=found.tables | {"cases": cases})).markdown()
     assert written.index("| slower |") < written.index("| same |")
     assert len(re.findall(r"\| same \|", written)) == 100
     assert "\n50 more rows are left out.\n" in written
@@ -176,9 +175,9 @@ def test_markdown_tables_have_the_first_rows(gates):
 
 def test_gate_page_has_verdict_rows_and_launches(gates):
     found = gates["all"]
-    page = compare_report.render(found)
+    page = gate_view(found).html()
     assert "<script>alert" not in page
-    assert str(escape(" ".join(found.sentences))) in page
+    assert all(str(escape(sentence)) in page for sentence in found.sentences)
     for row in found.tables["cases"].itertuples():
         assert page.count(str(escape(row.label))) >= 2
         assert ids(row.base_launches) in page

@@ -9,24 +9,28 @@ import pytest
 
 import hostile_helpers as hostile
 from page_helpers import Page, figures
-from parabench.analysis.compare.comparison import compare_sessions
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.machines import compared
+from parabench.analysis.compare.machines import answer, compared
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history import history
 from parabench.report.build import render
 from parabench.report.sections import history as over_time
-from parabench.report.views import comparison, gate
+from parabench.report.views.comparison import gate_view, machines_view
 from parabench.store.results import load
 
 PAGES = {
     "training": lambda one, two, calls: render(one),
     "collectives": lambda one, two, calls: render(calls),
-    "gate": lambda one, two, calls: gate.render(compare(side_of(one), side_of(two))),
-    "several": lambda one, two, calls: comparison.render(compare_sessions([side_of(one), side_of(two, role="b")])),
-    "machines": lambda one, two, calls: comparison.render(compared(side_of(one), side_of(two, role="b"))),
+    "gate": lambda one, two, calls: gate_view(compare(side_of(one), side_of(two))).html(),
+    "machines": lambda one, two, calls: machines_page(side_of(one), side_of(two, role="b")),
     "history": lambda one, two, calls: over_time.render(history([one, two])),
 }
+
+
+def machines_page(*sides):
+    return machines_view(sides, answer(compared(*sides))).html()
+
+
 ELEMENTS = {"img", "iframe", "object", "embed", "base", "form"}
 HANDLERS = {"onerror", "onload", "onmouseover", "onfocus", "autofocus"}
 

@@ -1,94 +1,83 @@
-"""Two or more sessions on one page: the fastest by a known truth, and unknown comparisons."""
+"""Two or more sessions on one page: ratios of a known truth, and unknown comparisons."""
 
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from dataclasses import replace
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 import fake_collectives
 import fake_results as fake
 from fake_results import OOM
-from parabench.analysis.compare.cases import Outcome
-from parabench.analysis.compare.comparison import STEP, compare_sessions
+from page_helpers import section
+from parabench.analysis.compare.comparison import STEP, Outcome, compare_sessions
 from parabench.analysis.compare.gate import CASES as COLUMNS
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.overall import overall, sentences, steps
+from parabench.analysis.compare.machines import answer, workloads
 from parabench.analysis.compare.sides import read_several
-from parabench.analysis.compare.warnings import several_findings
-from parabench.analysis.environment.diff import facts
 from parabench.errors import UsageError
-from parabench.report.sections.comparison import several_tabs
-from parabench.report.views.comparison import case_rows, render, several_data, write_comparison
+from parabench.report.figures import comparison as figures
+from parabench.report.views.comparison import sessions_view, write_comparison
 from several_sides import CASES, dead_store, four_stores, write
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("several")
-
-
-@pytest.fixture(scope="module")
-def dead(folder):
-    return dead_store(folder)
-
-
-@pytest.fixture(scope="module")
-def stores(folder):
-    return four_stores(folder)
+def stores(tmp_path_factory):
+    return four_stores(tmp_path_factory.mktemp("several"))
 
 
 @functools.cache
 def read(*stores):
-    return compare_sessions(read_several(stores))
+    return compare_sessions(*read_several(stores))
 
 
 def told(*stores):
-    """Return the comparison of sessions, of their only workload, and its sentences."""
+    """Return the only workload of two sessions, and the sentences about it."""
     of = read(*stores)
-    (one,) = overall(of)
-    return of, one, " ".join(sentences(one))
+    (work,) = workloads(of)
+    return work, " ".join(answer(of).sentences)
 
 
-def test_two_sides_of_a_known_truth(stores):
-    _, one, text = told(stores["old"], stores["new"])
-    assert one.steps[0].ratio == pytest.approx(0.8, rel=0.01)
-    assert one.steps[0].low < 0.8 < one.steps[0].high
-    assert (one.steps[0].cases, one.changes) == (6, ({Outcome.FASTER: 6},))
-    assert re.fullmatch(
+def view_of(*stores):
+    sides = read_several(stores)
+    answers = [answer(compare_sessions(sides[0], other)) for other in sides[1:]]
+    return sessions_view(sides, answers, ["parabench", "report"])
+
+
+def sections(view):
+    return {section.id: section for section in view.sections}
+
+
+def test_sessions_of_a_known_truth(stores):
+    work, text = told(stores["old"], stores["new"])
+    mean = work.means[STEP]
+    assert mean.ratio == pytest.approx(0.8, rel=0.01)
+    assert mean.low < 0.8 < mean.high
+    assert (mean.cases, work.outcomes) == (6, {Outcome.FASTER: 6})
+    assert re.match(
         r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95%: "
         r".*\)\. Not interleaved: the intervals contain a standard deviation between sessions of 5\.0% \(assumed\)\. "
         r"Case by case against old: new faster in 6\.",
         text,
     )
-    _, _, text = told(stores["new"], stores["old"])
+    _, text = told(stores["new"], stores["old"])
     assert text.startswith("new is faster overall: a step takes 1.25 times as long on old as on new")
 
 
-def test_each_session_has_a_sentence_against_the_first(stores):
-    _, _, text = told(stores["old"], stores["other"], stores["alike"], stores["new"])
-    starts = (
-        "new is faster than old overall",
-        "old and alike are not statistically",
-        "old is faster than other overall",
-    )
-    assert sorted(starts, key=text.index) == [*starts]
-
-
 def test_difference_below_session_variation_is_unclear(stores, tmp_path):
-    """Launches that agree within 0.5%, a session 4% slower: what the gate calls unclear in every case."""
-    _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
-    assert set(one.changes[0]) == {Outcome.UNCLEAR}
+    """The launches of a session agree within 0.5%, and the session is 4% slower."""
+    work, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
+    assert set(work.outcomes) == {Outcome.UNCLEAR}
     assert "old and later are not statistically distinguishable overall" in text
     # By hand: launches next to no noise, an allowance of 5% in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
-    (mean,) = told(*own)[1].steps
+    mean = told(*own)[0].means[STEP]
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
 
@@ -100,19 +89,17 @@ def test_interleaved_sessions_are_compared_by_block(tmp_path):
         launches = fake.sweep(
             CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, blocks=5, seed=len(name)
         )
-        tied = {"run": "one", "side": name}
-        fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved=tied)
+        fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved={"run": "one", "side": name})
         paths.append((tmp_path / f"{name}.db", None))
     of = read(*paths)
-    (one,) = overall(of)
-    assert of.paired[1]
-    assert 1.03 < one.steps[0].low < one.steps[0].high < 1.05
-    assert one.changes == ({Outcome.SLOWER: 3},)
-    assert "unpaired" not in [group.code for group in several_findings(of)]
-    assert "Interleaved, compared pairwise by block" in render(of)
-    apart_ = compare_sessions([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
-    (mean,) = overall(apart_)[0].steps
-    assert mean.low < 1 < mean.high  # the same launches, without their partners
+    (work,) = workloads(of)
+    assert of.paired
+    assert 1.03 < work.means[STEP].low < work.means[STEP].high < 1.05
+    assert work.outcomes == {Outcome.SLOWER: 3}
+    assert answer(of).warnings == ()
+    sides = (replace(side, session=replace(side.session, interleaved={})) for side in (of.base, of.candidate))
+    mean = workloads(compare_sessions(*sides))[0].means[STEP]
+    assert mean.low < 1 < mean.high  # the same launches, not as pairs
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -135,16 +122,14 @@ def test_report_and_gate_agree_about_each_configuration(tmp_path, factor, tied):
         more = {"interleaved": {"run": "one", "side": side}} if tied else {}
         fake.write(tmp_path / f"{side}.db", own, label=side, **more)
         paths.append((tmp_path / f"{side}.db", None))
-    of = compare_sessions(read_several(paths))
-    gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
+    of = read(*paths)
+    gate = compare(*(replace(side, role=role) for side, role in ((of.base, "base"), (of.candidate, "candidate"))))
     cases = gate.tables["cases"]
-    data = several_data(of, case_rows(of))["cases"]
-    assert dict(zip(data["case_id"], data["change.1"], strict=True)) == dict(
-        zip(cases["case_id"], cases["outcome"], strict=True)
-    )
-    both = of.of(STEP).rename(columns={"base": "base_step_time_s", "candidate": "candidate_step_time_s"})
     pd.testing.assert_frame_equal(
-        *(each[[*COLUMNS]].sort_values("case_id", ignore_index=True) for each in (both, cases))
+        *(
+            each[[*COLUMNS]].sort_values("case_id", ignore_index=True)
+            for each in (answer(of).tables["step_times"], cases)
+        )
     )
     outcomes = set(cases["outcome"])
     assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
@@ -167,61 +152,118 @@ def test_comparison_error_is_one_line(stores, tmp_path):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_best_of_each_session_is_relative_to_the_first(tmp_path):
-    mlp = [fake.case(model="mlp", world_size=n) for n in (2, 4)]
-    first = write(tmp_path, "first", cases=[*CASES[:3], mlp[0]])
-    second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
-    third = write(tmp_path, "third", 2.0, cases=[fake.case(model="cnn"), *CASES[:3]], seed=2)
-    of = read(first, second, third)
-    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
-    rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
-    found = {(name, work): times for name, work, times in rows}
-    assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
-    assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks vs 2
-    assert found["third", "model cnn"] == "–"
+def test_page_of_four_sessions_has_every_section(stores, tmp_path):
+    view = view_of(*stores.values())
+    assert [sentence.partition(":")[0] for sentence in view.answer.sentences[:3]] == [
+        "new is faster overall",
+        "old and alike are not statistically distinguishable overall",
+        "old is faster overall",
+    ]
+    found = sections(view)
+    assert [*found] == ["ratios", "best", "scaling", "differs", "sources"]
+    (table,) = found["ratios"].tables
+    assert table.head[:8] == (
+        "Configuration", "old, ms", "new, ms", "alike, ms", "other, ms", "new, times", "alike, times", "other, times",
+    )  # fmt: skip
+    assert [row[5][:4] for row in table.rows] == ["0.80"] * 6
+    assert [row[0] for row in found["best"].tables[0].rows] == ["old", "new", "alike", "other"]
+    assert found["best"].tables[0].rows[3][1] == "16 cores of Other CPU"
+    assert found["differs"].lead == "torch, CPU and cores for ranks can each explain a different step time."
+    assert ("torch", "2.13.0", "2.14.0", "2.13.0", "2.13.0") in found["differs"].tables[0].rows
+    page = write_comparison(list(stores.values()), tmp_path / "four.html").read_text()
+    assert "18 of 18" not in section(page, "sources")
+    assert "24 of 24 succeeded" in section(page, "sources")
+    assert f"parabench report {stores['old'][0]}@1 {stores['new'][0]}@1" in section(page, "reproduce")
 
 
-def test_sessions_without_common_configurations_have_a_reason(stores, dead, tmp_path):
-    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
-    empty = (tmp_path / "empty.db", None)
-    fake.write(empty[0], [], label="empty")
-    for other, role in ((alone, "alone"), (empty, "empty")):
-        of = read(stores["old"], other)
-        works = overall(of)
-        tabs = several_tabs(of, works, facts(of.sides))
-        (section,) = (one for tab in tabs for one in tab.sections if one.id == "per-gb")
-        assert section.empty == (
-            f"Tokens/s per GB of peak memory on {role}: unknown: no case in common with old."
-            if works
-            else "Tokens/s per GB of memory: unknown."
-        )
-        assert steps(of, works) == [
-            (f"measure on {role} the cases of old, with a separate --out", "parabench run quick")
-        ]
-        assert "unpaired" not in [group.code for group in several_findings(of)]
-    of = read(stores["old"], dead)
-    assert steps(of, overall(of)) == [("see how launches of dead ended", f"parabench report {dead[0]}@1")]
-    nothing = read(empty, write(tmp_path, "nothing", cases=[]))
-    assert "No side has a launch, so there is nothing to compare." in render(nothing)
-
-
-def test_data_has_configurations_of_all_sessions(stores, tmp_path):
+def test_configurations_without_a_ratio_have_a_reason(stores, tmp_path):
     added = fake.case(strategy="fsdp")
     more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
-    of = read(stores["old"], more)
-    data = json.loads(json.dumps(several_data(of, case_rows(of)), allow_nan=False))
-    n, cases = data["cases"].pop("n"), data["cases"]
-    row = {cases["label"][i]: {name: values[i] for name, values in cases.items()} for i in range(n)}
+    every, missing = sections(view_of(stores["old"], more))["ratios"].tables
+    row = {label: cells for label, *cells in every.rows}
     assert len(row) == 7
-    new, gone, failed = row["fsdp native, 2 ranks"], row[CASES[5].label], row[CASES[3].label]
-    assert (new["step_time_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
-        None, None, "more", "1 not measured, 4 ok"
-    )  # fmt: skip
-    assert (gone["step_time_s.1"], gone["sides"]) == (None, "old")
-    assert (failed["status"], failed["status.1"], failed["ratio.1"]) == ("4 ok, 1 oom", "oom", None)
-    both = row[CASES[0].label]
-    assert both["ratio.1"] == pytest.approx(both["step_time_s.1"] / both["step_time_s.0"], rel=1e-3)
-    assert ["sides", "Measured on"] in data["filters"]
-    missing = render(of)
-    for case in (new, gone, failed):
-        assert missing.count(case["case_id"]) >= 2  # in the data, and in the table of what is missing
+    assert row[CASES[3].label][1:3] == ["oom", "–"]
+    assert row["fsdp native, 2 ranks"][0] == "not measured"
+    assert row[CASES[5].label][1] == "not measured"
+    assert [cells for cells in missing.rows if cells[0] == "fsdp native, 2 ranks"] == [
+        ("fsdp native, 2 ranks", "more", "only in more: not measured in old")
+    ]
+    assert len(missing.rows) == 4
+
+
+@pytest.mark.parametrize("which", ["alone", "empty", "dead", "nothing"])
+def test_sessions_without_ratios_have_a_sentence(stores, tmp_path, which):
+    empty = write(tmp_path, "empty", cases=[])
+    pair = {
+        "alone": (stores["old"], write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])),
+        "empty": (stores["old"], empty),
+        "dead": (stores["old"], dead_store(tmp_path)),
+        "nothing": (empty, write(tmp_path, "nothing", cases=[])),
+    }[which]
+    view = view_of(*pair)
+    expected = f"No ranked case succeeded both on old and on {which}, so nothing can be compared."
+    if which == "nothing":
+        expected = "No session has a launch, so there is nothing to compare."
+    assert view.answer.sentences[0] == expected
+    assert expected in view.html()
+
+
+# ---- figures
+
+
+def scaled(folder, name, factors, **more):
+    """Write a session whose launches take exactly `factors` times 40 ms, by case."""
+    launches = [fake.launch(case, 0.04 * factor, block=block) for block in range(3) for case, factor in factors.items()]
+    return write(folder, name, cases=[], launches=launches, **more)
+
+
+def ratio_traces(view):
+    (panel,) = sections(view)["ratios"].panels
+    go.Figure(panel.figure)
+    return panel.figure["data"], panel.figure["layout"]
+
+
+def test_ratios_are_ordered_and_filled_when_they_differ(tmp_path):
+    near, slower, faster = CASES[:3]
+    base = scaled(tmp_path, "a<b>", dict.fromkeys(CASES[:4], 1.0))
+    other = scaled(tmp_path, "other", {near: 1.01, slower: 1.5, faster: 0.7})
+    (trace,), layout = ratio_traces(view_of(base, other))
+    assert layout["yaxis"]["ticktext"] == [faster.label, near.label, slower.label]
+    assert layout["xaxis"]["title"]["text"] == "step time, a&lt;b&gt; = 1"
+    assert layout["meta"]["rows"]["order"] == [1, 2, 0]  # the largest change first
+    assert trace["x"] == pytest.approx([0.7, 1.01, 1.5])
+    assert trace["marker"]["symbol"] == ["square", "square-open", "square"]
+    assert all(end > 0 for name in ("array", "arrayminus") for end in trace["error_x"][name])
+    assert trace["hovertext"][0].startswith(f"<b>{faster.label}</b><br>other: 0.70 times (95%: ")
+
+
+def test_ratio_of_one_launch_has_no_interval(tmp_path):
+    stores = [write(tmp_path, name, cases=[], launches=[fake.launch(CASES[0])]) for name in ("one", "two")]
+    (trace,), _ = ratio_traces(view_of(*stores))
+    assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0], [0])
+    assert trace["hovertext"][0].endswith("(no interval: it needs two launches per variant)")
+
+
+def test_ratios_of_four_sessions_are_next_to_each_other(stores):
+    traces, _ = ratio_traces(view_of(*stores.values()))
+    assert [trace["name"] for trace in traces] == ["new", "alike", "other"]
+    assert [min(trace["y"]) for trace in traces] == pytest.approx([-0.22, 0, 0.22])
+
+
+def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
+    native = [fake.case(world_size=n) for n in (2, 4, 8)]
+    ring = [fake.case(algorithm="ring", world_size=n) for n in (2, 4)]
+    fsdp = [fake.case(strategy="fsdp", world_size=n) for n in (2, 4)]
+    old = scaled(tmp_path, "old", {case: 2 / case.world_size for case in (*native, *fsdp)} | dict.fromkeys(ring, 0.1))
+    new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
+    throughput, efficiency = figures.scaling(read_several([old, new]))
+    for panel in (throughput, efficiency):
+        go.Figure(panel.figure)
+    assert throughput.title == "Strong scaling, global batch 8: throughput"
+    lines = {trace["name"]: trace for trace in throughput.figure["data"]}
+    assert {name: len(trace["x"]) for name, trace in lines.items()} == {"old, ddp": 3, "old, fsdp": 2, "new, ddp": 3}
+    assert (lines["old, ddp"]["line"]["dash"], lines["old, fsdp"]["line"]["dash"]) == ("solid", "dash")
+    first = efficiency.figure["data"][1]
+    assert first["hovertext"][0] == (
+        "<b>old</b><br>ddp, native, bucket default<br>2 ranks<br>12,800 tokens/s, efficiency 100%"
+    )

@@ -6,7 +6,7 @@ import pytest
 import fake_results as fake
 from parabench.analysis import format
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.comparison import Outcome
 from parabench.analysis.compare.gate import Verdict, lines, the_verdict
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.stats.contrasts import holm, judge

@@ -12,7 +12,7 @@ import fake_results as fake
 from benchmarks.certainty import sweet_spots, until_decided
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE
-from parabench.analysis.compare.cases import Outcome, speed
+from parabench.analysis.compare.comparison import Outcome, speed
 from parabench.analysis.compare.gate import Verdict, compare
 from parabench.analysis.compare.sides import side_of
 
