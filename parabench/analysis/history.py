@@ -57,8 +57,8 @@ TABLES = {
 }  # fmt: skip
 
 _OF_LAUNCH = ["case", "case_json", "device", "launch_id", "status", "step_s", "timed"]
-# A row of the table `series` with `case`, `points`, `measured` (the points with a step time) and `shifts`. Each shift
-# also has `changed`, the differences of the environment at that time.
+# A row of the table `series` with `case`, `points` and `shifts`. Each shift also has `changed`, the differences of the
+# environment at that time.
 Series = dict[str, Any]
 
 
@@ -89,44 +89,21 @@ def history(
         UsageError: there is no such session or case.
     """
     found = visits_of(stores)
-    visits = [
-        visit
-        for visit in found
-        if suite in (None, visit.session.suite) and (since is None or visit.session.started_utc >= since)
-    ]
+    visits = [visit for visit in found if visit.session.started_utc >= (since or "")]
+    visits = [visit for visit in visits if suite in (None, visit.session.suite)]
     if visits:
         return of_visits(visits, case)
     paths = format.listed(str(results.path) for results in stores)
     if not found:
         raise UsageError(f"no session that trained is in {paths}; give the results.db of `parabench run`")
-    suites = list(dict.fromkeys(visit.session.suite for visit in found))
     asked = f" of suite {suite!r}" * (suite is not None) + f" since {since}" * (since is not None)
-    hint = did_you_mean(str(suite), suites) if suite not in (None, *suites) else ""
-    raise UsageError(
-        f"no session{asked} is in {paths}; {hint}there are sessions of {', '.join(suites)}, the newest from "
-        f"{found[-1].session.started_utc}"
-    )
-
-
-def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History:
-    """Return the history of these sessions. Raises UsageError, with similar names, if there is no such case."""
-    table = _launches(visits)
-    if case is not None:
-        meant = table["label"].str.contains(case, case=False, regex=False) | table["case"].str.startswith(case)
-        if not meant.any():
-            labels = list(dict.fromkeys(table["label"]))
-            hint = did_you_mean(case, [*labels, *" ".join(labels).replace(",", "").split()])
-            raise UsageError(
-                f"--case {case!r} is in no case's label and begins no id; {hint}there are {format.listed(labels, 3)}"
-            )
-        table = table[meant]
-    series = [_series(visits, group) for _, group in table.groupby(["suite", "case"], sort=False)]
-    return History(tuple(visits), tuple(_machine(visits, table)), tuple(sorted(series, key=_urgency)))
+    there = ", ".join(dict.fromkeys(visit.session.suite for visit in found))
+    newest = found[-1].session.started_utc
+    raise UsageError(f"no session{asked} is in {paths}; there are sessions of {there}, the newest from {newest}")
 
 
 def visits_of(stores: Sequence[Results]) -> list[SessionData]:
-    """Return all sessions of training runs, the oldest first. The fullest copy of a session in several databases
-    counts."""
+    """Return all sessions of training runs, the oldest first. If databases share a session, its fullest copy counts."""
     found = [
         (int((results.launch["session_id"] == session.id).sum()), data_of(results, session))
         for results in stores
@@ -138,6 +115,22 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
     )
 
 
+def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History:
+    """Return the history of these sessions. Raises UsageError, with similar names, if there is no such case."""
+    table = _launches(visits)
+    if case is not None:
+        chosen = table["label"].str.contains(case, case=False, regex=False) | table["case"].str.startswith(case)
+        if not chosen.any():
+            labels = list(dict.fromkeys(table["label"]))
+            hint = did_you_mean(case, [*labels, *" ".join(labels).replace(",", "").split()])
+            raise UsageError(
+                f"--case {case!r} is in no case's label and begins no id; {hint}there are {format.listed(labels, 3)}"
+            )
+        table = table[chosen]
+    series = [_series(visits, group) for _, group in table.groupby(["suite", "case"], sort=False)]
+    return History(tuple(visits), tuple(_machine(visits, table)), tuple(sorted(series, key=_urgency)))
+
+
 def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
     """Return the repetitions of all visits, with columns of `numbers.numbers`; each database is read once.
 
@@ -145,16 +138,16 @@ def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
     """
     tables = []
     for store in {id(whole): whole for whole in (visit.results.whole_store for visit in visits)}.values():
-        own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results.whole_store is store}
-        table = numbers(store, *(visits[place].session for place in own.values()))
+        places = {visit.session.id: at for at, visit in enumerate(visits) if visit.results.whole_store is store}
+        table = numbers(store, *(visits[at].session for at in places.values()))
         table = table[table["repetition"] >= FIRST_BLOCK]
         # Columns that are unknown in one database would lose their type next to another database.
-        tables.append(table[_OF_LAUNCH].assign(visit=table["session"].map(own)))
+        tables.append(table[_OF_LAUNCH].assign(visit=table["session"].map(places)))
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case")
     cases = {str(case): case_of(text) for case, text in zip(stored["case"], stored["case_json"], strict=True)}
     return table.assign(
-        suite=[visits[place].session.suite for place in table["visit"]],
+        suite=[visits[at].session.suite for at in table["visit"]],
         label=table["case"].map(unique_labels(cases)).astype(object),
     )
 
@@ -172,16 +165,19 @@ def _machine(visits: Sequence[SessionData], table: pd.DataFrame) -> Iterator[tup
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """Return the row of one case of one suite; `table` is its part of `_launches`."""
-    timed = table[table["timed"]].set_index("visit")["step_s"].astype(float).transform(np.log)
-    logs = {int(visit): np.asarray(timed.loc[[visit]], dtype=float) for visit in sorted(timed.index.unique())}
+    timed = table[table["timed"]]
+    logs = {
+        visit: np.log(timed.loc[timed["visit"] == visit, "step_s"].to_numpy(dtype=float))
+        for visit in sorted(map(int, timed["visit"].unique()))
+    }
     judged = [visit for visit in logs if visits[visit].session.judged]
     levels: tuple[Level, ...] = ()
     session_sd = why_not = None
-    if len(judged) < FEWEST_SESSIONS:
+    if len(judged) >= FEWEST_SESSIONS:
+        levels, session_sd = levels_of([logs[visit] for visit in judged])
+    else:
         there = format.count(len(judged), "session")
         why_not = f"{there} with a number so far, and a change point needs {FEWEST_SESSIONS}"
-    else:
-        levels, session_sd = levels_of([logs[visit] for visit in judged])
     launch_sd = launch_noise(list(logs.values()))
     newest, devices = table.sort_values("visit").iloc[-1], set(table["device"])
     key = {"suite": newest["suite"], "case_id": newest["case"]}
@@ -211,7 +207,6 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
         "launch_sd": None if launch_sd is None else math.expm1(launch_sd),
         "why_not": why_not,
         "points": points,
-        "measured": points[points["step_time_s"].notna()],
         "shifts": shifts,
     }
     row["note"] = _note(row, visits)
@@ -257,69 +252,70 @@ def _shift(
     }
 
 
-def _urgency(of: Series) -> tuple[int, int, float, str]:
+def _urgency(series: Series) -> tuple[int, int, float, str]:
     """Return the sort key: the most recent change first, then the largest slowdown, then outliers."""
-    if of["shifts"]:
-        return 0, -of["shifts"][-1]["visit"], -of["shifts"][-1]["change"], of["label"]
-    return (2, 0, 0.0, of["label"]) if of["away"] is None else (1, 0, -of["away"], of["label"])
+    if series["shifts"]:
+        return 0, -series["shifts"][-1]["visit"], -series["shifts"][-1]["change"], series["label"]
+    return (2, 0, 0.0, series["label"]) if series["away"] is None else (1, 0, -series["away"], series["label"])
 
 
 # ---- text and answer
 
 
-def sentence(of: History) -> str:
+def sentence(found: History) -> str:
     """Return the answer in one sentence."""
-    suites = ", ".join(dict.fromkeys(visit.session.suite for visit in of.visits))
-    first, last = of.visits[0].session.day, of.visits[-1].session.day
+    suites = ", ".join(dict.fromkeys(visit.session.suite for visit in found.visits))
+    first, last = found.visits[0].session.day, found.visits[-1].session.day
     days = f"on {first}" if first == last else f"from {first} to {last}"
-    changed = sum(bool(series["shifts"]) for series in of.series)
-    unsure = [series["why_not"] for series in of.series if series["why_not"] is not None]
-    text = f"{format.count(len(of.visits), 'session')} of {suites}, {days}: {changed} of "
-    text += f"{format.count(len(of.series), 'case')} changed, {len(of.series) - len(unsure) - changed} did not"
+    changed = sum(bool(series["shifts"]) for series in found.series)
+    unsure = [series["why_not"] for series in found.series if series["why_not"] is not None]
+    text = f"{format.count(len(found.visits), 'session')} of {suites}, {days}: {changed} of "
+    text += f"{format.count(len(found.series), 'case')} changed, {len(found.series) - len(unsure) - changed} did not"
     if unsure:
         text += f"; {format.count(len(unsure), 'case')} cannot be judged yet ({unsure[0]})"
-    if away := sum(series["away"] is not None for series in of.series):
+    if away := sum(series["away"] is not None for series in found.series):
         text += f"; the newest session of {format.count(away, 'case')} is an outlier"
     return f"{text}."
 
 
-def lines(of: History, every: bool = False) -> list[str]:
+def lines(found: History, every: bool = False) -> list[str]:
     """Return the answer as lines of text: cases that changed, or whose newest session is an outlier; or all."""
-    shown = [each["sentence"] for each in of.series if every or each["shifts"] or each["away"] is not None]
-    return [sentence(of), *shown]
+    shown = [each["sentence"] for each in found.series if every or each["shifts"] or each["away"] is not None]
+    return [sentence(found), *shown]
 
 
-def _sentence_of(of: Series, visits: Sequence[SessionData]) -> str:
+def _sentence_of(series: Series, visits: Sequence[SessionData]) -> str:
     """Return the state of a case, its newest step time, its last change and the whole change."""
-    start, parts = f"{of['state']}: {of['label']}", []
-    sessions = format.count(int(of["points"]["level_s"].notna().sum()), "session")
-    if len(of["measured"]):
-        start += f": {format.milliseconds(of['measured']['step_time_s'].iloc[-1])}"
-    if of["shifts"]:
-        last = of["shifts"][-1]
+    start, parts = f"{series['state']}: {series['label']}", []
+    sessions = format.count(int(series["points"]["level_s"].notna().sum()), "session")
+    step_s = series["points"]["step_time_s"].dropna()
+    if len(step_s):
+        start += f": {format.milliseconds(step_s.iloc[-1])}"
+    if series["shifts"]:
+        last = series["shifts"][-1]
         session = visits[last["visit"]].session
-        sure = f"95%: {format.signed(last['low'])} to {format.signed(last['high'])}"
-        start += f", {format.signed(last['change'])} since {session.day} ({session.name}; {sure})"
+        interval = f"95%: {format.signed(last['low'])} to {format.signed(last['high'])}"
+        start += f", {format.signed(last['change'])} since {session.day} ({session.name}; {interval})"
         changed = (f"{each.name} changed from {each.base} to {each.candidate}" for each in last["changed"])
         parts.append(format.listed(changed, most=MOST_CHANGES) or NOTHING)
-    if len(of["shifts"]) > 1:
-        many = format.count(len(of["shifts"]), "change")
-        parts.append(f"over the whole time {format.signed(of['whole'])} in {many} ({sessions})")
-    elif not of["shifts"] and of["session_sd"] is not None:
-        parts.append(f"{sessions}, which differ by {format.percent(of['session_sd'])}")
-    return "; ".join(filter(None, (start, *parts, of["note"])))
+    if len(series["shifts"]) > 1:
+        many = format.count(len(series["shifts"]), "change")
+        parts.append(f"over the whole time {format.signed(series['whole'])} in {many} ({sessions})")
+    elif not series["shifts"] and series["session_sd"] is not None:
+        parts.append(f"{sessions}, which differ by {format.percent(series['session_sd'])}")
+    return "; ".join(filter(None, (start, *parts, series["note"])))
 
 
-def _note(of: Series, visits: Sequence[SessionData]) -> str:
-    """Return remarks on a short series, and on the newest session."""
-    last, ended = of["points"].iloc[-1], ""
-    if last["visit"] < max(i for i, visit in enumerate(visits) if visit.session.suite == of["suite"]):
-        ended = f"last measured {visits[last['visit']].session.day}"
+def _note(series: Series, visits: Sequence[SessionData]) -> str:
+    """Return remarks about a short series, and about the newest session."""
+    last, remark = series["points"].iloc[-1], ""
+    if last["visit"] < max(at for at, visit in enumerate(visits) if visit.session.suite == series["suite"]):
+        remark = f"last measured {visits[last['visit']].session.day}"
     elif not format.known(last["step_time_s"]):
-        ended = f"the newest session: {last['status']}"
-    elif of["away"] is not None:
-        ended = f"the newest session is an outlier ({format.signed(of['away'])}); a second one would be a change"
-    return "; ".join(filter(None, (of["why_not"], ended)))
+        remark = f"the newest session: {last['status']}"
+    elif series["away"] is not None:
+        remark = f"the newest session is an outlier ({format.signed(series['away'])}); a second one would be a change"
+    return "; ".join(filter(None, (series["why_not"], remark)))
 
 
 def arrow(change: Difference) -> str:
@@ -327,12 +323,12 @@ def arrow(change: Difference) -> str:
     return f"{change.name} {change.base} → {change.candidate}"
 
 
-def answer(of: History) -> Answer:
+def answer(found: History) -> Answer:
     """Return the answer of `history`."""
-    rows: dict[str, list[Any]] = {name: [] for name in TABLES} | {"series": list(of.series)}
-    for at, (visit, changed) in enumerate(zip(of.visits, of.machine, strict=True)):
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES} | {"series": list(found.series)}
+    for at, (visit, changed) in enumerate(zip(found.visits, found.machine, strict=True)):
         session = visit.session
-        known = {
+        cells = {
             "visit": at,
             "store": str(visit.results.path),
             "finished": session.finished_utc is not None,
@@ -341,12 +337,12 @@ def answer(of: History) -> Answer:
             "host": session.known("host"),
             "side": session.interleaved.get("side"),
         }
-        rows["sessions"].append((session, known))
+        rows["sessions"].append((session, cells))
         rows["session_differences"] += keyed(changed, visit=at)
-    for series in of.series:
+    for series in found.series:
         rows["points"] += records(series["points"])
         rows["shifts"] += series["shifts"]
         for shift in series["shifts"]:
             key = {name: shift[name] for name in ("suite", "case_id", "visit")}
             rows["shift_differences"] += keyed(shift["changed"], **key)
-    return Answer((sentence(of),), tables(TABLES, rows))
+    return Answer((sentence(found),), tables(TABLES, rows))

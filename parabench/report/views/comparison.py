@@ -228,7 +228,7 @@ def _best(sides: Sequence[SessionData]) -> Section:
                 continue
             (fastest,) = (each for each in work["candidates"] if each["place"] == "best")
             note = "" if workload["winner"] else " (lowest mean)" if workload["decided"] else " (undecided)"
-            row |= {"best": ": ".join(filter(None, (workload["heading"], fastest["label"]))) + note}
+            row |= {"best": ": ".join(filter(None, (workload["workload"], fastest["label"]))) + note}
             row |= {"step_s": fastest["step_time_s"]}
             row |= {"throughput": format.throughput(fastest["tokens_per_s"], fastest["unit"])}
             rows.append(row | {"peak": side.cases_by_id.loc[workload["best"], "peak_memory_bytes"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ import fake_results as fake
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from command_line import parabench
 from docs.site.schemas import schema
+from page_helpers import Page
 from page_helpers import figures as figures_of
 from parabench.analysis import history as history_text
 from parabench.analysis.history import history, of_visits, visits_of
@@ -80,7 +82,7 @@ def stepped(tmp_path_factory):
 def test_short_history_says_what_is_missing(stepped):
     seen = of_visits(visits_of([stepped])[:3])
     assert {series["state"] for series in seen.series} == {"too few"}
-    assert all(len(series["measured"]) == 3 and series["shifts"] == [] for series in seen.series)
+    assert all(len(series["points"]) == 3 and series["shifts"] == [] for series in seen.series)
     assert "2 cases cannot be judged yet (3 sessions with a number so far, and " in history_text.sentence(seen)
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
 
@@ -193,14 +195,14 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     (figure,) = figures.values()
     marks, levels = figure["data"][:2]
     assert marks["marker"]["symbol"] == ["circle"] * 8 + ["diamond"] + ["circle"] * 3
-    assert "from here on<br>torch 2.13.0 → 2.13.1" in marks["hovertext"][8]
+    assert re.fullmatch(rf"{A.label}: [\d.]+ ms \([\d.]+ to [\d.]+\)<br>2026-03-09, nightly-8", marks["hovertext"][8])
     assert {trace["meta"] for trace in figure["data"]} == {A.id, B.id}  # the page's filters select by it
     (line,) = figure["layout"]["shapes"]
     assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
     assert levels["x"] == [*range(12)]
     assert len(set(levels["y"])) == 2
-    for said in ("Over time", "Change points", "nightly-8", "Every case", "Sessions"):
-        assert said in page
+    for text in ("Over time", "nightly-8 torch 2.13.0 → 2.13.1; commit", "Every case", "Sessions"):
+        assert text in Page(page).text
 
 
 def test_qn_scale_resists_outliers():

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from parabench.report.page import STYLES, bundle, fill, shipped
+from parabench.analysis.answer import Answer
+from parabench.report.page import STYLES, answer_page, bundle, shipped
 from paths import ROOT
 
 REPORTS = ROOT / "reports"
@@ -69,8 +70,8 @@ def test_bundle_puts_each_module_once_before_its_importers():
     assert "export" not in script
 
 
-def test_fill_escapes_text():
-    page = fill("history.html", [], suites="<b>&", first="", last="", sentence="<script>", stores="</main>")
+def test_answer_page_escapes_text():
+    page = answer_page(Answer(("<script>",)), [], title="<b>&", kicker="", question="</main>")
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
     assert "<script>\n" not in page.replace('<script>"use strict"', "")
