@@ -8,10 +8,9 @@ because slices of one thread must not overlap.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -29,14 +28,13 @@ Event = dict[str, Any]
 
 # Threads of a rank; its lanes of communication come after. Perfetto takes process and thread 0 for the idle task, and
 # handles threads best if their numbers are unique.
-STEP, STANDS, LANES = 1, 2, 10
+STEP, WAITING, LANES = 1, 2, 10
 THREADS = 1000
 # The devices' processes come after the ranks', by node.
 DEVICES, DEVICES_OF_A_NODE = 100_000, 1000
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The step that is shown, with the facts of its launch."""
 
     case_id: str
@@ -66,7 +64,7 @@ def write_trace(
     chosen = choose(seen, case, launch, step)
     lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]
     if chosen.began_s is None:
-        lines.append("no memory is drawn: the launch does not tell when it began")
+        lines.append("no memory is drawn: the start of the launch is unknown")
     lines += filter(None, [nodes.clocks_said([chosen.facts])])
     if profile := chosen.facts.get("profile"):
         files = ", ".join(str(seen.results.path.parent / TRACES / each["file"]) for each in profile)
@@ -87,21 +85,22 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
     launches = launches[launches["launch_id"].isin(spans["launch_id"])]
     if launches.empty:
         raise UsageError(f"{label} has no instrumented steps in this session; run it with --instrumented 1 or more")
-    if launch is None:
-        launch = _median(
-            (launches[launches["counted"]] if launches["counted"].any() else launches).set_index("launch_id")["step_s"]
-        )
-    elif launch not in set(launches["launch_id"]):
-        there = ", ".join(map(str, sorted(launches["launch_id"])))
-        raise UsageError(f"launch {launch} has no instrumented step of {label}; use one of {there}")
+    counted = launches[launches["counted"]] if launches["counted"].any() else launches
+    numbers = (counted if launch is None else launches).set_index("launch_id")["step_s"]
+    launch = _chosen(launch, numbers, "launch {} has no instrumented step of " + label)
     of_rank = spans[spans["launch_id"] == launch].groupby(["step", "rank"])
     lengths = (of_rank["end_s"].max() - of_rank["start_s"].min()).groupby("step").max()
-    if step is None:
-        step = _median(lengths)
-    elif step not in lengths.index:
-        there = ", ".join(map(str, lengths.index))
-        raise UsageError(f"step {step} of launch {launch} is not instrumented; use one of {there}")
+    step = _chosen(step, lengths, f"step {{}} of launch {launch} is not instrumented")
     return Choice(case_id, label, launch, step, seen.facts[launch])
+
+
+def _chosen(given: int | None, values: pd.Series, missing: str) -> int:
+    """Return the index `given`, or by default the index of the median value (the lower of two)."""
+    if given is None:
+        return int(values.sort_values(kind="stable").index[(len(values) - 1) // 2])
+    if given not in values.index:
+        raise UsageError(f"{missing.format(given)}; use one of {', '.join(map(str, sorted(values.index)))}")
+    return given
 
 
 def _case(seen: SessionData, name: str) -> str:
@@ -119,15 +118,10 @@ def _case(seen: SessionData, name: str) -> str:
     )
 
 
-def _median(values: pd.Series) -> int:
-    """Return the index of the median, the lower one if there are two."""
-    return int(values.sort_values(kind="stable").index[(len(values) - 1) // 2])
-
-
 def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
     """Return the trace as it is in JSON. Its clock begins with the first event."""
     spans, calls = chosen.rows(seen.results.span), chosen.rows(seen.results.collective)
-    calls = calls[calls["phase"] == Phase.INSTRUMENT]
+    calls = calls[(calls["phase"] == Phase.INSTRUMENT) & calls["start_s"].notna()]
     events: list[Event] = []
     for rank in sorted(map(int, spans["rank"].unique())):
         events += _named("process", rank + 1, 0, nodes.rank_said(rank, chosen.facts), rank)
@@ -149,19 +143,19 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
     """Yield the step with its parts inside, and the time that training was blocked."""
     parts, waits = spans[spans["name"] != WAIT], spans[spans["name"] == WAIT]
     yield from _named("thread", rank + 1, STEP, "step")
-    yield _slice(rank, STEP, f"step {step}", parts["start_s"].min(), parts["end_s"].max(), "step")
+    yield _event("X", rank, STEP, f"step {step}", parts["start_s"].min(), "step", end=parts["end_s"].max())
     for part in records(parts.sort_values("start_s", kind="stable")):
-        yield _slice(rank, STEP, part["name"], part["start_s"], part["end_s"], "step")
-    yield from _named("thread", rank + 1, STANDS, "waiting")
+        yield _event("X", rank, STEP, part["name"], part["start_s"], "step", end=part["end_s"])
+    yield from _named("thread", rank + 1, WAITING, "waiting")
     blocked = union([0] * len(waits), waits["start_s"], waits["end_s"])
     for begin, end in zip(blocked.start.tolist(), blocked.end.tolist(), strict=True):
-        yield _slice(rank, STANDS, "blocked", begin, end, WAIT)
+        yield _event("X", rank, WAITING, "blocked", begin, WAIT, end=end)
 
 
 def _communication(rank: int, calls: pd.DataFrame, layout: list[dict[str, Any]]) -> Iterator[Event]:
     """Yield calls on lanes, with an arrow from where each was made, and when buckets were ready."""
     thread = LANES
-    calls = calls.dropna(subset="start_s").sort_values("start_s", kind="stable").astype({"start_s": float})
+    calls = calls.sort_values("start_s", kind="stable").astype({"start_s": float})
     calls["end_s"] = calls["start_s"] + pd.to_numeric(calls["duration_s"]).fillna(0.0)
     for (ranks, algorithm), own in calls.groupby(["ranks", "algorithm"], dropna=False):
         group, found = ranks if isinstance(ranks, str) else format.UNKNOWN, lanes(own["start_s"], own["end_s"])
@@ -174,25 +168,23 @@ def _communication(rank: int, calls: pd.DataFrame, layout: list[dict[str, Any]])
 
 
 def _call(rank: int, thread: int, call: dict[Any, Any], layout: list[dict[str, Any]]) -> Iterator[Event]:
-    # A recording may lack the size, the type and the ranks.
+    bucket = int(call["bucket"]) if format.known(call["bucket"]) else None
     names = ("op", "algorithm", "ranks", "bytes", "dtype", "seq")
-    about = {name: None if pd.isna(call[name]) else call[name] for name in names}
-    begin, bucket, name = call["start_s"], None, str(call["op"])
-    if format.known(call["bucket"]):
-        bucket = int(call["bucket"])
-        name, about["bucket"] = f"{name} of bucket {bucket}", bucket
-    if not format.known(call["duration_s"]):
-        yield _instant(rank, thread, f"{name}, its end unknown", begin, "communication", **about)
-    else:
-        yield _slice(rank, thread, name, begin, call["end_s"], "communication", **about)
+    # A recording may lack the size, the type and the ranks.
+    about = {name: None if pd.isna(call[name]) else call[name] for name in names} | {"bucket": bucket}
+    begin, name = call["start_s"], f"{call['op']}" + (f" of bucket {bucket}" if bucket is not None else "")
+    if format.known(call["duration_s"]):
+        yield _event("X", rank, thread, name, begin, "communication", about, end=call["end_s"])
         if format.known(call["made_s"]) and call["made_s"] <= begin:
-            arrow = {"name": "called", "cat": "called", "id": (rank << 32) + int(call["seq"])}
-            yield {**arrow, "ph": "s", "ts": call["made_s"], **_place(rank, STEP)}
+            arrow: dict[str, Any] = {"id": (rank << 32) + int(call["seq"])}
+            yield _event("s", rank, STEP, "called", call["made_s"], "called", **arrow)
             # bp "e": it points to the slice that encloses this time, not to the next one.
-            yield {**arrow, "ph": "f", "bp": "e", "ts": begin, **_place(rank, thread)}
+            yield _event("f", rank, thread, "called", begin, "called", bp="e", **arrow)
+    else:
+        yield _event("i", rank, thread, f"{name}, its end unknown", begin, "communication", about, s="t")
     if bucket is not None and format.known(call["ready_s"]):
         content = layout[bucket] if bucket < len(layout) else {"bytes": call["bytes"], "parameters": None}
-        yield _instant(rank, STEP, f"bucket {bucket} ready", call["ready_s"], "bucket", **content)
+        yield _event("i", rank, STEP, f"bucket {bucket} ready", call["ready_s"], "bucket", content, s="t")
 
 
 def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iterator[Event]:
@@ -200,35 +192,27 @@ def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iter
     if chosen.began_s is None:
         return
     several = nodes.several_nodes(seen.session.environment)
-    host, device = (
-        rows[(rows["launch_id"] == chosen.launch_id) & (rows["metric"] == metric) & rows["value"].notna()]
-        for rows, metric in ((seen.results.host_sample, "rss_bytes"), (seen.results.device_sample, "used_bytes"))
-    )
+    host, device = seen.results.host_sample, seen.results.device_sample
     # A device's memory with a rank is the share of one process.
-    device = device[device["rank"].isna()]
-    for rows, by, metric in ((host[host["rank"].notna()], "rank", "rss_bytes"), (device, "device", "used_bytes")):
-        places: Any = rows.astype({"node": int, by: int}).groupby(["node", by])
-        for (node, number), own in places:
-            at = chosen.began_s + own["t_s"].astype(float)
-            shown = own[~((at < at[at <= begin].max()) | (at > at[at >= end].min()))]
+    host, device = host[host["rank"].notna()], device[device["rank"].isna()]
+    for rows, by, metric in ((host, "rank", "rss_bytes"), (device, "device", "used_bytes")):
+        own = rows[(rows["launch_id"] == chosen.launch_id) & (rows["metric"] == metric) & rows["value"].notna()]
+        places: Any = own.astype({"node": int, by: int}).groupby(["node", by])
+        for (node, number), readings in places:
+            at = chosen.began_s + readings["t_s"].astype(float)
+            shown = ~((at < at[at <= begin].max()) | (at > at[at >= end].min()))
             pid = number + 1 if by == "rank" else number + DEVICES + node * DEVICES_OF_A_NODE
-            if by == "device" and len(shown):
+            if by == "device" and shown.any():
                 yield from _named("process", pid, 0, nodes.device_said(number, node, several), pid)
-            for t_s, value in zip(shown["t_s"], shown["value"], strict=True):
-                reading = {"ts": chosen.began_s + float(t_s), "args": {metric: float(value)}}
-                yield {"ph": "C", "pid": pid, "tid": pid, "name": "memory", **reading}
+            for t_s, value in zip(at[shown], readings["value"][shown], strict=True):
+                yield {"ph": "C", "ts": t_s, "pid": pid, "tid": pid, "name": "memory", "args": {metric: float(value)}}
 
 
-def _place(rank: int, thread: int) -> dict[str, int]:
-    return {"pid": rank + 1, "tid": (rank + 1) * THREADS + thread}
-
-
-def _slice(rank: int, thread: int, name: str, begin: float, end: float, kind: str, **about: Any) -> Event:
-    return {"ph": "X", "ts": begin, "end": end, "name": name, "cat": kind, "args": about} | _place(rank, thread)
-
-
-def _instant(rank: int, thread: int, name: str, at: float, kind: str, **about: Any) -> Event:
-    return {"ph": "i", "s": "t", "ts": at, "name": name, "cat": kind, "args": about} | _place(rank, thread)
+def _event(
+    ph: str, rank: int, thread: int, name: str, ts: float, kind: str, args: Mapping[str, Any] | None = None, **more: Any
+) -> Event:
+    place = {"pid": rank + 1, "tid": (rank + 1) * THREADS + thread}
+    return {"ph": ph, "ts": ts, "name": name, "cat": kind, "args": dict(args or {})} | place | more
 
 
 def _named(kind: str, pid: int, thread: int, name: str, order: int | None = None) -> Iterator[Event]:
