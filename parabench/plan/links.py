@@ -16,10 +16,6 @@ LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 # The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
 TOO_QUICK = "the largest transfer took less than two round trips"
 
-# The shortest and the longest duration of a round: two directions of `LinkProtocol`, each with doublings and six
-# transfers.
-ROUND_S = (2.0, 3.0)
-
 
 class LinkProtocol(Record, frozen=True, kw_only=True):
     """How a launch measures the links between its ranks.

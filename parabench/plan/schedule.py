@@ -138,8 +138,10 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
         for number, order in enumerate(orders(len(places), max(1, self.rounds), self.seed)):
             for arm in order:
                 yield Turn(arm, number, (Phase.SETTLE,) * self.settle + (Phase.MEASURE,) * self.timed[arm])
-        yield Turn(0, INSTRUMENT, (Phase.INSTRUMENT,) * self.instrumented)
-        yield Turn(0, PROFILE, (Phase.PROFILE,) * self.traced)
+        if self.instrumented:
+            yield Turn(0, INSTRUMENT, (Phase.INSTRUMENT,) * self.instrumented)
+        if self.traced:
+            yield Turn(0, PROFILE, (Phase.PROFILE,) * self.traced)
 
     def by_round(self) -> dict[int, list[Turn]]:
         """Return the turns of each round."""

@@ -18,7 +18,6 @@ from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
 from parabench.plan.validate import entry_of_model
 from parabench.session.deadlines import SLOWEST, training_operations
-from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
@@ -62,9 +61,7 @@ def lines(request: Request) -> list[str]:
     runner = Runner(plan=plan, done=state.done, references=dict(state.references))
     known = known_seconds(store, request.kind, plan.protocol)
     launches = [(*each[:2], expected_s(each, known)) for each in runner.expected()]
-    links = expected_links(state, machine, store) if request.links and launches else ()
     found = [*notes, *skipped_lines(plan.skipped), "", *table(plan, launches), ""]
-    found += [f"links: {line}" for line in links]
     return [*found, estimate(launches, known, store), "dry run: nothing was launched or written"]
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parabench.analysis import format
 from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
-from parabench.plan.links import ROUND_S, TOO_QUICK, LinkProtocol, most_s, schedule
+from parabench.plan.links import TOO_QUICK, LinkProtocol, most_s
 from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
 from parabench.store.results import load
 from parabench.store.store import Store
-
-NONE = "none to measure, every case has one rank"
 
 
 def measure_links(
@@ -36,7 +32,7 @@ def measure_links(
         return
     case = case_of(state.plan.cases, machine)
     if case.world_size < 2:
-        log(f"links: {NONE}")
+        log("links: none to measure, every case has one rank")
         return
     log(f"links: measuring them between {case.world_size} ranks")
     protocol = LinkProtocol()
@@ -47,23 +43,6 @@ def measure_links(
     log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
     for finding in check_links(links):
         log(f"links: {finding.message}")
-
-
-def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
-    """Yield what `measure_links` would do, in words; nothing if `store` has the session's links."""
-    if os.path.isfile(store) and has_links(store, state.session_id):
-        return
-    case = case_of(state.plan.cases, machine)
-    if case.world_size < 2:
-        yield NONE
-        return
-    rounds = len(schedule(case.nodes, case.world_size // case.nodes))
-    each = " to ".join(f"{seconds:g}" for seconds in ROUND_S)
-    took = " to ".join(dict.fromkeys(format.duration(rounds * seconds) for seconds in ROUND_S))
-    yield (
-        f"measured first, between {case.world_size:,} ranks in "
-        f"{format.count(rounds, 'round')} of about {each} s: {took}"
-    )
 
 
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:

@@ -89,8 +89,8 @@ class Request:
 
     @property
     def prefix(self) -> str:
-        """The prefix of printed lines. Tools that read the output of nccl-tests ignore lines with it."""
-        return "# " if self.kind == "collectives" else ""
+        """The prefix of printed lines."""
+        return WORKLOADS[self.kind].prefix
 
     def given(self) -> dict[str, Any]:
         """Return {field: value} of the given fields that decide what is measured, as `of` takes them."""
@@ -132,12 +132,12 @@ class Request:
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         """Return the plan on `machine`; None to follow the stored plan of a session. Raises UsageError."""
         if self.kind == "collectives":
-            return None if self.resume and not self.given() else self._plan_collectives(machine)
+            return None if self.resume and not self.given() else plan_of_collectives(self, machine)
         if self.suite is None:
             self.check_bare_resume()
             return None
         suite = load_suite(self.suite)
-        if self.kind == "compute":
+        if WORKLOADS[self.kind].alone:
             return plan_compute(self, suite, machine)
         return plan_training(self, suite, machine, turns=True)
 
@@ -147,14 +147,6 @@ class Request:
             raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
         if self.given():
             raise UsageError(f"{self.words()[0]} cannot change a session that is resumed as it was planned; drop it")
-
-    def _plan_collectives(self, machine: Machine) -> Planned[Any, Any]:
-        entry = WORKLOADS["collectives"]
-        asked = self.fields_of(entry.case_type)
-        protocol = collective_protocol(**self.fields_of(entry.protocol_type))
-        plan = plan_collectives(asked, protocol, machine, self.seed or 0)
-        findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
-        return Planned(plan=plan, suite=self.kind, question=QUESTION, findings=findings)
 
 
 def _records(kind: str) -> tuple[type[Record], ...]:
@@ -251,6 +243,16 @@ def plan_compute(request: Request, suite: Suite, machine: Machine) -> Planned[An
     protocol = suite.compute_protocol.replace(**request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0, listed=asked is None)
     return Planned(plan=plan.replace(kind="compute"), suite=suite.name, question=suite.question, file=suite.path)
+
+
+def plan_of_collectives(request: Request, machine: Machine) -> Planned[Any, Any]:
+    """Return the plan of single collectives. Raises UsageError."""
+    case_type, protocol_type = _records(request.kind)
+    asked = request.fields_of(case_type)
+    protocol = collective_protocol(**request.fields_of(protocol_type))
+    plan = plan_collectives(asked, protocol, machine, request.seed or 0)
+    findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
+    return Planned(plan=plan, suite=request.kind, question=QUESTION, findings=findings)
 
 
 def fewest_nodes(ranks: int, most: int) -> int:

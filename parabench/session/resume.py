@@ -23,6 +23,7 @@ from parabench.session.request import Planned, Request
 from parabench.session.runner import launches_left
 from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
+from parabench.workloads import WORKLOADS
 from parabench.workloads.verify import Reference
 
 REPORT_NAME = "report.html"
@@ -243,14 +244,13 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
 
 def resume_command(store: Path, kind: str = "training", *options: str) -> str:
     """Return the command that resumes the last session of `store`, which has this kind."""
-    command = "collectives" if kind == "collectives" else "run"
-    return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
+    return shlex.join(["parabench", WORKLOADS[kind].command, "--resume", *options, "--out", str(store.parent)])
 
 
 def _as_begun(store: Store, row: PlannedSession) -> str:
     """Return the command that resumes a session, and the later sessions of its suite."""
     kind = row.plan.get("kind", "training")
-    if kind == "compute" or (kind == "collectives" and row.argv[1:2] == ["run"]):
+    if kind != "training" and row.argv[1:2] == ["run"]:
         return shlex.join([*row.argv, "--resume", "--out", str(store.path.parent)])
     return resume_command(store.path, kind)
 

@@ -32,6 +32,7 @@ from parabench.store.record import (
     Phase,
     Status,
 )
+from parabench.workloads import WORKLOADS
 from parabench.workloads.verify import Reference, reference_of, verify
 
 # Runs a launch: `launcher.launch` with the nodes that it needs, or a fake in tests.
@@ -171,7 +172,7 @@ class Runner:
     @property
     def _verifies(self) -> bool:
         """Return whether launches are compared with a single-device reference."""
-        return self.plan.kind == "training"
+        return WORKLOADS[self.plan.kind].verified
 
     @property
     def _single(self) -> TrainingSchedule:
@@ -263,9 +264,9 @@ class Runner:
     def _judge(self, launch: Launch) -> None:
         """Verify a training run. For collectives, find pins that NCCL refuses: no separate launch reads its choices."""
         case: Any = launch.case
-        if self.plan.kind == "collectives" and launch.failure and _INVALID_USAGE.search(launch.failure.message):
-            self._blame_pin(launch)
         if not self._verifies:
+            if launch.failure and _INVALID_USAGE.search(launch.failure.message):
+                self._blame_pin(launch)
             return
         reference = self.references.get(case.reference().id)
         verify(launch, reference)
@@ -283,7 +284,7 @@ class Runner:
     def _finish(self, launch: Launch) -> None:
         """Store a launch, and keep the results that decide about later ones."""
         case: Any = launch.case
-        if launch.status is Status.OK and launch.block == FIRST_BLOCK and self.plan.kind != "collectives":
+        if launch.status is Status.OK and launch.block == FIRST_BLOCK and case.kind == "training":
             self.step_times[case.id] = launch_number(launch.step_times(Phase.MEASURE), case.device)
             metric = peak_metric(case.device)
             if peaks := [each.value for each in launch.samples if each.metric == metric and each.value]:

@@ -20,8 +20,10 @@ class WorkloadEntry(Entry):
     """A kind of measurement, with the types of its cases, of its protocol, and of the protocol of a launch if they
     differ.
 
-    If it is not `planned`, it is measured within sessions of another kind. If ranks are `alone`, they exchange nothing,
-    and only one node's ranks run.
+    - If it is not `planned`, it is measured within sessions of another kind.
+    - If ranks are `alone`, they exchange nothing, and only one node's ranks run.
+    - If it is `verified`, each launch is compared with a training run on one device.
+    - `command` measures it, and prints its lines with `prefix`. Tools that read the output of nccl-tests ignore them.
     """
 
     case_type: type[Any]
@@ -29,6 +31,9 @@ class WorkloadEntry(Entry):
     launch_type: type[Any] | None = None
     planned: bool = True
     alone: bool = False
+    verified: bool = False
+    command: str = "run"
+    prefix: str = ""
 
 
 WORKLOADS: dict[str, WorkloadEntry] = {
@@ -38,6 +43,7 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         case_type=Case,
         protocol_type=Protocol,
         launch_type=TrainingSchedule,
+        verified=True,
     ),
     "compute": WorkloadEntry(
         target="parabench.workloads.training:TrainingWorkload",
@@ -52,6 +58,8 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         summary="calls of one operation at every size, checked against exact values",
         case_type=CollectiveCase,
         protocol_type=CollectiveProtocol,
+        command="collectives",
+        prefix="# ",
     ),
     "links": WorkloadEntry(
         target="parabench.workloads.links:LinksWorkload",
