@@ -36,11 +36,12 @@ def nccl_section(seen: SessionData) -> Section | None:
     return Section(
         "nccl",
         "NCCL",
-        "The algorithm, protocol and channels of each collective, from NCCL's debug log.",
+        "The algorithm, protocol and channels of each collective, from NCCL's debug log, and the timings of NCCL's "
+        "Inspector.",
         "NCCL's debug log has no choice of an algorithm.",
         (
             table_of("NCCL's choices", _CHOICES, chosen, closed=False),
-            table_of("NCCL's Inspector: medians over ranks and launches", _INSPECTED, timed, closed=False),
+            table_of("Medians of NCCL's Inspector over ranks and launches", _INSPECTED, timed, closed=False),
         ),
         lead=wired,
         reading="For reduce-scatter and all-gather, bytes are one rank's part. The Inspector's calls are counted on "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -158,22 +159,28 @@ def _steps(seen: SessionData) -> Section | None:
         Column("Exposed", "exposed_s", "ms"),
         Column("Share", "exposed_share", "percent", format.UNKNOWN),
     )
+    whole = "The traces have no steps: each is one window."
     return Section(
         "steps",
-        "Where each rank's step goes",
-        (
-            "The traces have no steps: each is one window. "
-            if recorded.is_whole(seen)
-            else "Medians over the recorded steps. "
-        )
-        + "Communication overlaps the parts; exposed communication is the time in which the rank only waits for it.",
+        "Step breakdown by rank",
+        f"{whole if recorded.is_whole(seen) else 'Medians over the recorded steps.'} Communication overlaps the parts. "
+        "It is exposed while no kernel of the device computes, on a CPU no operator.",
         "No step was recorded: no trace has a rank, or an event with a time.",
         (table_of("Steps by rank", columns, ranks, closed=False),),
         reading="A step is the time between two calls of the profiler's step() on the host. Parts are annotations: "
         "torch's for DataLoader and optimizer, and yours with the names data, forward, backward and optimizer. Without "
-        "them, forward is DDP's or FSDP's, without the loss, and backward ends with the last gradient. Communication "
-        "is exposed while no kernel of the device computes, on a CPU no operator.",
+        "them, forward is DDP's or FSDP's, without the loss, and backward ends with the last gradient.",
     )
+
+
+_LATE = (
+    Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
+    Column("Bytes", "bytes", "count"),
+    Column("Rank", "rank", WORDED),
+    Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
+    Column("Late, ms", "late_s", "ms"),
+    Column("In all, ms", "total_s", "ms"),
+)
 
 
 def _late(seen: SessionData) -> Section | None:
@@ -181,24 +188,15 @@ def _late(seen: SessionData) -> Section | None:
     if table.empty:
         return None
     # Rows without a delay are left out.
-    shown = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
-    columns = (
-        Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
-        Column("Bytes", "bytes", "count"),
-        Column("Rank", "rank", WORDED),
-        Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
-        Column("Late, ms", "late_s", "ms"),
-        Column("In all, ms", "total_s", "ms"),
-    )
+    table = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
     return Section(
         "late",
-        "Which rank is late",
-        "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
-        "",
-        (table_of("Arrival by rank and collective", columns, shown, closed=False),),
-        reading="Only collectives in which all ranks wait for the last one, and that all ranks of their group "
-        "recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise, its delay "
-        "is the difference between its kernel and the longest one, because all end together.",
+        "Stragglers",
+        "The delay of each rank after the first rank in the same collective: the median, and the sum of all calls.",
+        tables=(table_of("Arrival by rank and collective", _LATE, table, closed=False),),
+        reading="The table has collectives that all ranks of a group recorded, and that no rank finishes before the "
+        "last one enters. If the ranks share a clock, a rank enters when its kernel starts. Otherwise, its delay is "
+        "the difference between its kernel and the longest one, because all end together.",
     )
 
 
@@ -206,31 +204,32 @@ def _timeline(seen: SessionData) -> Section | None:
     one = recorded.median_timeline(seen)
     if one is None:
         return None
-    nothing = "It is unknown how far the ranks' clocks differ, so their times are not drawn on one axis."
-    more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
     whole = recorded.is_whole(seen)
-    label = f"{'whole trace' if whole else f'step {one.step}'}: {format.milliseconds(one.length_s)}"
     window = "The whole trace" if whole else "The recorded step of median length"
+    label = f"{'whole trace' if whole else f'step {one.step}'}: {format.milliseconds(one.length_s)}"
     panel = timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
     return Section(
         "timeline",
-        "Timeline",
+        "Timeline of one step",
         f"{window}. Each rank shows the parts of its step (hatched: exposed communication), and below them its "
         "collectives.",
-        nothing,
+        "The difference of the ranks' clocks is unknown, so their times are not drawn on one axis.",
         panels=[] if recorded.told(seen).get("clocks") is False else [replace(panel, case="")],
-        reading=f"A collective includes the time that it waits for later ranks.{more}",
+        reading="A collective includes the time that it waits for later ranks. At most "
+        f"{MOST_RANKS} of {len(one.ranks)} ranks are drawn.",
     )
 
 
-def _group(ranks: object, size: float) -> str:
-    return ranks if isinstance(ranks, str) else f"{size:.0f} ranks" if format.known(size) else format.UNKNOWN
+def _group(row: dict[Any, Any]) -> str:
+    if isinstance(row["ranks"], str):
+        return row["ranks"]
+    return f"{row['group_size']:.0f} ranks" if format.known(row["group_size"]) else format.UNKNOWN
 
 
 _CALL = (
     Column("Operation", "op"),
-    Column("Ranks", lambda row: _group(row["ranks"], row["group_size"])),
-    Column("dtype", lambda row: format.or_unknown(row["dtype"] if isinstance(row["dtype"], str) else None)),
+    Column("Ranks", _group),
+    Column("dtype", "dtype", unknown=format.UNKNOWN),
     Column("Bytes", "bytes", "count"),
     Column("Told by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
 )
@@ -254,57 +253,55 @@ def _calls(seen: SessionData) -> Section | None:
         "By operation, group, size and type. The longest in total come first.",
         "No collective was recorded in a step.",
         (table_of("Collectives in the steps", columns, table, closed=False),),
-        reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
-        "the time of the rank that came last. It gives the bandwidths, as nccl-tests defines them. They are unknown if "
-        "not all ranks of the group were recorded. An operation called a kernel has only the name of its kernel, and "
-        "NCCL may run another operation in it.",
+        reading="Took is the median over ranks and calls, with the wait for later ranks. Shortest is the time of the "
+        "rank that came last, and gives the bandwidths, as nccl-tests defines them. They need all ranks of the group. "
+        "A kernel without a record of its call has only the name of the kernel.",
     )
+
+
+_LAST = (
+    Column("Group", "group"),
+    Column("Last call", "op"),
+    Column("Ranks", "ranks"),
+    Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
+    Column("Number", "number", "count"),
+)
+_HELD = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
 
 
 def _flight(seen: SessionData) -> Section | None:
-    table, last = recorded.flight_table(seen), pd.DataFrame(recorded.told(seen).get("last_calls") or [])
-    if table.empty and last.empty:
+    table, last = recorded.flight_table(seen), recorded.told(seen).get("last_calls") or []
+    if table.empty and not last:
         return None
-    lasts = (
-        Column("Group", "group"),
-        Column("Last call", "op"),
-        Column("Ranks", "ranks"),
-        Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
-        Column("Number", "number", "count"),
-    )
-    held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-    holding = "Calls in the flight recorders, counted on one rank."
-    tables = (
-        table_of("Last calls", lasts, last, closed=False, note="The last call of each rank in each group."),
-        table_of("Calls", held, table, closed=False, note=holding),
-    )
     return Section(
         "flight",
         "Flight recorder",
-        "What the ranks called last, and how often what. A recorder keeps its last calls only.",
-        "",
-        tables,
+        "The last call of each rank in each group, and the calls that the recorders hold, counted on one rank.",
+        tables=(
+            table_of("Last calls", _LAST, last, closed=False),
+            table_of("Calls", _HELD, table, closed=False),
+        ),
         reading="Calls of a group have the same numbers on all its ranks. A rank with a smaller number than the others "
-        "has not entered the call in which they wait. Durations are known if TORCH_NCCL_ENABLE_TIMING was set.",
+        "has not entered the call that the others wait in. Durations are known if TORCH_NCCL_ENABLE_TIMING was set.",
     )
+
+
+_FILES = (
+    Column("File", "file"),
+    Column("Kind", "kind"),
+    Column("Host", "host", unknown=format.UNKNOWN),
+    Column("Rank", lambda row: f"{row['rank']:.0f}" if format.known(row["rank"]) else format.UNKNOWN, WORDED),
+    Column("Steps", "steps", "count"),
+    Column("Calls", "calls", "count"),
+)
 
 
 def _files(seen: SessionData) -> Section:
     told = recorded.told(seen)
-    files = pd.DataFrame(told.get("files") or [], columns=["file", "kind", "rank", "host", "steps", "calls"])
-    columns = (
-        Column("File", "file"),
-        Column("Kind", "kind"),
-        Column("Host", lambda row: row["host"] if isinstance(row["host"], str) else format.UNKNOWN),
-        Column("Rank", lambda row: f"{row['rank']:.0f}" if format.known(row["rank"]) else format.UNKNOWN, WORDED),
-        Column("Steps", "steps", "count"),
-        Column("Calls", "calls", "count"),
-    )
     more = told.get("not_read")
-    note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
-    return Section(
-        "files", "Files", "", "No file is recorded.", (table_of("Files", columns, files, closed=False, note=note),)
-    )
+    caption = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
+    table = table_of("Files", _FILES, told.get("files") or [], closed=False)
+    return Section("files", "Files", caption, "No file is recorded.", (table,))
 
 
 # The sections of the page, in their order.
