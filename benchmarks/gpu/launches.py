@@ -16,8 +16,8 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
-from parabench.plan.schedule import SETTLE, TrainingSchedule
+from parabench.plan.protocol import SETTLE, Protocol
+from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.verify import Reference, reference_of, verify
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +15,6 @@ from parabench.plan.schedule import (
     LEAST_MEASURED,
     LEAST_WARMUP,
     MOST_STEPS,
-    SHARED_S,
     USUAL_STEPS,
     USUAL_WARMUP,
     Rounds,
@@ -36,6 +36,24 @@ RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
 # The default steps of a separate launch of a case that is measured in shared launches. It serves memory, instruments
 # and energy, and is compared with the shared launches.
 OWN_WARMUP, OWN_STEPS = 3, 6
+# The discarded steps after each switch.
+SETTLE = 2
+
+# About how long the timed steps of a turn take together, and their least and greatest number. If turns are shorter than
+# disturbances (a neighbor's burst, a falling clock), all turns of a round have the same ones. On two shared cores, the
+# noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in the same time, the variance of
+# comparisons of 12 cases is 2.4 times smaller with turns of 2 steps of 25 ms than with turns of 6.
+TURN_S = 0.05
+FEWEST_TIMED, MOST_TIMED = 1, 100
+# The measured steps of a turn if the step time is not known.
+TIMED = 2
+# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
+# than a few long ones, but each builds every model again. More rounds are worth less than another launch.
+SHARED_S = 10.0
+MOST_CHOSEN_ROUNDS = 50
+# The steps of each case before the first round: DDP rebuilds its buckets after the first; on an accelerator, the first
+# ones also choose kernels and create communicators.
+WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
 # How long racing goes on if the suite does not set it.
 BUDGET_S = 300.0
 
@@ -191,8 +209,22 @@ class Protocol(Record, frozen=True, kw_only=True):
         )
 
     def shared(self, order: str, step_s: Sequence[float | None], device: str) -> TrainingSchedule:
-        """Return the steps of a launch that cases share (`TrainingSchedule.interleaved`)."""
-        return TrainingSchedule.interleaved(step_s, self.rounds, order, device)
+        """Return how the cases of a shared launch are interleaved. Without `rounds`, the rounds fill SHARED_S.
+
+        Args:
+            order: decides the orders of the rounds.
+            step_s: the step time of each case; None if it is unknown.
+        """
+        timed = [TIMED if s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / s))) for s in step_s]
+        round_s = [s * (SETTLE + steps) for s, steps in zip(step_s, timed, strict=True) if s is not None]
+        rounds = self.rounds or 1
+        if self.rounds is None and round_s:
+            known = sum(round_s) * len(step_s) / len(round_s)
+            rounds = max(1, min(MOST_CHOSEN_ROUNDS, int(SHARED_S / known)))
+        seed = random.Random(order).getrandbits(32)
+        return TrainingSchedule(
+            warmup=WARM_UP_STEPS[device], timed=tuple(timed), rounds=rounds, settle=SETTLE, seed=seed
+        )  # fmt: skip
 
 
 # {field that counts steps: field with the same in seconds}

@@ -7,13 +7,12 @@ measured steps. The orders of the rounds are balanced.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 from msgspec import Meta
 
-from parabench.machine import accelerator
 from parabench.records import Record
 from parabench.store.record import Phase
 
@@ -31,25 +30,6 @@ USUAL_WARMUP, USUAL_STEPS = 5, 40
 # The fewest steps of a warm-up or measurement by time. The first steps compile, create communicators and rebuild DDP's
 # buckets. hyperfine takes at least ten runs, too.
 LEAST_WARMUP, LEAST_MEASURED = 5, 10
-
-# The discarded steps after each switch.
-SETTLE = 2
-
-# About how long the timed steps of a turn take together, and their least and greatest number. If turns are shorter than
-# disturbances (a neighbor's burst, a falling clock), all turns of a round have the same ones. On two shared cores, the
-# noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in the same time, the variance of
-# comparisons of 12 cases is 2.4 times smaller with turns of 2 steps of 25 ms than with turns of 6.
-TURN_S = 0.05
-FEWEST_TIMED, MOST_TIMED = 1, 100
-# The measured steps of a turn if the step time is not known.
-TIMED = 2
-# The time of all rounds of a shared launch. The launch is the unit of replication, so many short launches are better
-# than a few long ones, but each builds every model again. More rounds are worth less than another launch.
-SHARED_S = 10.0
-MOST_CHOSEN_ROUNDS = 50
-# The steps of each case before the first round: DDP rebuilds its buckets after the first; on an accelerator, the first
-# ones also choose kernels and create communicators.
-WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
 
 # The rounds before the first: each case's training run is built, then warmed up; and after the last.
 BUILD, WARM_UP, INSTRUMENT, PROFILE = -2, -1, MOST_ROUNDS, MOST_ROUNDS + 1
@@ -104,25 +84,6 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
     profile: bool = False
     memory_snapshot: bool = False
     explain: bool = False
-
-    @classmethod
-    def interleaved(
-        cls, step_s: Sequence[float | None], rounds: int | None, order: str, device: str = "cpu"
-    ) -> TrainingSchedule:
-        """Return how the cases of a shared launch are interleaved on `device`.
-
-        Args:
-            step_s: the step time of each case; None if it is unknown.
-            rounds: by default, as many as fill SHARED_S.
-            order: decides the orders of the rounds.
-        """
-        timed = [TIMED if s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / s))) for s in step_s]
-        round_s = [s * (SETTLE + steps) for s, steps in zip(step_s, timed, strict=True) if s is not None]
-        if rounds is None and round_s:
-            known = sum(round_s) * len(step_s) / len(round_s)
-            rounds = max(1, min(MOST_CHOSEN_ROUNDS, int(SHARED_S / known)))
-        seed = random.Random(order).getrandbits(32)
-        return cls(warmup=WARM_UP_STEPS[device], timed=tuple(timed), rounds=rounds or 1, settle=SETTLE, seed=seed)
 
     @property
     def takes_turns(self) -> bool:

@@ -99,60 +99,52 @@ def built(case: Case, info: RankInfo, material: Material | None, *, checks_group
 
 
 class Peers:
-    """The other ranks of a launch of one case: its steps alone let ranks wait for each other."""
+    """The other ranks of a launch. If cases share it, they wait for each other between turns.
 
-    # For each turn, whether it came before the other variant's.
-    first: Sequence[bool] = ()
-
-    def use(self, place: int) -> None:
-        """Make the group of the case at `place` the default one."""
-
-    def wait(self) -> None:
-        """Wait until all ranks and their devices are done with the turn before."""
-
-    def start_round(self) -> None:
-        """Prepare for the turns of a round."""
-
-    def leave(self) -> None:
-        """Wait for the other ranks, and release the groups."""
-
-
-class SharingPeers(Peers):
-    """The other ranks of a launch that cases share. If it is paired, the other variant's turns come in between."""
+    In a paired launch, the turns of the other variant come in between. `first` has for each turn if it was the first of
+    the two.
+    """
 
     def __init__(self, spec: LaunchSpec, env: RankEnv, info: RankInfo) -> None:
         self._spec, self._device = spec, info.device
-        self._groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
+        self._groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s) if spec.protocol.takes_turns else None
         self._partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
-        self.first = self._partner.first if self._partner else ()
+        self.first = self._partner.first if self._partner else []
 
     def use(self, place: int) -> None:
+        """Make the group of the case at `place` the default one."""
         case = self._spec.cases[place]
-        self._groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
+        if self._groups:
+            self._groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
 
     def wait(self) -> None:
-        # Ranks without a part in a turn wait here, asleep.
+        """Wait until all ranks and their devices are done with the turn before. Ranks without a part in it wait
+        asleep."""
         self._all_done()
-        if self._spec.pair:
+        if self._groups and self._spec.pair:
             if self._partner:
                 self._partner.next_turn()
             self._groups.barrier()
 
     def start_round(self) -> None:
-        # The collector is off during turns, so it runs between rounds.
-        gc.collect()
-        gc.disable()
+        """Collect garbage between rounds of a shared launch. The collector is off during turns."""
+        if self._groups:
+            gc.collect()
+            gc.disable()
 
     def leave(self) -> None:
+        """Wait for the other ranks of a paired launch, and release the groups."""
         if self._spec.pair:
             self._all_done()
         if self._partner:
             self._partner.end()
-        self._groups.close()
+        if self._groups:
+            self._groups.close()
 
     def _all_done(self) -> None:
-        accelerator.synchronize(self._device)
-        self._groups.barrier()
+        if self._groups:
+            accelerator.synchronize(self._device)
+            self._groups.barrier()
 
 
 def train(
@@ -164,7 +156,7 @@ def train(
         materials: the material of each case that this rank takes part in, by place; by default, it is made.
     """
     schedule: TrainingSchedule = spec.protocol
-    peers = SharingPeers(spec, env, info) if schedule.takes_turns else Peers()
+    peers = Peers(spec, env, info)
     materials = materials or {}
     rounds = schedule.by_round()
     steps = sum(turn.steps for turns in rounds.values() for turn in turns)
@@ -231,7 +223,7 @@ def train(
     clock.finish()
     # Reading a training run takes time on its device too, and a peer may still be in the last turn.
     peers.wait()
-    report = RankReport(rank=info.rank, first=list(peers.first), cases=[None] * len(spec.cases))
+    report = RankReport(rank=info.rank, first=peers.first, cases=[None] * len(spec.cases))
     for place, training in trainings.items():
         peers.use(place)
         report.cases[place] = training.report()
