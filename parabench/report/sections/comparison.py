@@ -13,8 +13,7 @@ from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.best import best
-from parabench.analysis.ranking.tables import by_workload
+from parabench.analysis.ranking.best import answered
 from parabench.report.figures import sides
 from parabench.report.spec import WORDED, Column, Section, Tab, table_of
 from parabench.store.results import records
@@ -99,7 +98,7 @@ def _best_section(of: Comparison, works: Sequence[Overall]) -> Section:
     firsts: dict[tuple[Any, ...], float] = {}
     rows: list[dict[str, Any]] = []
     for name, seen in zip(of.names, of.sides, strict=True):
-        for work in by_workload(seen.once(best)):
+        for work in seen.once(answered):
             workload = work["workloads"][0]
             row: dict[str, Any] = {"side": name, "best": workload["why_not"] or format.UNKNOWN}
             if workload["best"] is not None:
