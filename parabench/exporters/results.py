@@ -12,7 +12,7 @@ from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.collectives.bus import KEY, bus_table, measured
 from parabench.analysis.efficiency import efficiency
-from parabench.analysis.ranking.best import best
+from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import factor, logs_of
@@ -64,10 +64,9 @@ def metrics_of(seen: SessionData) -> list[Metric]:
 
 def _training(seen: SessionData) -> Iterator[Metric]:
     """Yield step time, throughput, peak memory per rank, and energy of a step for each case."""
-    compared = seen.once(best).tables["candidates"]
-    compared = compared[compared["place"] != "not_compared"]
-    margins = dict(zip(compared["case_id"], compared["plus_minus_s"], strict=True))
-    alone = {*compared["case_id"][~compared["workload"].duplicated(keep=False)]}
+    works = [[row for row in work["candidates"] if row["place"] != "not_compared"] for work in seen.once(answered)]
+    margins = {row["case_id"]: row["plus_minus_s"] for rows in works for row in rows}
+    alone = {rows[0]["case_id"] for rows in works if len(rows) == 1}
     joules = seen.once(efficiency).set_index("case_id")["joules_per_step"]
     for row in records(seen.cases[seen.cases["step_time_s"].notna()]):
         key = str(row["case_id"])

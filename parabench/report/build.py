@@ -7,7 +7,7 @@ from pathlib import Path
 from parabench.analysis import format
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.ranking.best import next_command, of_turns
+from parabench.analysis.ranking.best import answered, next_command, of_turns
 from parabench.analysis.session import SessionData, data_of, holds, select_session, session_data
 from parabench.analysis.step import summary
 from parabench.analysis.warnings.codes import finding_groups
@@ -15,7 +15,6 @@ from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
 from parabench.private import HIDDEN
-from parabench.report.cases import answered
 from parabench.report.details import case_details
 from parabench.report.page import render_page
 from parabench.report.page_data import LAUNCH_COLUMNS, OF_CASE, page_data

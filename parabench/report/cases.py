@@ -11,10 +11,10 @@ from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import levels, same_work, work_text
-from parabench.analysis.ranking.best import best
+from parabench.analysis.ranking.best import answered
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import NOT_COMPARED
-from parabench.analysis.ranking.tables import Rows, by_workload
+from parabench.analysis.ranking.tables import Rows
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
@@ -32,11 +32,6 @@ _CASE = [
 ]  # fmt: skip
 _LAUNCH = ["block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes"]
 _COMPARED = ("plus_minus_s", "slower", "slower_low", "slower_high")
-
-
-def answered(seen: SessionData) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload, for `SessionData.once`."""
-    return by_workload(seen.once(best))
 
 
 def page_cases(seen: SessionData) -> pd.DataFrame:

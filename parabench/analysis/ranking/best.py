@@ -60,23 +60,29 @@ def best(
             hint = did_you_mean(name, DEFAULTS, most=3, cutoff=0.5)
             raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
     require(seen, objective)
-    works = ranked(seen.numbers, objective, list(dict.fromkeys(by)), seen.cases, seen.session.raced)
-    if objective.name in TIMED:
-        _explain(seen, works)
+    by_step_time = objective is STEP and not by
+    works = seen.once(answered) if by_step_time else _answered(seen, objective, list(dict.fromkeys(by)))
     rows = {name: [row for work in works for row in work[name]] for name in TABLES}
     sentences = tuple(_sentences(seen, works, objective, instrumented))
     return Answer(sentences, tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
-def _explain(seen: SessionData, works: Sequence[Rows]) -> None:
-    """Add the measured links to workloads with a best configuration, as an explanation."""
-    if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
-        return
+def answered(seen: SessionData) -> list[Rows]:
+    """Return the rows of the answer's tables for each workload, ranked by step time; for `SessionData.once`."""
+    return _answered(seen, STEP, ())
+
+
+def _answered(seen: SessionData, objective: Objective, by: Sequence[str]) -> list[Rows]:
+    """Return the rows of each workload. Measured links explain the best, if the objective depends on them."""
+    works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
+    if objective.name not in TIMED or not len(seen.results.read("link", f"session_id = {seen.session.id}")):
+        return works
     tiers = tiers_of(link_table(seen.results, seen.session))
     for work in works:
         if work["workloads"][0]["decided"]:
             first, *others = (seen.case(row["case_id"]) for row in at(work, "best", "tied", "slower"))
             work["workloads"][0]["links"] = explained(first, others, tiers)
+    return works
 
 
 def _sentences(seen: SessionData, works: Sequence[Rows], objective: Objective, instrumented: bool) -> Iterator[str]:

@@ -58,11 +58,11 @@ def _shares(parts: pd.Series) -> str:
 
 def _loop(seen: SessionData) -> list[str]:
     """Return the lines for the last run of a watched loop in the session; none if there is no such run."""
-    loops = loop_times(seen.counted["facts"])
-    runs = [(launch, loop) for (_, launch), loop in zip(seen.counted.iterrows(), loops, strict=True) if loop]
+    runs = [(at, loop) for at, loop in enumerate(loop_times(seen.counted["facts"])) if loop]
     if not runs:
         return []
-    launch, loop = runs[-1]
+    at, loop = runs[-1]
+    launch = seen.counted.iloc[at]
     # The verdict of a tuned loop is about bucket caps.
     tuned = f"The loop: {format.milliseconds(loop.step_s)} per step."
     parts = pd.Series({part: loop.part_s(part) for part in STEP_PARTS if part in loop.seconds}) / loop.step_s

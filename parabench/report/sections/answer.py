@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from parabench.analysis.ranking.best import answered
 from parabench.analysis.ranking.sentences import sentences
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
-from parabench.report.cases import answered, page_cases
+from parabench.report.cases import page_cases
 from parabench.report.details import numbers_of
 from parabench.report.figures.cases import front, ranking
 from parabench.report.figures.curves import algorithms, buckets, scaling

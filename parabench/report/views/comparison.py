@@ -16,8 +16,7 @@ from parabench.analysis.compare.comparison import STEP, Outcome, compare_session
 from parabench.analysis.compare.gate import Verdict
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.environment.diff import hardware_name
-from parabench.analysis.ranking.best import best
-from parabench.analysis.ranking.tables import by_workload
+from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import SessionData
 from parabench.files import write_whole
 from parabench.report.figures.comparison import MOST_ROWS, ratios, scaling
@@ -220,7 +219,7 @@ def _best(sides: Sequence[SessionData]) -> Section:
     """Return the section of each session's fastest configuration of each workload."""
     rows: list[dict[str, Any]] = []
     for side in sides:
-        for work in by_workload(side.once(best)):
+        for work in side.once(answered):
             workload = work["workloads"][0]
             row: dict[str, Any] = {"side": side.role, "hardware": hardware_name(side)}
             if workload["best"] is None:

@@ -49,7 +49,6 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("best base.db@nigthly", "nightly"),
         ("best bsae.db", "base.db"),
         ("compare base.db other.db --changed cup", "cpu"),
-        ("history base.db --suite qick", "quick"),
         ("history base.db --case dpd", "ddp"),
         ("export base.db --format becher", "bencher"),
         ("export base.db --trace 'dpp native, 2 ranks'", "ddp native, 2 ranks"),

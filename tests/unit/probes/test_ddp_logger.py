@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import fake_results as fake
+from answers_helpers import about_steps
 from guard import GUARD_S
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.ddp_log import SPANS, ddp_comparison
-from parabench.analysis.warnings.steps import findings
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -100,7 +100,7 @@ def test_ddp_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
 def test_findings_report_both_numbers_when_they_disagree(
     theirs: dict[str, float | None], found: list[str], tmp_path: Path
 ) -> None:
-    found_warnings = list(findings(seen(tmp_path, known(**theirs), known(**theirs))))
+    found_warnings = about_steps(seen(tmp_path, known(**theirs), known(**theirs)))
     assert [each.code for each in found_warnings] == ["ddp_disagrees"] * len(found)
     for each, span in zip(found_warnings, found, strict=True):
         assert f"of {span} in" in each.message

@@ -9,11 +9,10 @@ import fake_results as fake
 import fake_turns
 from page_helpers import Page, data, drawn, made
 from parabench.analysis import format
-from parabench.analysis.ranking.best import of_turns
+from parabench.analysis.ranking.best import answered, of_turns
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.session import session_data
 from parabench.report.build import render
-from parabench.report.cases import answered
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK
 

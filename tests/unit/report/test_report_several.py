@@ -256,14 +256,13 @@ def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
     fsdp = [fake.case(strategy="fsdp", world_size=n) for n in (2, 4)]
     old = scaled(tmp_path, "old", {case: 2 / case.world_size for case in (*native, *fsdp)} | dict.fromkeys(ring, 0.1))
     new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
-    throughput, efficiency = figures.scaling(read_several([old, new]))
-    for panel in (throughput, efficiency):
-        go.Figure(panel.figure)
+    (throughput,) = figures.scaling(read_several([old, new]))
+    go.Figure(throughput.figure)
     assert throughput.title == "Strong scaling, global batch 8: throughput"
     lines = {trace["name"]: trace for trace in throughput.figure["data"]}
     assert {name: len(trace["x"]) for name, trace in lines.items()} == {"old, ddp": 3, "old, fsdp": 2, "new, ddp": 3}
     assert (lines["old, ddp"]["line"]["dash"], lines["old, fsdp"]["line"]["dash"]) == ("solid", "dash")
-    first = efficiency.figure["data"][1]
+    first = lines["old, ddp"]
     assert first["hovertext"][0] == (
         "<b>old</b><br>ddp, native, bucket default<br>2 ranks<br>12,800 tokens/s, efficiency 100%"
     )

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import fake_results as fake
+from answers_helpers import about_steps
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import EXPOSED_IN, step_table, taken_apart
 from parabench.analysis.step.calls import bucket_table, group_calls
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
 from parabench.analysis.warnings.launches import session_warnings
-from parabench.analysis.warnings.steps import findings
 from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
@@ -116,7 +116,7 @@ def test_slow_instruments_cause_a_warning(seen_of, timed, doubted):
     fake.instrumented(launches[0], 27, begin=270.0, parts=fake.LONG_PARTS | {"data": 90.0})
     seen = seen_of(*launches)
     assert row(taken_apart(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
-    assert [finding.code for finding in findings(seen)] == ["instruments_slow"] * doubted
+    assert [finding.code for finding in about_steps(seen)] == ["instruments_slow"] * doubted
     if doubted:
         (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
         assert "ddp native, 2 ranks: the instrumented steps took 11% longer" in finding.message
@@ -135,7 +135,7 @@ def test_slow_instruments_cause_a_warning(seen_of, timed, doubted):
 def test_missing_communication_causes_a_warning(seen_of, fields, doubted):
     # A group of one rank does not communicate.
     launch = fake.instrumented(ddp(**fields), 25, calls=[{"start_s": 4.0, "group_size": 1, "ranks": "0"}])
-    assert [finding.code for finding in findings(seen_of(launch))] == ["no_communication"] * doubted
+    assert [finding.code for finding in about_steps(seen_of(launch))] == ["no_communication"] * doubted
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
@@ -255,4 +255,4 @@ def test_first_stage_of_a_pipeline_is_not_a_straggler(seen_of, strategy):
     seen = seen_of(*(lagging(ddp(strategy=strategy), 1.0, late_rank=0) for _ in range(2)))
     found = row(straggler_table(seen))
     assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
-    assert not list(findings(seen))
+    assert not about_steps(seen)
