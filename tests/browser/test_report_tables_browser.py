@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fake_results as fake
-from browser_helpers import choose, needs_chromium, opened, points, too_wide
+from browser_helpers import choose, needs_chromium, opened, too_wide
 from parabench.plan.case import Case
 from parabench.report.build import write_report
 from parabench.store.record import Failure, Status
@@ -184,26 +184,3 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog.get_by_role("button", name="Close").click()
         assert not dialog.is_visible()
         page.wait_for_url(lambda url: "case=" not in url)
-
-
-def traces(page, section, at=0):
-    return page.evaluate(
-        "([id, at]) => { const { data, layout } = document.querySelectorAll(`#${id} .plot`)[at];"
-        " return JSON.parse(JSON.stringify([data, layout])); }",
-        [section, at],
-    )
-
-
-def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
-    with opened(browser, rich, "#tab=trust") as page:
-        drawn, layout = traces(page, "spread")
-        assert sum(len(trace["y"]) for trace in drawn) == 48  # 3 launches of the 16 that differ most
-        assert [shape["x1"] for shape in layout["shapes"]] == [2.5]  # the A/A spread of the 10th percentile
-        choose(page, "strategy", "fsdp")
-        assert points(page, "spread") == 6
-        page.evaluate(
-            "() => { const plot = document.querySelector('#spread .plot');"
-            " plot.emit('plotly_click', { points: [{ customdata: plot.data[0].customdata[0], data: {} }] }); }"
-        )
-        page.wait_for_selector("dialog[data-drawn=yes]")
-        assert page.locator("#detail-title").inner_text().startswith("fsdp")

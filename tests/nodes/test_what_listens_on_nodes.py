@@ -63,7 +63,7 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
                 drivers[0].process.wait(EVERY_S)
         assert [driver.ends() for driver in drivers] == [0, 0], "\n".join(drivers[0].lines)
         for number, host in enumerate(hosts):
-            reached = {(kind, place) for kind, place in found[number] if place.kind != "unix"}
+            reached = found[number]
             control = {("driver", Place("tcp", host.address, PORT))} if number == 0 else set()
             assert control <= reached
             launches = reached - control

@@ -23,7 +23,6 @@ from parabench.probes.communication import SynchronizedClock
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
 from parabench.probes.step_clock import MARKS
 from parabench.workloads import training
-from parabench.workloads.trainer import Losses
 
 CPU = torch.device("cpu")
 
@@ -70,16 +69,6 @@ def test_early_workers_load_every_epoch_of_their_rank(split: str) -> None:
         alone = list(first(case(split=split), rank))
         torch.manual_seed(0)
         assert all(map(torch.equal, alone, first(case(split=split, workers=1), rank)))
-
-
-def test_losses_are_kept_in_blocks_and_told_in_order() -> None:
-    losses = Losses()
-    expected = [at / 7 for at in range(2 * Losses.BLOCK + 3)]
-    for value in expected:
-        losses.append(torch.tensor(value))
-    assert losses.read() == pytest.approx(expected, rel=1e-7)
-    assert len(losses._blocks) == 3
-    assert Losses().read() == []
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.complex128)

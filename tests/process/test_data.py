@@ -131,7 +131,9 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 
 
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
-    (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
+    """The data is a user's own."""
+    own = {"model": "own_helpers:model", "data": "own_helpers:rows", "split": "sample"}
+    (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, **own)
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
     reference(case.reference(), protocol)  # starts the fork server
     before = set(psutil.Process().children(recursive=True))
@@ -290,20 +292,6 @@ def test_damaged_digits_are_refused(machine: Any, tmp_path: Path, files: dict[st
 
 
 # -- a user's own, and what does not fit ----------------------------------------------------------------------------
-
-
-def test_a_users_dataset_trains_for_real(machine: Any) -> None:
-    (case,) = plan(
-        machine,
-        strategy="ddp",
-        world_size=2,
-        model="own_helpers:model",
-        data="own_helpers:rows",
-        split="sample",
-        workers=1,
-    )
-    protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    verified(case, protocol)
 
 
 @pytest.mark.parametrize(

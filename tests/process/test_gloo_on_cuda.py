@@ -29,6 +29,7 @@ def runs_on_gloo_with_cuda(case: Case) -> bool:
     return not (entry.one_rank_only or entry.one_process or entry.package)
 
 
+@pytest.mark.slow  # `make gpu` trains them over gloo on a GPU
 def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
     cases = [case for name in STRATEGIES if runs_on_gloo_with_cuda(case := case_of(name))]
     assert {case.strategy for case in cases} == {

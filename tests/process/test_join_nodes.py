@@ -86,6 +86,7 @@ def test_node_reports_that_node_0_was_not_reached(words: Words) -> None:
     )
 
 
+@pytest.mark.slow  # tests/unit/cluster/test_coordinator.py refuses them without a second process
 def test_run_refuses_nodes_that_differ(words: Words, tmp_path: Path) -> None:
     (tmp_path / "node1" / "mine.py").write_text(SUITE + "\n# another version\n")
     one = elsewhere(tmp_path / "node1", words(1, "--steps", "3"))

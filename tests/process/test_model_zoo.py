@@ -89,7 +89,6 @@ ROWS: list[Row] = [
     # outputs, inputs and losses
     *rows("gives_dict", OK, "fsdp"),
     *rows("gives_dataclass", OK, "ddp"),
-    *rows("auxiliary_loss", OK, "fsdp"),
     *rows("two_inputs", OK, "ddp", "fsdp"),
     *rows("two_inputs_by_name", OK, "fsdp"),
     *rows("loss_inside", OK, "ddp", "fsdp"),
@@ -100,9 +99,6 @@ ROWS: list[Row] = [
     *rows("contrastive_same_split", OK, "zero1", verification="same_split"),
     *rows("summed", WRONG + ".*2 times too small, the number of ranks: the loss must be the mean", "ddp", "fsdp"),
     *rows("summed", WRONG + ".*4 times too small", "ddp", grad_accumulation=2),
-    *rows("loss_of_one_element", OK, "ddp", grad_accumulation=2),
-    # a recurrent module
-    *rows("gru", OK, "pp"),
     # random numbers of factories
     *rows("drawn_by_numpy", OK, "fsdp"),
     *rows("drawn_by_python", OK, "ddp"),

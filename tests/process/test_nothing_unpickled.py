@@ -46,8 +46,8 @@ def run(case: Any, protocol: Any, workload: Workload) -> Launch:
     return launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S), workload=workload)
 
 
-# What no other of them has: groups of a grid, shards, messages between stages, a server.
-USUAL = ("fsdp", "tp_fsdp", "pp, interleaved", "parameter_server")
+# What no other of them has: groups of a grid with shards, and messages between stages.
+USUAL = ("tp_fsdp", "pp, interleaved")
 
 
 @pytest.mark.parametrize("name", slow_but(USUAL, CASES))
@@ -56,6 +56,7 @@ def test_training_run_unpickles_nothing(name: str) -> None:
     assert (seen.status, seen.failure) == (Status.OK, None)
 
 
+@pytest.mark.slow
 def test_collectives_and_links_unpickle_nothing() -> None:
     one = fake_collectives.case("all_reduce", "ring", world_size=2, min_bytes=1024, max_bytes=1024)
     brief = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)

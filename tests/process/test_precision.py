@@ -127,9 +127,6 @@ def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) ->
         assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled
 
 
-# -- refused values
-
-
 # -- warnings
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,6 @@ import torch
 from guard import GUARD_S
 from parabench.launch.processes import run_processes
 from parabench.launch.rank import in_a_line, is_out_of_memory
-from parabench.signals import die_with_parent
 
 UNUSED = (
     "Expected to have finished reduction. This error indicates that your module has parameters that were not used in "
@@ -110,44 +105,11 @@ def test_other_errors_do_not_count_as_out_of_memory() -> None:
     assert not is_out_of_memory(circle)
 
 
-def leave_an_orphan() -> None:
-    """A child of this rank's child ties itself to it only when it is gone: it has the driver for a parent then."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        parent = os.getpid()
-        if os.fork() == 0:
-            while os.getppid() == parent:
-                time.sleep(0.001)
-            die_with_parent(parent)
-            os.write(writes, b"lives on")
-        os._exit(0)
-    os.close(writes)
-    os.waitpid(child, 0)
-    with os.fdopen(reads, "rb") as end:  # the other side closes it when all ranks have ended
-        assert end.read() == b""
-
-
-def test_process_ends_if_its_parent_has_ended_before(tmp_path: Path) -> None:
-    assert run_processes(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
-
-
-def test_torch_asks_for_devices_through_nvml() -> None:
+def test_torch_asks_for_devices_through_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """torch elastic asks before every launch; without the variable that makes a context on each device."""
-    asks = """
-import os, sys, tempfile
-from pathlib import Path
-import torch
-from parabench.launch.processes import run_processes, start_server
-
-asked = []
-torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
-start_server()
-with tempfile.TemporaryDirectory() as logs:
-    assert run_processes(os.getpid, (), size=1, deadline_s=600, logs=Path(logs)).ok
-print(asked)
-"""
-    plain = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}
-    done = subprocess.run([sys.executable, "-c", asks], env=plain, capture_output=True, text=True)
-    asked = ast.literal_eval(done.stdout or "[]")
-    assert set(asked) == {"1"}, done.stderr
+    asked = []
+    monkeypatch.setattr(
+        torch.cuda, "is_available", lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
+    )
+    assert run_processes(os.getpid, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
+    assert set(asked) == {"1"}

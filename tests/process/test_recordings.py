@@ -89,10 +89,9 @@ def test_page_and_database_are_in_one_folder(trained: Path, tmp_path: Path) -> N
     assert (tmp_path / "again.html").read_text() == (tmp_path / "page.html").read_text()
 
 
-def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    recordings.train(tmp_path, "hang")
+def test_a_rank_that_does_not_come_is_named(trained: Path) -> None:
     for kind in ("json", "pickle"):
-        launch = read(tmp_path / kind)
+        launch = read(trained / f"hung_{kind}")
         assert launch.status is Status.HUNG
         # A busy machine may also show that rank 0's barrier before it was not finished.
         *_, found = (one.message for one in launch.findings if one.code == "recording_hang")

@@ -17,9 +17,8 @@ from guard import GUARD_S
 from parabench.cluster import coordinator as coordinator_module
 from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
-from parabench.cluster.connection import Connection, greet
 from parabench.cluster.coordinator import Coordinator, listen
-from parabench.cluster.messages import Abort, Proof, Reply
+from parabench.cluster.messages import Abort
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
@@ -111,10 +110,6 @@ class Leader(Coordinator):
 
     def launch(self, spec: LaunchSpec = SPEC) -> list[NodeResult]:
         return self.run(spec, NoWorkload())  # type: ignore[arg-type]
-
-    def stranger(self) -> socket.socket:
-        """Return a connection of another program, which has found the port."""
-        return socket.create_connection((self.topology.host, self.topology.port))
 
 
 @pytest.fixture
@@ -265,17 +260,6 @@ def test_node_forgets_aborts_of_a_lost_node_0(leader: Leader) -> None:
         connection._lose(EOFError("gone"))
 
 
-def test_node_ends_when_its_result_comes_too_late(leader: Leader) -> None:
-    late = threading.Event()
-    node = Node(leader.topology, does=lambda context: assert_set(late))
-    leader.wait_for(2)
-    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
-    leader.goodbye_s = 0.0
-    leader.end(0)
-    late.set()
-    assert node.end_of() == 0
-
-
 # -- admission of nodes ------------------------------------------------------------------------------------------------
 
 
@@ -306,15 +290,6 @@ def test_surplus_node_is_rejected(leader: Leader, number: int | None) -> None:
     assert f"came too, and {there} there already; give each node its own --node-rank" in ended
 
 
-def test_node_with_a_number_out_of_range_is_rejected(leader: Leader) -> None:
-    stranger = Node(leader.topology, -1)
-    Node(leader.topology, 1)
-    leader.wait_for(2)
-    while stranger._ended.empty():
-        leader._admit()
-    assert "--node-rank is -1; with --nnodes 2 it is from 0 to 1" in str(stranger.end_of())
-
-
 def test_node_with_a_wrong_secret_ends_and_the_session_starts(lead: Callable[..., Leader]) -> None:
     leader = lead(secret=SECRET)
     assert "has a secret, and this node has none" in str(Node(leader.topology).end_of())
@@ -324,30 +299,3 @@ def test_node_with_a_wrong_secret_ends_and_the_session_starts(lead: Callable[...
     Node(leader.topology, secret=SECRET)
     leader.assemble(())
     assert [result.node for result in leader.launch()] == [0, 1]
-
-
-def test_strangers_are_refused_in_one_line_and_block_nothing(lead: Callable[..., Leader]) -> None:
-    leader = lead(secret=SECRET)
-    with ExitStack() as stack:
-        strangers = [stack.enter_context(leader.stranger()) for _ in range(20)]
-        for each in strangers[:3]:
-            Connection(each).send(Proof("x"))
-        Node(leader.topology, secret=SECRET)
-        leader.assemble(())
-        assert [result.node for result in leader.launch()] == [0, 1]
-        (line,) = [line for line in leader.lines if line.startswith("refused: ")]
-        reason = "it has another secret or none; give all nodes the same --secret-file"
-        assert line == f"refused: 127.0.0.1: {reason}"
-
-
-IDENTITY = {"number": 1, "host": "evil", "facts": FACTS, "about": {}}
-
-
-@pytest.mark.parametrize("changed", [{"host": "\x1b[2J"}, {"number": "1"}, {"more": 1}])
-def test_malformed_identity_is_refused(leader: Leader, changed: dict[str, Any]) -> None:
-    with leader.stranger() as stranger:
-        greet(stranger, None, leader.topology.run_id, "").send(Reply(IDENTITY | changed))
-        while not any(line.startswith("refused: 127.0.0.1: ") for line in leader.lines):
-            pass
-        Node(leader.topology)
-        leader.assemble(())

@@ -142,14 +142,6 @@ def test_names_lead_to_one_another():
         assert apart == {"labelSelector": pods, "topologyKey": "kubernetes.io/hostname"}
 
 
-def test_every_volume_is_there_and_shared_memory_is_memory():
-    for spec in (*(each["template"]["spec"] for each in replicas().values()), pod(document("indexed-job.yaml", "Job"))):
-        volumes = {each["name"]: each for each in spec["volumes"]}
-        mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
-        assert set(mounts.values()) == set(volumes)
-        assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
-
-
 @pytest.mark.parametrize("words", commands(), ids=["Master", "Worker", "Job"])
 def test_run_has_every_option_and_takes_it(words):
     assert words[:2] == ["parabench", "run"]

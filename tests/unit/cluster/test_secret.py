@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,17 +55,3 @@ def test_read_secret_refuses_missing_and_double_sources(tmp_path: Path) -> None:
         read_secret(None, {VALUE: "", FILE: "there"})
     with pytest.raises(UsageError, match=f"the secret in {VALUE} is empty"):
         read_secret(None, {VALUE: ""})
-
-
-def test_fork_server_does_not_inherit_the_secret() -> None:
-    """Ranks have what it has."""
-    program = (
-        "import multiprocessing.forkserver as forkserver, parabench.launch.processes as processes\n"
-        "processes.PRELOAD = 'abc'\n"
-        "processes.start_server()\n"
-        "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/environ').read())"
-    )
-    environment = {**os.environ, VALUE: "no rank needs this", "SHOWN": "this it has"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert "SHOWN=this it has" in done.stdout
-    assert "no rank needs this" not in done.stdout

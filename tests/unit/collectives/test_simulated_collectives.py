@@ -66,7 +66,7 @@ def test_all_reduce(group: tuple[Simulation, Algorithm], numel: int, kind: tuple
         assert torch.equal(flat, expected)
 
 
-@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_all_reduce_is_exact_when_chunks_have_unequal_pieces(size: int) -> None:
     """Four elements make a piece, so that chunks of four and of five are cut differently; or pieces of chunks are."""
     flat = [(name, None) for name in LEVELS]

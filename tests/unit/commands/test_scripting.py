@@ -192,12 +192,6 @@ def test_a_terminal_has_a_bar_with_the_time_left(folder: Path) -> None:
     assert re.search(r"\x1b\[[0-9;]*m", said)  # colours
 
 
-def test_a_terminal_that_wants_no_colors_has_none(folder: Path) -> None:
-    said = in_terminal(folder, TERM="xterm-256color", NO_COLOR="1")
-    assert not re.search(r"\x1b\[[0-9;]*m", said)
-    assert "4/4" in said
-
-
 def test_a_pipe_has_plain_lines_and_forced_colors_move_nothing(folder: Path) -> None:
     """With FORCE_COLOR, a launch that fails is red there, and no bar fills a log."""
     said = in_pipe(folder, TERM="xterm-256color")

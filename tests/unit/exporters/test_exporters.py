@@ -80,12 +80,6 @@ def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> 
     assert found["ddp native, 2 ranks"]["peak-memory"] == {"value": 101.0 * MIB}
 
 
-def one(folder: Path) -> str:
-    """A store with one launch."""
-    fake.write(folder / "one.db", [fake.launch(fake.case())])
-    return "one.db"
-
-
 def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> None:
     found = json.loads(github.export(seen))
     names = [each["name"] for each in found]

@@ -28,9 +28,7 @@ def seen(path: Path, *launches: Launch) -> SessionData:
     return session_data(results)
 
 
-@pytest.mark.parametrize(
-    "options", [{"algorithm": "native"}, {"algorithm": "ring"}, {"grad_accumulation": 2, "no_sync": False}], ids=str
-)
+@pytest.mark.parametrize("options", [{"algorithm": "ring"}, {"grad_accumulation": 2, "no_sync": False}], ids=str)
 def test_ddp_spans_agree_with_measured_spans(options: dict[str, Any], tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo", bucket_mib=0.5, **options)
     launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S))
