@@ -32,9 +32,6 @@ class Difference:
     candidate: str
     matters: bool
 
-    def __str__(self) -> str:
-        return f"{self.name} differs: {self.base} in base, {self.candidate} in candidate"
-
 
 def _facts(session: Session) -> dict[str, str | None]:
     """Return the facts that could explain a difference between sessions; None if one was not recorded."""
@@ -98,7 +95,7 @@ def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[
 
 
 def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool) -> dict[str, str]:
-    """Return the facts of a machine as text; of `several` nodes and of `devices` if both machines have them."""
+    """Return the facts of a machine as text. `devices` means that both machines have some."""
     facts = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} if several else {}
     facts |= dict(machine_pairs(environment))
     if not devices:
@@ -115,7 +112,7 @@ def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool)
 def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Difference, ...]:
     """Return the changes from one session to the next.
 
-    Those that matter are first, and the commit is last because it nearly always changes.
+    Changes that matter are first. The commit is last, because it nearly always changes.
     """
     found = session_differences(before.session, after.session, set(devices))
     return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
