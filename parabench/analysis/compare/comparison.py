@@ -170,10 +170,11 @@ def _matched(base: SessionData, candidate: SessionData, by_id: bool) -> pd.DataF
 def _contrast(
     pairs: Sequence[Pair], base: ByCase, candidate: ByCase, paired: bool, between: Mapping[str, Between] | None = None
 ) -> tuple[list[Row], dict[int, TTest]]:
-    """Return a row for each pair: the ratio candidate / base of a number of its launches, with its 95% interval.
+    """Return a row for each pair, and the tests of rows with enough launches.
 
-    Also return the test of each row that has enough launches; `note` is the reason for a missing interval. `paired`
-    sessions are compared in common repetitions. Otherwise the error contains the variation `between` sessions.
+    A row has the ratio candidate / base of a number of the launches, with its 95% interval. `note` is the reason for a
+    missing interval. `paired` sessions are compared in common repetitions. Otherwise the error contains the variation
+    `between` sessions.
     """
     launches = [of_pair(pair, base, candidate, paired) for pair in pairs]
     logs = {at: (logs_of(first), logs_of(other)) for at, (first, other) in enumerate(launches)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -78,15 +77,16 @@ def compare(
     changed: tuple[str, ...] = (),
     allowance: float = ALLOWANCE,
 ) -> Answer:
-    """Compare the configurations of two sides by their ids. The configurations in the answer start with regressions.
+    """Compare the configurations of two sides by their ids. Regressions are first in the answer.
 
-    A configuration regressed if it is slower than `tolerance` in a one-sided t-test at level `alpha`, or fails
-    significantly more often. The gate passes if each 95% upper bound is below the tolerance. All must pass, so no bound
-    is adjusted (R. L. Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
+    A configuration regressed if it is slower than `tolerance`, or fails significantly more often. The test of slowdowns
+    is a one-sided t-test at level `alpha`. The gate passes if each 95% upper bound is below the tolerance. All must
+    pass, so no bound is adjusted (Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics
+    24, 1982).
 
     Raises:
-        UsageError: both sides are the same session, have no configuration in common, or were not interleaved and differ
-            in a fact that affects step times and that `changed` does not name.
+        UsageError: both sides are the same session, or have no configuration in common. Also if they were not
+            interleaved and differ in a fact that matters and is not in `changed`.
     """
     check_distinct((base, candidate))
     if base.cases_by_id.index.intersection(candidate.cases_by_id.index).empty:
@@ -252,16 +252,16 @@ def lines(of: Answer) -> list[str]:
     """Return the comparison as lines of text."""
     return [
         *format.in_lines(of.sentences),
-        *map(str, differing(of)),
+        *differing(of),
         *format.warnings(of.warnings),
         *map(line, records(of.tables["cases"])),
     ]
 
 
-def differing(of: Answer) -> list[Difference]:
-    """Return the rows of the table `differences`."""
-    names = [each.name for each in fields(Difference)]
-    return [Difference(*row) for row in of.tables["differences"][names].to_numpy().tolist()]
+def differing(of: Answer) -> list[str]:
+    """Return the differences between the sides as lines of text."""
+    rows = records(of.tables["differences"])
+    return [f"{row['name']} differs: {row['base']} in base, {row['candidate']} in candidate" for row in rows]
 
 
 def line(row: Any) -> str:

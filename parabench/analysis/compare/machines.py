@@ -13,7 +13,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, columns, tables
 from parabench.analysis.compare.comparison import GIVES, SHARED_WORK, STEP, Comparison, Outcome, compare_sessions
-from parabench.analysis.compare.gate import CASES, STEP_TIMES, UNPAIRED, differing, unfinished
+from parabench.analysis.compare.gate import CASES, STEP_TIMES, UNPAIRED, unfinished
 from parabench.analysis.compare.sides import between_means, check_distinct
 from parabench.analysis.environment.diff import (
     Difference,
@@ -171,7 +171,7 @@ def _answers(names: tuple[str, str], works: list[Workload]) -> Iterator[str]:
         yield f"{work.heading[0].upper()}{work.heading[1:]}: {first}" if work.heading else first
         yield from others
     if not works:
-        yield "No session has a launch, so there is nothing to compare."
+        yield "Nothing can be compared, because the sessions have no launches."
 
 
 def _sentences(names: tuple[str, str], work: Workload) -> Iterator[str]:
@@ -285,36 +285,6 @@ def _other_causes(of: Comparison) -> Iterator[Finding]:
             f"The software differs too: {format.listed(software, most=8)}. The ratios include its effect.",
             "Measure both sides with the same software to isolate the hardware.",
         )
-
-
-def lines(of: Answer) -> list[str]:
-    """Return the comparison as lines of text."""
-    sides = zip(of.tables["sides"]["side"], of.tables["sides"]["hardware"], strict=True)
-    kinds = of.tables["differences"]["kind"]
-    rows = cells(of)
-    return [
-        *(f"{name}: {hardware}" for name, hardware in sides),
-        *format.in_lines(of.sentences),
-        *(f"{kind}: {difference}" for kind, difference in zip(kinds, differing(of), strict=True)),
-        *format.warnings(of.warnings),
-        *(format.aligned(rows) if len(rows) > 1 else ()),
-        *(f"{label}: {why}" for label, why in without_ratio(of)),
-    ]
-
-
-def cells(of: Answer) -> list[list[str]]:
-    """Return the head, then the cells of each configuration with a ratio: both step times and three ratios."""
-    titles = {STEP: "step", "per_joule": "per joule", "per_gb": "per GB"}
-    ratios = [word for title in titles.values() for word in (title, "95%")]
-    rows = [["Case", *(f"{name}, ms" for name in of.tables["sides"]["side"]), *ratios]]
-    given = {(row["label"], row["quantity"]): row for row in records(of.tables["ratios"])}
-    for step in records(of.tables["step_times"]):
-        if not pd.isna(step["ratio"]):
-            rows.append([step["label"], *(format.digits(step[column] * 1e3) for column in STEP_TIMES.values())])
-            for each in [step, *(given[step["label"], name] for name in GIVES)]:
-                known = not pd.isna(each["ratio"])
-                rows[-1] += [format.times(each["ratio"]) if known else "–", interval(each["low"], each["high"])]
-    return rows
 
 
 def without_ratio(of: Answer) -> Iterator[tuple[str, str]]:

@@ -24,11 +24,9 @@ class AnswerView:
     Args:
         question: The heading of the page.
         heading: The heading of the Markdown text.
-        answer: The answer.
-        sections: Its tables and figures.
         argv: The command that repeats it.
-        headlines: The number of sentences that the page shows first, in large letters.
-        tone: The color of the answer on the page: "good", "bad", "open" or none.
+        headlines: The number of sentences in large letters.
+        tone: The color of the answer: "good", "bad", "open" or none.
         kicker: The line above the question.
     """
 

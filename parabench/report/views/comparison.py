@@ -49,9 +49,9 @@ def gate_view(of: Answer) -> AnswerView:
             table_of("Other outcomes", _GATE, cases[~same], closed=False),
             table_of(ruled_out, _GATE, cases[same]),
         ),
-        reading="A gray tick is the upper bound; the gate passes if all are in the band. A filled mark is slower or "
-        f"faster. The figure shows the {MOST_ROWS} largest changes. Step times are geometric means over launches. "
-        "Launch ids are those of the results databases.",
+        reading="A gray tick is the upper bound. The gate passes if all upper bounds are in the band. A filled mark is "
+        f"slower or faster. The figure shows the {MOST_ROWS} largest changes. Step times are geometric means. "
+        "The results databases have the launch ids.",
     )
     return AnswerView(
         question=f"Did {verdict['candidate']} get slower than {verdict['base']}?",
@@ -284,7 +284,7 @@ _RECORDED = (
 
 
 def _differences(answers: Sequence[Answer], names: Sequence[str]) -> Section:
-    """Return the facts that differ from the first session, those that can explain another step time first."""
+    """Return the facts that differ from the first session. Facts that can explain another step time come first."""
     rows: dict[str, dict[str, Any]] = {}
     for at, answer in enumerate(answers, 1):
         for each in records(answer.tables["differences"]):

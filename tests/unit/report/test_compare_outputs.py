@@ -63,7 +63,7 @@ def gates(tmp_path_factory):
 
 
 def everything(folder):
-    """Two sides in which cases break, are fixed, are missing, or have too few launches; with hostile texts."""
+    """Return two sides with every outcome and hostile texts."""
     broke, fixed, missing, added, few, bad, slow = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
     evil = {"status": Status.CRASHED, "failure": Failure(EVIL, rank=1)}
     good = [fake.launch(broke, block=b) for b in range(3)]
@@ -88,7 +88,7 @@ def test_json_is_what_the_schema_says(gates, which):
         assert rows == {"broke", "slower", "fixed", "not ok", "cannot be judged", "only in base", "only in candidate"}
 
 
-# Of https://github.com/jenkinsci/xunit-plugin's junit-10.xsd: attributes (needed, allowed) and children.
+# See https://github.com/jenkinsci/xunit-plugin's junit-10.xsd: attributes (needed, allowed) and children.
 JUNIT = {
     "testsuites": ((), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
     "testsuite": (

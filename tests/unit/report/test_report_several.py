@@ -203,7 +203,7 @@ def test_sessions_without_ratios_have_a_sentence(stores, tmp_path, which):
     view = view_of(*pair)
     expected = f"No ranked case succeeded both on old and on {which}, so nothing can be compared."
     if which == "nothing":
-        expected = "No session has a launch, so there is nothing to compare."
+        expected = "Nothing can be compared, because the sessions have no launches."
     assert view.answer.sentences[0] == expected
     assert expected in view.html()
 
