@@ -293,7 +293,7 @@ def without_ratio(of: Answer) -> Iterator[tuple[str, str]]:
     notes = dict(zip(steps["label"], steps["note"].where(steps["ratio"].isna()), strict=True))
     for row in records(of.tables["cases"]):
         if row["missing"]:
-            side = of.tables["sides"]["side"].iloc[int(row["base_case_id"] is None)]
+            side = of.tables["sides"]["side"].iloc[int(pd.isna(row["base_case_id"]))]
             yield row["label"], f"only in {side}: {row['missing']}"
         elif isinstance(notes[row["label"]], str):
             yield row["label"], notes[row["label"]]

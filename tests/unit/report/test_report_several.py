@@ -258,7 +258,7 @@ def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
     new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
     (throughput,) = figures.scaling(read_several([old, new]))
     go.Figure(throughput.figure)
-    assert throughput.title == "Strong scaling, global batch 8: throughput"
+    assert throughput.title == "Strong scaling, global batch 8"
     lines = {trace["name"]: trace for trace in throughput.figure["data"]}
     assert {name: len(trace["x"]) for name, trace in lines.items()} == {"old, ddp": 3, "old, fsdp": 2, "new, ddp": 3}
     assert (lines["old, ddp"]["line"]["dash"], lines["old, fsdp"]["line"]["dash"]) == ("solid", "dash")
