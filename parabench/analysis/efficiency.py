@@ -1,4 +1,4 @@
-"""How much of the hardware a training run uses: FLOP/s, model FLOPs utilization, joules."""
+"""Hardware utilization of a training run: FLOP/s, model FLOPs utilization, joules."""
 
 from __future__ import annotations
 

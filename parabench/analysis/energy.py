@@ -76,8 +76,8 @@ def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float,
 def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str = COUNTER) -> tuple[float, str]:
     """Return the joules of one device between two times, interpolated between its readings, and a reason.
 
-    They are NaN if a reading before or after is missing or a counter ran backwards. If the time is too short, or the
-    counter moved too rarely, they are NaN with this reason.
+    They are NaN if a reading before or after is missing, or if a counter ran backwards. They are NaN with a reason if
+    the time is too short, or if the counter moved too rarely.
     """
     rows = rows[rows["metric"] == ("energy_j" if source == COUNTER else "power_w")]
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")

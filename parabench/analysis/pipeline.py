@@ -13,7 +13,8 @@ def bubbles(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration that ran as a pipeline, in order of launch.
 
     The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. `theory` assumes
-    equal stages and free messages. `measured` is 1 - the mean share of computing over ranks, median over launches.
+    equal stages and free messages. `measured` is 1 - the mean share of computing over ranks. It is the median over
+    launches.
     """
     told = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
     good = seen.counted[seen.counted["launch_id"].isin(list(told))]

@@ -1,7 +1,7 @@
 """Scaling: throughput and efficiency against the world size.
 
-Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should take an n-th of the time. Weak scaling
-(Gustafson 1988): the batch of a rank stays, so that n ranks should take the same time for n times the work.
+- Strong scaling (Amdahl 1967): the global batch stays. Ideally, n ranks take an n-th of the time.
+- Weak scaling (Gustafson 1988): the batch of a rank stays. Ideally, n ranks take the same time for n times the work.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
 
     - `exposed_{part}_s`: exposed communication within each part of the step, NaN without such a part
     - `calls`: collectives and messages of the step
-    - `unknown_calls`: those without an end; then communication and overlapped are lower bounds
+    - `unknown_calls`: calls without an end; then communication and overlapped are lower bounds
     """
     steps, calls = seen.once(instrumented_steps), seen.once(collectives)
     message = calls["op"].isin(MESSAGES)

@@ -1,7 +1,7 @@
 """The collectives of instrumented steps, each as one call of all its ranks, and DDP's buckets.
 
-Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). The time of a call starts when its last rank has started,
-because waiting for a late rank does not show the speed of the links.
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). The time of a call starts when its last rank has started.
+Waiting for a late rank does not show the speed of the links.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Stragglers: ranks that enter collectives last, while the other ranks are blocked.
 
-Only blocked ranks lose time. So a rank loses the time from its call to the last rank's call in which its training was
-blocked, as a union over the calls of a step.
+Only blocked ranks lose time: from their call to the last rank's call, as a union over the calls of a step.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ def bucket_section(seen: SessionData) -> Section | None:
         "No bucket reduction was recorded: unknown, not zero.",
         (table_of("Buckets of each configuration; times in ms since the start of backward", _BUCKETS, rows),),
         panels=[_bucket_panel(rows[rows["case_id"] == case].head(_MOST_BUCKETS)) for case in drawn.index],
-        reading="A bucket is reduced as soon as its last gradient is there. Exposed time is drawn at the end, where "
-        "DDP waits. Values are medians over steps and ranks, then over launches. With gradient accumulation, times "
-        f"count from the first forward. At most {_MOST_BUCKETS} buckets are drawn.",
+        reading="A bucket is reduced when its last gradient is there. Exposed time is drawn at the end, because DDP "
+        "waits there. Values are medians over the steps of the slowest rank, then over launches. With gradient "
+        f"accumulation, times count from the first forward. At most {_MOST_BUCKETS} buckets are drawn.",
     )
 
 
@@ -151,9 +151,9 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         "No collective of several ranks was recorded with its start and end on all of them.",
         (table_of("Bus bandwidth by operation, algorithm and size, in GB/s", _BANDWIDTHS, table),),
         panels=panels,
-        reading="A call is timed from when its last rank starts, so late ranks do not look like slow links. Each "
-        "number is over the calls of all configurations that made them, selected or not. A microbenchmark is compared "
-        "only within the sizes it measured.",
+        reading="The time of a call starts when its last rank starts, so late ranks do not look like slow links. A "
+        "number includes the calls of all configurations, selected or not. A microbenchmark is compared only within "
+        "its sizes.",
     )
 
 

@@ -20,7 +20,7 @@ from parabench.analysis.step.device_time import (
     unread,
 )
 from parabench.machine import accelerator
-from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
+from parabench.report.figures.figures import FROM_ZERO, Panel, Trace, lay_out, listed, marks, plain
 from parabench.report.palette import side_style
 from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_counted, table_of
 from parabench.store.record import MIB, Phase
@@ -40,14 +40,12 @@ def usage_section(seen: SessionData) -> Section:
     table, title = seen.once(efficiency), "Hardware utilization and energy"
     if table.empty:
         return Section("usage", title, "", f"{seen.why_none}, so utilization is unknown.")
-    factor, prefix = format.scaled(table["flops_per_s"].max() if table["flops_per_s"].notna().any() else 1.0)
     units = " or ".join(table["unit"].unique())
     unit = units.removesuffix("s")
-    columns = [
-        MARKED,
-        Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
-        Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
-    ]
+    columns = [MARKED, Column(f"{units.capitalize()}/s", "tokens_per_s", "rate")]
+    if table["flops_per_s"].notna().any():
+        factor, prefix = format.scaled(table["flops_per_s"].max())
+        columns.append(Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"))
     if table["mfu"].notna().any():
         columns.append(Column("MFU", lambda row: _share(row["mfu"]), WORDED))
     if table["joules_per_step"].notna().any():
@@ -110,7 +108,6 @@ def _sources(seen: SessionData, table: pd.DataFrame) -> Iterator[str]:
 OVER_TIME = (
     ("power_w", "Power", "power (W)", "W", 1.0),
     ("sm_clock_hz", "SM clock", "SM clock (MHz)", "MHz", 1e6),
-    ("temperature_c", "Temperature", "temperature (°C)", "°C", 1.0),
 )
 # The most lines that can be distinguished, by color and dash, and two points per pixel of a wide page.
 _MOST_LINES, _MOST_POINTS = 16, 400
@@ -230,8 +227,7 @@ def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFram
         axis,
         showlegend=True,
         shapes=[area | {"x0": begin_s, "x1": end_s, "fillcolor": color} for color, _, begin_s, end_s in shaded],
-        # Only zero degrees Celsius has no meaning.
-        yaxis={"rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
+        yaxis=FROM_ZERO,
     )
     return Panel(f"{title}{launch['label']}", figure, height, case=str(launch["case"]))
 

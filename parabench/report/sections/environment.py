@@ -54,9 +54,9 @@ def links_section(links: pd.DataFrame) -> Section | None:
             table_of("All links, the slowest first", _LINK, links.sort_values("bytes_per_s", kind="stable")),
         ),
         lead=f"{text[0].upper()}{text[1:]}." if text else "No bandwidth is known; the warnings say why.",
-        reading="One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes. Bandwidth is "
-        "one way, without the latency. Numbers are medians of 100 on GPUs, and the 10th percentile on CPUs. Between "
-        "nodes, their first ranks were measured. With many nodes, these are 1, 2, 4, 8, ... apart.",
+        reading="Latency is half a round trip of 8 bytes. Bandwidth is one way, without the latency. Numbers are "
+        "medians of 100 on GPUs, and the 10th percentile on CPUs. Between nodes, their first ranks were measured. With "
+        "many nodes, these are 1, 2, 4, 8, ... apart.",
     )
 
 

@@ -20,9 +20,9 @@ from parabench.report.spec import WORDED, Column, Section, Table, table_of
 TIMES = (1, 2, 4, 8)
 
 _READING = (
-    "A step is the computation of a rank and exposed collectives. The first is from compute-only launches, corrected "
-    "by measured training runs. The second is from the latency and bandwidth of measured links. Each strategy has the "
-    "algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+    "A step is the computation of a rank and exposed collectives. The computation is from compute-only launches, "
+    "corrected by measured training runs. Collectives are from the latency and bandwidth of measured links. Each "
+    "strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
 )
 
 

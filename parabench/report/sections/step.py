@@ -114,7 +114,7 @@ def shares_section(seen: SessionData) -> Section:
         (table,),
         lead=_exposed(cases[(cases["world_size"] > 1) & cases["exposed_share"].notna()]),
         panels=[_step_shares(own) for own in by_work(drawn)],
-        reading="Idle is time blocked while no collective runs. Sends and receives count only while a rank waits for "
+        reading="Idle is blocked time without a collective. Sends and receives count only while a rank waits for "
         "them. Values are medians over the instrumented steps of the slowest rank, then over launches. ≥ marks a lower "
         "bound: the end of some calls is unknown.",
     )
@@ -250,9 +250,9 @@ def straggler_section(seen: SessionData) -> Section | None:
         "No rank was blocked by one that came later.",
         (table_of("Straggler of each configuration", _STRAGGLERS, rows),),
         lead=_straggler(rows[always_last(rows)]) if len(rows) else "",
-        reading="A collective starts to move data when its last rank has entered it. Blocked is the time of the rank "
-        "that waited longest for the straggler in a step, the median over instrumented steps. In a pipeline the "
-        f"schedule makes one rank the last.{f' Clocks: {clocks}.' if clocks else ''}",
+        reading="A collective starts to move data when its last rank has entered it. Blocked is the longest wait of a "
+        "rank for the straggler in a step, as the median over instrumented steps. In a pipeline the schedule makes one "
+        f"rank the last.{f' Clocks: {clocks}.' if clocks else ''}",
     )
 
 

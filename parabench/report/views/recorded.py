@@ -78,7 +78,7 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     known = ranks.dropna(subset="exposed_share")
     what = "trace" if recorded.is_whole(seen) else "step"
     if known.empty:
-        return f"How much of the {what} is exposed communication is unknown: the warnings have the reason."
+        return f"The share of the {what} that is exposed communication is unknown: the warnings have the reason."
     most = known.iloc[int(known["exposed_share"].argmax())]
     low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
     who = "" if low == high else f", most on rank {int(most['rank'])}"
@@ -92,7 +92,7 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
     table = recorded.late_table(seen)
     if table.empty:
         if ranks > 1:
-            yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
+            yield "The late rank is unknown: no timed collective of all ranks of a known group is in the traces."
         return
     by_rank = table.groupby("rank")[["total_s", "last", "calls"]].sum().astype(float)
     own = by_rank.sort_values("total_s", ascending=False, kind="stable").iloc[0]
@@ -122,7 +122,7 @@ def _waiting(seen: SessionData) -> Iterator[str]:
             f"By the flight recorders of {format.count(told['dumps'], 'rank')} all entered and finished the same "
             "collectives: none waits for another."
             if told["last_calls"]
-            else "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
+            else "It is unknown if ranks wait for each other: the flight recorders hold no collective."
         )
 
 
@@ -194,9 +194,9 @@ def _late(seen: SessionData) -> Section | None:
         "Stragglers",
         "The delay of each rank after the first rank in the same collective: the median, and the sum of all calls.",
         tables=(table_of("Arrival by rank and collective", _LATE, table, closed=False),),
-        reading="The table has collectives that all ranks of a group recorded, and that no rank finishes before the "
-        "last one enters. If the ranks share a clock, a rank enters when its kernel starts. Otherwise, its delay is "
-        "the difference between its kernel and the longest one, because all end together.",
+        reading="The table has collectives that all ranks of a group recorded and leave together. If the ranks share "
+        "a clock, a rank enters when its kernel starts. Otherwise, its delay is the difference between its kernel and "
+        "the longest one, because all end together.",
     )
 
 
@@ -231,7 +231,7 @@ _CALL = (
     Column("Ranks", _group),
     Column("dtype", "dtype", unknown=format.UNKNOWN),
     Column("Bytes", "bytes", "count"),
-    Column("Told by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
+    Column("Recorded by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
 )
 
 
@@ -281,8 +281,8 @@ def _flight(seen: SessionData) -> Section | None:
             table_of("Last calls", _LAST, last, closed=False),
             table_of("Calls", _HELD, table, closed=False),
         ),
-        reading="Calls of a group have the same numbers on all its ranks. A rank with a smaller number than the others "
-        "has not entered the call that the others wait in. Durations are known if TORCH_NCCL_ENABLE_TIMING was set.",
+        reading="Calls of a group have the same numbers on all its ranks. A rank with a smaller number has not entered "
+        "the call in progress on the others. Durations are known if TORCH_NCCL_ENABLE_TIMING was set.",
     )
 
 

@@ -41,7 +41,7 @@ def held(of, **more):
 
 
 @pytest.mark.parametrize(("strategy", "world_size"), THEORY)
-def test_the_formula_of_each_strategy(tmp_path, strategy, world_size):
+def test_formula_of_each_strategy(tmp_path, strategy, world_size):
     one = fake.case(strategy=strategy, world_size=world_size, **OPTIONS.get(strategy, {}))
     (row,) = states(fake.write(tmp_path / "r.db", [held(fake.tell(fake.launch(one), fake.SIZES))])).to_dict("records")
     assert [row[f"{part}_theory"] / MIB for part in PARTS] == pytest.approx(list(THEORY[strategy, world_size]))

@@ -27,7 +27,7 @@ def test_weak_scaling_is_the_base_step_time_over_the_ranks(tmp_path):
     assert set(table["base"]) == {"single"}
 
 
-def test_the_kinds_are_never_mixed(tmp_path):
+def test_kinds_of_scaling_are_separate(tmp_path):
     """Both begin at one device with batch 8; each point of two ranks belongs to one kind alone."""
     single = fake.case(strategy="single", world_size=1)
     strong, weak = fake.case(world_size=2), fake.case(world_size=2, global_batch=16)

@@ -46,7 +46,7 @@ def seen(store):
     return session_data(load(store), "one")
 
 
-def test_a_table_has_the_list_as_its_text_and_the_store_has_the_case(store, seen):
+def test_list_of_caps_is_text_in_a_table(store, seen):
     assert set(seen.cases["bucket_mib"]) == {
         None, 1.0, 4.0, 25.0, "1+4+25", "4+", "1+2+3+4+5+6+7+8+9", "1+2+3.5+4+5+6+7+8+9"
     }  # fmt: skip
@@ -58,11 +58,12 @@ def test_a_table_has_the_list_as_its_text_and_the_store_has_the_case(store, seen
     assert case_table(numbers(results, select_session(results, "two")))["label"].is_unique
 
 
-def test_a_curve_is_of_single_caps_alone(seen):
-    works = seen.once(answered)
-    sizes = [curve["sizes"] for work in works for curve in work["curves"]]
-    assert sizes == [(1.0, 4.0, 25.0, None)] * 4
-    assert [member["name"] for member in works[0]["members"]] == ["ddp native 1+4+25 MiB, 4 ranks"]
+def test_curve_has_single_caps_only(seen):
+    answers = seen.once(spots)
+    curves = [curve for answer in answers for curve in answer.curves]
+    assert {curve.sizes for curve in curves} == {(1.0, 4.0, 25.0, None)}
+    assert len(curves) == 4
+    assert [member.name for member in answers[0].members] == ["ddp native 1+4+25 MiB, 4 ranks"]
 
 
 def test_best_says_it_by_the_axis(store):
@@ -75,7 +76,7 @@ def test_best_says_it_by_the_axis(store):
     assert {("1+4+25",), ("4",)} <= places
 
 
-def test_the_page_has_it_and_its_case_runs_again(store, seen, tmp_path):
+def test_page_has_a_list_and_its_command(store, seen, tmp_path):
     told = json.dumps(page_data(seen))
     assert '"1+4+25"' in told
     page = tmp_path / "page.html"

@@ -100,7 +100,7 @@ def test_algorithms_are_relative_to_native(known):
     assert traces(panel)["tree"].customdata == (case("ddp", "tree", 4, 25.0).id,)
 
 
-def test_algorithms_have_a_panel_per_world_size_when_rows_are_many(tmp_path):
+def test_algorithms_split_by_world_size_when_rows_are_many(tmp_path):
     steps = {
         case("ddp", name, ranks, float(mib)): 0.1 / ranks
         for name in ("native", "ring") for ranks in (2, 4) for mib in range(1, 14)

@@ -44,7 +44,7 @@ def gpu_launch(block=0, **more):
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_named_only_where_there_are_several():
+def test_node_is_named_when_there_are_several():
     assert nodes.device_said(3, 1, True) == "node 1, device 3"
     assert nodes.device_said(3, 0, False) == "device 3"
     assert nodes.cluster_said(fake_nodes.environment(2, 8)) == "2 nodes x 8 ranks"
@@ -73,7 +73,7 @@ def test_devices_of_the_same_number_are_not_mixed(tmp_path):
     assert known.counted["joules_per_step"].iloc[0] == pytest.approx((3 * 1000.0 + 600.0) / 20)
 
 
-def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
+def test_peak_counts_the_devices_of_all_nodes(tmp_path):
     case = gpu_case(world_size=4, backend="nccl", precision="bf16-mixed", model="gpt2")
     environment = fake_nodes.environment(gpus=GPUS)
     (row,) = efficiency(seen(tmp_path, [fake_nodes.spread(fake.launch(case))], environment)).to_dict("records")
@@ -81,7 +81,7 @@ def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
     assert row["peak_flops_per_s"] == 4 * 989.5e12
 
 
-def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_path):
+def test_microbenchmark_on_one_node_is_not_for_several(tmp_path):
     path = tmp_path / "r.db"
     of = fake.launch(fake.case(), 0.01)
     for rank in (0, 1):
@@ -116,7 +116,7 @@ def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_pa
         ),
     ],
 )
-def test_what_makes_a_node_another_machine(tmp_path, changed, said):
+def test_different_nodes_cause_a_warning(tmp_path, changed, said):
     network = {"interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}], "infiniband": []}
     environment = fake_nodes.environment(gpus=GPUS, network=network, changed={1: changed})
     finding = found(tmp_path, [fake.launch(fake.case())], environment)["nodes_differ"]
@@ -137,17 +137,17 @@ def spanning(blocks=3, *, slow=(), node=1, factor=1.5):
     ]
 
 
-def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
+def test_slow_node_causes_a_warning(tmp_path):
     finding = found(tmp_path, spanning(slow=(0, 1, 2)))["slow_node"]
     assert finding.message.startswith(
         "Node 1: in 6 of 6 launches that span nodes its ranks computed their forward pass "
     )
-    # Rank 0 is 1% slower than the other rank of its node: of both the median.
+    # Rank 0 is 1% slower than the other rank of its node; the median of both counts.
     assert "49% slower than ranks of the other nodes (the median; more than 20% in each)" in finding.message
     assert finding.case_id is None
 
 
-def test_a_slow_rank_is_named_with_its_node(tmp_path):
+def test_slow_rank_is_named_with_its_node(tmp_path):
     launches = spanning(1)[:1]
     launches[0].samples = [
         one._replace(value=2 * one.value) if one.metric == "forward_s" and one.rank == 3 else one
@@ -174,7 +174,7 @@ def test_straggler_is_unknown_when_clocks_differ(tmp_path):
         assert "straggler" not in {one.code for one in check(known.results)}
 
 
-def test_captions_say_how_well_clocks_agree(tmp_path):
+def test_captions_have_the_precision_of_clocks(tmp_path):
     page = render(stored(tmp_path, [late(1e-4)]))
     assert "All ranks share one clock; clocks of nodes agree within 0.100 ms." in section(page, "timeline")
     assert "Clocks: clocks of nodes agree within 0.100 ms." in section(page, "stragglers")
@@ -185,7 +185,7 @@ def test_captions_say_how_well_clocks_agree(tmp_path):
     assert "node" not in section(said, "stragglers")
 
 
-def test_a_trace_keeps_devices_of_nodes_apart(tmp_path):
+def test_trace_separates_devices_of_nodes(tmp_path):
     of = fake_nodes.read(late(1e-4))
     of.facts["clock"] = {"began_s": 2200.0}
     known = seen(tmp_path, [of])

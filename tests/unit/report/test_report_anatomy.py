@@ -59,10 +59,10 @@ def ddp(tmp_path_factory):
     return Shown(fake.write(tmp_path_factory.mktemp("ddp") / "r.db", [*launches, fsdp]))
 
 
-def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(ddp):
+def test_anatomy_has_parts_and_overlapped_communication(ddp):
     assert len(ddp.sections["anatomy"].panels) == 1
-    # FSDP first: data for 1 s, compute for 7, exposed for 1.5, idle for 0.5. Of 4.5 s of calls 3 are hidden. Of DDP the
-    # medians over a step of 10 and one of 11 s: compute has half a second more.
+    # FSDP is first: data takes 1 s, compute 7, exposed communication 1.5, idle 0.5. 3 s of the 4.5 s of calls overlap.
+    # DDP has medians over steps of 10 s and 11 s, so compute has half a second more.
     for name, *seconds in (
         ("instrumented_s", 10, 10.5), ("instrumented_data_s", 1, 1), ("compute_s", 7, 7.5), ("exposed_s", 1.5, 1.5),
         ("idle_s", 0.5, 0.5), ("overlapped_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5),
@@ -80,7 +80,7 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
     ]  # fmt: skip
 
 
-def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
+def test_overlapped_is_a_lower_bound_in_text_when_an_end_is_unknown(tmp_path):
     launch, other = (fake.launch(fake.case(strategy="pp", world_size=2), 8.0) for _ in range(2))
     (tmp_path / "both").mkdir()
     for rank in range(2):
@@ -101,7 +101,7 @@ def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
     assert "buckets" not in found.sections
 
 
-def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
+def test_exposed_is_unknown_when_no_call_was_recorded(tmp_path):
     unseen = fake.instrumented(fake.launch(fake.case(strategy="layer_split"), 8.0), 25)
     apart = fake.instrumented(fake.launch(fake.case(strategy="local_only"), 9.0), 25)
     found = shown(tmp_path, unseen, apart)
@@ -114,7 +114,7 @@ def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
     assert found.columns["instrumented_s"].tolist() == [10, 10]
 
 
-def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
+def test_timeline_shows_the_median_step(tmp_path):
     launch = fake.launch(fake.case(), 8.0)
     for number, longer in ((25, 0.0), (26, 5.0), (27, 1.0)):
         step(launch, number, late=0.5, longer=longer)
@@ -130,13 +130,13 @@ def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
         "rank 0: all_reduce by native, ranks 0-1, bucket 0<br>2.00 MiB in 3,000 ms,<br>from 4000.00 ms"
     )
     assert bars["bucket ready"]["x"] == [3250, 4250, 3750, 4750]
-    # Calls that overlap lie below one another, below their rank's parts; the next rank comes after both.
+    # Overlapping calls have separate rows below their rank's parts, and above the next rank.
     first, second, later = calls["y"][0], calls["y"][1], bars["backward"]["y"][1]
     assert bars["backward"]["y"][0] < first < second < later < calls["y"][2]
     assert found.figure("timeline")["layout"]["yaxis"]["ticktext"] == ["rank 0", "calls", "rank 1", "calls"]
 
 
-def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
+def test_buckets_are_drawn_from_the_start_of_backward(ddp):
     bars = ddp.traces("buckets")
     # Backward begins at 3: bucket 0 is ready at 0.25, reduced from 1 to 4, bucket 1 from 2 to 5.5, exposed from 4 on.
     assert (bars["overlapped"]["base"], bars["overlapped"]["x"]) == ([1000, 2000], [3000, 2000])
@@ -147,7 +147,7 @@ def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     assert "0: 2.0 MiB" in ddp.figure("buckets")["layout"]["yaxis"]["ticktext"]
 
 
-def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_path):
+def test_bandwidth_is_compared_within_measured_sizes(tmp_path):
     launch = fake.launch(fake.case(), 8.0)
     for rank in range(2):
         sizes = [(1.0, MIB), (3.0, 2 * MIB), (5.0, 3 * MIB), (7.0, 64 * MIB)]
@@ -198,6 +198,6 @@ def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     assert ddp.sections["anatomy"].tables[0].cases == (fsdp, own)
     assert set(ddp.sections["timeline"].tables[1].cases) == {own}
     assert ddp.sections["buckets"].tables[0].cases == (own, own)
-    # FSDP gathers and DDP reduces, both natively: each figure is of one of them.
+    # FSDP gathers and DDP reduces, so each figure shows one of them.
     tied = [trace["customdata"] for at in range(2) for trace in ddp.figure("bandwidth", at)["data"]]
     assert [set(ids) for ids in tied] == [{own}, {fsdp}]

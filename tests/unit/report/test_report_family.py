@@ -47,7 +47,7 @@ def test_missing_part_of_a_step_is_unknown(family):
 
 
 @pytest.mark.parametrize(("blocks", "first"), [(1, "Smallest model states"), (3, "Fastest")])
-def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
+def test_page_starts_with_certain_facts(tmp_path, blocks, first):
     seconds = {"ddp": 0.03, "fsdp": 0.06}
     cases = [fake.case(strategy=name) for name in seconds]
     launches = fake.sweep(cases, lambda one: seconds[one.strategy], blocks=blocks)
@@ -64,7 +64,7 @@ def test_pipelines_have_theory_and_measured_bubble(family):
     assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20% 30%" in text
 
 
-def test_the_training_state_has_its_theory(family):
+def test_model_states_have_theory(family):
     mib, cases = 1024**2, by_label(family)
     ddp, fsdp = cases["ddp native, 2 ranks"], cases["fsdp native, 2 ranks"]
     assert [ddp[name] / mib for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")] == [12, 12, 24]

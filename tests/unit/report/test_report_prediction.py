@@ -44,7 +44,7 @@ def test_section_follows_scaling(between):
     assert tabs["scaling"] == ["scaling", "prediction"]
 
 
-def test_figure_has_a_line_with_intervals_and_marks_for_each_strategy(found):
+def test_figure_has_intervals_and_marks_of_each_strategy(found):
     [panel] = found.panels
     figure = drawn(panel)
     assert list(figure.layout.xaxis.ticktext) == ["2", "4", "8", "16"]

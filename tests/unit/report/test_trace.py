@@ -13,8 +13,11 @@ from trace_rules import violations
 
 
 def told(lengths=(6.0, 7.0, 9.0), step_s: float = 10.0) -> Launch:
-    """Three steps of two ranks with backwards of those lengths. A bucket that is ready at 4, called at 4.25 and begins
-    at 4.5; a second call that overlaps it, and a message that nobody saw end."""
+    """Return a launch with three steps of two ranks, whose backward passes have these lengths.
+
+    A bucket is ready at 4, called at 4.25 and starts at 4.5. A second call overlaps it, and the end of a message is
+    unknown.
+    """
     launch = fake.launch(fake.case(), step_s)
     for at, length in enumerate(lengths):
         for rank in range(2):
@@ -59,13 +62,13 @@ def named(events, ph, name):
     return [event for event in events if event["ph"] == ph and event["name"] == name]
 
 
-def test_the_trace_keeps_the_documented_rules(events, tmp_path):
+def test_trace_follows_the_event_format(events, tmp_path):
     assert violations((tmp_path / "deep" / "trace.json").read_text()) == []
     assert {event["ph"] for event in events} == {"X", "M", "i", "C", "s", "f"}
     assert len({event["id"] for event in events if event["ph"] == "s"}) == 6
 
 
-def test_a_rank_is_a_process_with_its_step_its_waits_and_its_communication(events):
+def test_trace_has_a_process_for_each_rank(events):
     names = [event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")]
     rank = ["step", "waiting", "communication 0-1 native", "communication 0-1 native (2)", "communication 0-1 ring"]
     assert names == ["rank 0", *rank, "rank 1", *rank, "device 0"]
@@ -84,7 +87,7 @@ def test_a_rank_is_a_process_with_its_step_its_waits_and_its_communication(event
     assert arrow["s"]["tid"] != arrow["f"]["tid"] == reduced["tid"]
 
 
-def test_memory_is_drawn_from_before_the_step_to_after_it(events):
+def test_trace_has_memory_around_the_step(events):
     # The step goes from 1020 to 1031, the launch began at 1000: readings at 20 to 32, every 4 s.
     begin = named(events, "X", "step 26")[0]["ts"]
     drawn = named(events, "C", "memory")
@@ -94,7 +97,7 @@ def test_memory_is_drawn_from_before_the_step_to_after_it(events):
     assert device == [5e8 + 5, 5e8 + 6, 5e8 + 7, 5e8 + 8]
 
 
-def test_the_launch_and_the_step_can_be_chosen(store, tmp_path):
+def test_trace_launch_and_step_can_be_chosen(store, tmp_path):
     out = tmp_path / "trace.json"
     done = parabench("export", "--trace", "ddp-native", f"{store}@fake", "-o", out, "--launch", 3, "--step", 25)
     assert "ddp native, 2 ranks: step 25 of launch 3" in done.output

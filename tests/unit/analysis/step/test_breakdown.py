@@ -224,8 +224,8 @@ ALL = range(25, 29)
 def lagging(
     launch: Launch, lag: float, *, late_rank: int = 1, op: str = "all_reduce", steps: Iterable[int] = ALL
 ) -> Launch:
-    """Add steps with calls at 5 and 7, in which the others are blocked from 5.5 until half a second after the late
-    rank's second call."""
+    """Add steps with calls at 5 and 7. The others are blocked from 5.5 to half a second after the late rank's second
+    call."""
     for step in steps:
         for rank in range(launch.case.world_size):
             behind = lag if rank == late_rank else 0.0
