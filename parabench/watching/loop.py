@@ -221,9 +221,8 @@ class Loop:
             return None
 
         def closure(*given: Any) -> Any:
-            again = self._next == OPTIMIZER
             result = closures[0](*given)
-            self._closure_is_over(again)
+            self._closure_is_over()
             return result
 
         def replaced(each: Any) -> Any:
@@ -232,9 +231,7 @@ class Loop:
         return tuple(map(replaced, args)), {name: replaced(each) for name, each in more.items()}
 
     @guarded
-    def _closure_is_over(self, again: bool) -> None:
-        if again and self._next == OPTIMIZER:  # LBFGS calls it repeatedly: backward ends with the last call
-            self.clock.again()
+    def _closure_is_over(self) -> None:
         self._optimizer_begins()
 
     @guarded

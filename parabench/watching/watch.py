@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -173,11 +173,8 @@ def _finish(
             record(observer, results, perf_counter() - began_s, out, label, log)
     except Exception as why:
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
-        line = f"watch: the results of rank {group.rank} are not recorded: {kind}{why}"
-        try:
-            log(line)
-        except Exception:
-            print(line, file=sys.stderr)
+        with suppress(Exception):
+            log(f"watch: the results of rank {group.rank} are not recorded: {kind}{why}")
 
 
 class StopSignal:
