@@ -209,6 +209,7 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
         files = " and ".join(f"{file} ({format.count(size, 'rank')})" for size, file in list(sizes.items())[:2])
         raise UsageError(f"{files} are not of one training run; give a folder of one training run")
     size, file = next(iter(sizes.items()), (math.inf, ""))
+    nccl_log = next((one for one in recordings if one.log.get("version")), None)
     kept: dict[tuple[str, int], list[Recording]] = {}
     for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
         of_rank = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
@@ -218,6 +219,8 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
             left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} has {size} ranks"
         elif other is not None:
             left_out[one.file] = f"left out, because {other.file} is of the same rank{' and steps' * (not is_dump)}"
+        elif nccl_log and one.log and one.log["version"] not in (None, version := nccl_log.log["version"]):
+            left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {nccl_log.file} is of {version}"
         else:
             of_rank.append(one)
             yield one

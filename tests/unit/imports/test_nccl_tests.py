@@ -135,8 +135,9 @@ PAGES = [
     ),
     Shown(
         "debug logs",
-        {"nccl__log": nccl_logs.NCCL_2_27},
-        ("NCCL's debug logs are of version 2.27.5+cuda12.9 and network AWS Libfabric.", "nvlstree"),
+        {"nccl__1__log": nccl_logs.NCCL_2_27, "nccl__2__log": nccl_logs.NCCL_2_22},
+        ("NCCL's debug logs are of version 2.27.5+cuda12.9 and network AWS Libfabric.", "nvlstree",
+         "nccl.2.log: left out: it is of NCCL 2.22.3+cuda12.6, and nccl.1.log is of 2.27.5+cuda12.9"),
         ("A step took", "extra launch"),
     ),
     Shown(

@@ -34,6 +34,10 @@ def test_tuning_has_each_cap_in_each_round() -> None:
         assert phases.count(Phase.MEASURE) == 4 * 5
         assert phases.count(Phase.SETTLE) == 4 * 2
         assert all(schedule.turn(row).arm == place for row in rows)  # type: ignore[union-attr]
+
+
+def test_tuning_steps_do_not_count_as_measured() -> None:
+    schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=2)
     phases = schedule.phases(schedule.tuning_steps.stop + 40)
     assert {phases[step] for step in schedule.tuning_steps} == {Phase.SETTLE}
     assert phases[schedule.tuning_steps.stop] is Phase.MEASURE
