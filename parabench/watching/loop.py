@@ -112,7 +112,7 @@ class Loop:
         return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
 
     def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
-        """Return {step: seconds} of waiting for batches after the first one of a step."""
+        """Return {step: seconds of waiting} for the second and later batches of a step."""
         return {at: self._later_waits[at] for at in steps if at < self.steps and self._later_waits[at]}
 
     @contextlib.contextmanager

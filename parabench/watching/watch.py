@@ -64,8 +64,7 @@ def watch(
     """Time the steps of a training loop on every rank of the default process group, or in a single process.
 
     In the `with` block, call the result with the batches, once per epoch. At the end, rank 0 writes a session and its
-    report to a folder, and logs where the time went. The training does not change. If an instrument fails, it is
-    switched off. If the block is stopped (Ctrl-C, SIGTERM, `sys.exit`), the steps so far are recorded.
+    report, and logs where the time went. The training does not change (docs/how-to/watch.md).
 
     Args:
         model: The module that the loop calls: wrapped by DDP, sharded, compiled or plain.

@@ -62,7 +62,7 @@ def test_page_shows_known_values(folder: Path, tmp_path: Path) -> None:
     )
 
 
-def test_bandwidth_is_that_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
+def test_bandwidth_uses_the_time_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
     from parabench.analysis.session import session_data
     from parabench.analysis.step import recorded
 

@@ -206,7 +206,7 @@ def test_other_sources_are_read_without_nvml(monkeypatch, tmp_path):
 
 
 def test_all_devices_of_one_process_are_read(monkeypatch):
-    """The only rank fails, because there is no GPU."""
+    """The only rank fails without a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
     case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
