@@ -1,8 +1,7 @@
-"""Formats of other tools, by name.
+"""Export a session to the formats of other tools.
 
-An exporter is a function of a session, `SessionData`. It returns the text of a file (`str`), or the files of a folder
-by name (`{name: bytes}`). One that sends a session to a service also takes a place, and returns lines to print. Users
-add their own by `package.module:name`, or an entry point of the group `parabench.exporter`.
+An exporter is a function of `SessionData` that returns the text of a file, or {file name: bytes} of a folder. If it
+sends the session to a service, it also receives an address, and returns lines to print.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`customSmallerIsBetter` of github-action-benchmark: [{name, unit, value, range, extra}].
 
-Source: https://github.com/benchmark-action/github-action-benchmark (README, "Tools"; src/extract.ts). Names are unique:
-each has a chart. Throughput is left out, because larger is better.
+Source: https://github.com/benchmark-action/github-action-benchmark (README, "Tools"; src/extract.ts). Each name is
+unique and gets a chart. Throughput is left out, because larger is better.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parabench.analysis.session import SessionData
 from parabench.exporters.results import ENERGY, LATENCY, MEMORY, metrics_of
 from parabench.store.record import MIB
 
-# {metric: (name, unit, SI units in one of these)}
+# {metric: (name, unit, the unit's size in SI units)}
 SMALLER_IS_BETTER = {
     LATENCY: ("time", "ms", 1e-3),
     MEMORY: ("peak memory per rank", "MiB", float(MIB)),

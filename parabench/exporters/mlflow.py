@@ -20,10 +20,9 @@ EXPERIMENT = "parabench"
 
 
 def export(seen: SessionData, place: str) -> list[str]:
-    """Send a session to `place`, a tracking URI as MLflow takes it, or MLflow's default. Return lines to print.
+    """Send a session to the tracking URI `place`, by default MLflow's. Return lines to print.
 
-    The session's run is finished when everything is there. Raises UsageError for a session without numbers, and for a
-    place that MLflow cannot use.
+    Raises UsageError if the session has no numbers, or if MLflow cannot use the URI.
     """
     uri, session = place or get_tracking_uri(), seen.session
     cases = [list(own) for _, own in groupby(metrics_of(seen), lambda metric: metric.case)]
@@ -47,7 +46,7 @@ def export(seen: SessionData, place: str) -> list[str]:
         client.set_terminated(parent)
     except UsageError:
         raise
-    except Exception as error:  # of MLflow, or of the client of a server or a database
+    except Exception as error:  # from MLflow, or from the client of a server or a database
         why = " ".join(str(error).split())
         remedy = "give another with -o, such as http://HOST:5000"
         raise UsageError(f"MLflow cannot use {uri!r}: {why}; {remedy}") from error

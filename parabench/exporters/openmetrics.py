@@ -1,8 +1,7 @@
 """OpenMetrics text: a gauge for each number, with the case in its labels.
 
-Source: the OpenMetrics specification 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/). Only gauges: the
-textfile collector of node exporter and Pushgateway read Prometheus' older text format too, which has no other of these
-types; `# UNIT` and `# EOF` are comments in it.
+Source: OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/). Gauges are also valid in Prometheus'
+older text format, which node exporter's textfile collector and Pushgateway read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def export(seen: SessionData) -> str:
     start.add_metric(list(session.values()), datetime.fromisoformat(seen.session.started_utc).timestamp())
     families = {"": start}
     for each in metrics:
-        # An empty label is one that is not there.
+        # An empty label is the same as a missing one.
         fields = {name: each.fields.get(name) for name in axes}
         labels = session | {"case": each.case, "case_id": each.case_id} | fields
         unit = UNITS.get(each.unit) or each.unit.replace("/s", "_per_second")

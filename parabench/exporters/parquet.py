@@ -13,8 +13,8 @@ from parabench.analysis.session import SessionData
 def export(seen: SessionData) -> dict[str, bytes]:
     """Return the tables `cases`, `launches` and `samples`, or `sizes`, `launches` and `calls` of collectives.
 
-    `cases` and `launches` have the columns of `best` and the report (docs/reference/report.md), `samples` and `calls`
-    those of the database. Units are seconds and bytes; unknown is null.
+    The columns are in docs/reference/report.md and docs/reference/store.md. Units are seconds and bytes; unknown values
+    are null.
     """
     if seen.session.kind == "collectives":
         sizes = measured(seen.numbers)

@@ -1,8 +1,7 @@
-"""PyTorch's benchmark schema v3, a list of records of one metric each, which hud.pytorch.org shows.
+"""PyTorch's benchmark schema v3, which hud.pytorch.org shows: a list with a record for each metric.
 
-Source: "How to integrate with PyTorch OSS benchmark database" (the wiki of pytorch/pytorch), and the table that stores
-it: clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql in pytorch/test-infra. The uploader adds repository, commit,
-workflow and time. Values of `extra_info` are strings. Unknown values are left out: the table has a default for each.
+Source: clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql in pytorch/test-infra. The uploader adds repository, commit,
+workflow and time. Unknown values are left out, because the table has defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from parabench.analysis.session import SessionData
 from parabench.exporters.results import Metric, metrics_of
 from parabench.store.record import GB
 
-# The fields of a case that have their own place in a record.
+# The fields of a case that have a separate field in a record.
 APART = ("model", "precision", "dtype", "backend")
 
 

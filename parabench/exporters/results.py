@@ -29,8 +29,8 @@ LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "e
 class Metric:
     """A number of a case in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
 
-    `case` is the name of the case, unique in its session, and `fields` are the case's. `low` to `high` is the 95%
-    interval over launches, `None` if it is unknown. `launches` has a number for each launch if the database has them.
+    `case` is a unique name. `low` and `high` are the 95% confidence interval over launches, and `launches` has the
+    number of each launch, if they are known.
     """
 
     case_id: str

@@ -63,9 +63,6 @@ READERS: dict[str, Reader] = {
 _DAMAGED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, EOFError, RecursionError, zlib.error,
 )  # fmt: skip
-# Names of files that should have content, and of archives.
-_EXPECTED = re.compile(r"\.(json|log|pkl|pickle)(\.gz)?$|rank|dump|trace")
-_ARCHIVE = re.compile(r"\.(zip|tar|tgz|tar\.\w+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -108,18 +105,10 @@ def read_folder(path: Path) -> Folder:
 
 
 def read(path: Path) -> Recording | None:
-    """Return the recording in a file, or None if it has another kind of content.
-
-    Raises ValueError for an archive, and for an empty file whose name promises a recording.
-    """
+    """Return the recording in a file, or None if it has another kind of content."""
     from parabench.imports import stream
 
-    if _ARCHIVE.search(path.name):
-        raise ValueError("it is an archive; unpack it into a folder")
-    raw = stream.content(path, _FIRST_BYTES)
-    if not raw and _EXPECTED.search(path.name):
-        raise ValueError("it is empty")
-    text = stream.text(raw)
+    text = stream.text(stream.content(path, _FIRST_BYTES))
     kind = next((name for name, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
     if kind is None:
         return None

@@ -6,13 +6,15 @@ torch 2.13's `FlightRecorder` writes this layout, and torch/distributed/flight_r
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from parabench.imports import literals, stream
+from parabench.imports import stream
 from parabench.imports.recording import (
     Recording,
     number_in_name,
@@ -34,6 +36,9 @@ _MOST_FRAMES = 3
 _WORLD = "default_pg"
 # A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
 _MESSAGE = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
+_NOT_PLAIN = "a flight recorder's dump has texts, numbers, lists and dicts only, and nothing else is unpickled"
+# The first byte of a pickle of protocol 2 or later.
+_PICKLE = b"\x80"
 # In these operations, the sizes of ranks may differ.
 _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter", "barrier")
 
@@ -48,7 +53,7 @@ def read(path: Path) -> Recording:
             "only the name of a flight recorder's dump has its rank: name it as torch does, such as nccl_trace_rank_0"
         )
     raw = stream.content(path)
-    dump = literals.unpickled(raw) if literals.is_pickle(raw) else stream.parsed(stream.text(raw))
+    dump = unpickled(raw) if raw[:1] == _PICKLE else stream.parsed(stream.text(raw))
     entries = dump.get("entries")
     if not isinstance(entries, list):
         raise ValueError("it has no list of entries, as dumps of torch before 2.4")
@@ -58,6 +63,25 @@ def read(path: Path) -> Recording:
     found.device = "cuda" if found.backend == "nccl" else None
     found.from_start = any(each.get("record_id") == 0 for each in entries)
     return found
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that executes nothing: it makes only texts, numbers, lists, tuples and dicts."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it names {module}.{name}; {_NOT_PLAIN}")
+
+    def persistent_load(self, _: Any) -> NoReturn:
+        raise pickle.UnpicklingError(f"it refers to an object outside of the file; {_NOT_PLAIN}")
+
+
+def unpickled(raw: bytes) -> Any:
+    """Return the value of a pickle of plain values. Raises ValueError for a damaged pickle, and for other objects."""
+    try:
+        return _PlainUnpickler(io.BytesIO(raw), errors="replace").load()
+    # A damaged pickle can cause any error, because its operations receive unexpected values.
+    except Exception as error:
+        raise ValueError(error) from error
 
 
 def _label(name: object, description: object) -> str:

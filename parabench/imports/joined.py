@@ -1,7 +1,6 @@
 """Compare the flight recorders of several ranks to find calls that ranks did not enter or finish, or that differ.
 
-A call has the same number on all ranks of its group (torch/distributed/flight_recorder/components/builder.py). If a
-dump has active calls only (`onlyActive`), a missing call was either finished or never entered.
+A call has the same number on all ranks of its group (torch/distributed/flight_recorder/components/builder.py).
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class _Note(NamedTuple):
     waiting: Sequence[int] = ()
 
 
-def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> Iterator[_Group]:
-    """Yield the groups that have calls. `active`: the dumps have unfinished calls only."""
+def _groups(dumps: Sequence[Recording], calls: pd.DataFrame) -> Iterator[_Group]:
+    """Yield the groups that have calls."""
     there = {dump.rank: dump for dump in dumps}
     entries: Any = calls[~calls["message"].astype(bool)]
     known = entries["ranks"].map(lambda ranks: ranks or ())
@@ -88,7 +87,7 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> It
                 absent[rank] = "it has no dump"
             elif dump.groups.get(name) != members:
                 absent[rank] = "its dump does not list the group"
-            elif not dump.from_start and not active:
+            elif not dump.from_start:
                 absent[rank] = "its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE"
             else:
                 ranks.append(rank)
@@ -99,8 +98,6 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame, active: bool) -> It
             continue
         state = rows.pivot(index="number", columns="rank", values="finished").reindex(columns=ranks).sort_index()
         held, over = state.notna(), state.eq(True)
-        if active:  # a rank has finished the calls before its first active one
-            over |= (held.cumsum() == 0) & held.any()
         is_open = held & ~over
         last = {rank: int(max(calls.index[calls], default=0)) for rank, calls in held.items()}
         opened = {rank: int(calls.idxmax()) for rank, calls in is_open.items() if calls.any()}
@@ -113,12 +110,11 @@ def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Stor
 
     A rank is a cause if others wait for it and it does not wait, or if it has not finished a call that others have.
     """
-    active = len(calls) > 0 and not calls["finished"].any()
-    every = list(_groups(dumps, calls, active))
+    every = list(_groups(dumps, calls))
     notes: dict[str, list[_Note]] = {kind: [] for kind in ("missing", "stuck", "mismatch", "unfinished")}
     unknown = defaultdict[str, list[str]](list)
     for group in every:
-        for kind, note in _notes(group, active):
+        for kind, note in _notes(group):
             if kind in notes:
                 notes[kind].append(note)
             else:
@@ -153,7 +149,7 @@ def _listed(notes: Sequence[_Note]) -> str:
     return format.listed([note.short for note in notes], MOST_NAMED)
 
 
-def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
+def _notes(group: _Group) -> Iterator[tuple[str, _Note]]:
     """Yield (kind, note) about a group. The kinds `missing`, `stuck` and `unknown` exclude each other."""
 
     def note(number: int, text: str, short: str = "", **ranks: Sequence[int]) -> _Note:
@@ -176,7 +172,7 @@ def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
         called = "; ".join(f"{ranks_text(calls['rank'])} called {what}" for what, calls in rows)
         text = f"Call {number} of group {group.name} is not the same on its ranks: {called}."
         yield "mismatch", note(number, text)
-    number, behind = _not_entered(group, active)
+    number, behind = _not_entered(group)
     if behind:
         entered = sorted(rank for rank, held in group.held.loc[number].items() if held)
         most = max(group.last[rank] for rank in behind)
@@ -198,18 +194,14 @@ def _notes(group: _Group, active: bool) -> Iterator[tuple[str, _Note]]:
             yield "unknown", _Note(0.0, reason, "")
 
 
-def _not_entered(group: _Group, active: bool) -> tuple[int, list[int]]:
+def _not_entered(group: _Group) -> tuple[int, list[int]]:
     """Return the first call that some ranks did not enter and no rank finished, and the ranks that did not enter."""
-    mutual = group.first["op"].isin(MUTUAL)
-    # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
-    idle = [rank for rank, most in group.last.items() if active and not most]
-    last = {rank: most for rank, most in group.last.items() if rank not in idle}
-    later = group.first.index[(group.first.index > min(last.values(), default=0)) | (mutual & bool(idle))]
+    later = group.first.index[group.first.index > min(group.last.values(), default=0)]
     number = int(min(later, default=0))
     # If a rank has finished the call, all ranks had entered it, and one dump is older than the others.
     if not number or group.over.loc[number].any():
         return 0, []
-    return number, sorted([rank for rank, most in last.items() if most < number] + idle * bool(mutual[number]))
+    return number, sorted(rank for rank, most in group.last.items() if most < number)
 
 
 def _why_unknown(group: _Group) -> str:
@@ -241,8 +233,6 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
         ranked = sorted(ranks_of.items(), reverse=True)
         places = ", ".join(f"{ranks_text(ranks)} in {format.count(n, 'group')}" for n, ranks in ranked)
         waits.append(f"Others wait for {places}.")
-    if behind_in and not free and not unfinished:
-        waits.append(f"{ranks_text(behind_in).capitalize()} wait for each other: each of them lacks a call.")
     return f" Last calls in any group: {'; '.join(last_calls)}." if last_calls else "", waits
 
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from parabench.analysis.stats import intervals as sets
 from parabench.imports import stream
-from parabench.imports.intervals import Pairs, bridged, union, within, without
 from parabench.imports.recording import (
     Recording,
     distinct,
@@ -78,6 +79,8 @@ _COUNTS = ("In msg nelems", "Out msg nelems")
 _MOST_KERNELS = 20
 
 Steps = list[tuple[int, float, float]]
+# A set of times: rows of begin and end, sorted and apart from one another.
+Pairs = npt.NDArray[np.float64]
 
 
 class _Call(NamedTuple):
@@ -403,3 +406,37 @@ def _sized_by_nccl(one: _Call, found: Recording) -> _Size:
     if kind is None:
         found.skipped["without a size: their types are unknown"] += 1
     return (ranks if ranks and len(ranks) == size else None), size, kind and count * kind[1], kind and kind[0]
+
+
+# -- sets of times -----------------------------------------------------------------------------------------------------
+
+
+def union(*several: Any) -> Pairs:
+    """Return the union of intervals in any order, each given as pairs or as a flat row of begins and ends."""
+    found = _set(np.concatenate([np.zeros((0, 2)), *(np.reshape(each, (-1, 2)) for each in several)]))
+    return np.column_stack([found.start, found.end])
+
+
+def _set(pairs: Pairs) -> sets.Intervals:
+    return sets.union(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1])
+
+
+def within(pairs: Pairs, begin: float, end: float) -> Pairs:
+    """Return the parts of a set between two times."""
+    first, last = np.searchsorted(pairs[:, 1], begin, side="right"), np.searchsorted(pairs[:, 0], end)
+    return np.clip(pairs[first:last], begin, end)
+
+
+def without(pairs: Pairs, others: Pairs) -> Pairs:
+    """Return the parts of a set that are not in the other set."""
+    left = _set(pairs) - _set(others)
+    return np.column_stack([left.start, left.end])
+
+
+def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:
+    """Return the pieces, joined over gaps unless an interval of the others begins there."""
+    begins = np.sort(np.concatenate([pairs[:, 0] for pairs in others]))
+    between = np.searchsorted(begins, pieces[1:, 0], side="right") > np.searchsorted(begins, pieces[:-1, 1])
+    first = np.append(True, between)
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(pieces) - 1)
+    return np.column_stack([pieces[first, 0], pieces[last, 1]])

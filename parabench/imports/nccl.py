@@ -14,11 +14,9 @@ INSPECTOR, DEBUG = "NCCL Inspector", "NCCL debug log"
 def read_inspector(path: Path) -> Recording:
     """Return the content of a file of the Inspector."""
     found, text = opened(path, INSPECTOR)
-    found.ops, broken = inspected(text)
+    found.ops = inspected(text)
     # A communicator may have fewer ranks than the job.
     found.world_size = max((each["ranks"] for each in found.ops if each["ranks"]), default=None)
-    if broken:
-        found.unknown.append(f"{broken:,} of its JSON objects cannot be read")
     if not found.ops:
         found.unknown.append("it holds no call with a size and a number of ranks")
     return found

@@ -43,7 +43,6 @@ _HEADER = re.compile(r"#\s+size\s+count\s+type\s+(?:redop\s+)?(.+)")
 _ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+([a-z]\w*)(?:\s+([a-z]+))?((?:\s+(?:-?[\d.]+(?:e[-+]?\d+)?|N/A|-?nan|inf))+)")
 _COLUMNS = ("root", *("time", "algbw", "busbw", "#wrong") * 2)
 _BOUNDS = re.compile(r"# Out of bounds values\s*: (\d+)")
-_FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure .+")
 _FILE_OP = re.compile(
     r"all[-_]?(?:reduce|gather|to[-_]?all)|reduce[-_]?scatter|broadcast|send[-_]?recv|gather|scatter|reduce", re.I
 )
@@ -142,7 +141,6 @@ def read(path: Path) -> Recording:
         found.tests, found.log = list(_of_text(text, op)), parse_log(text)
         if library := _LIBRARY.search(text):
             found.log["version"] = _version(int(library[1]))
-        found.unknown += [f"a test failed: {line(each)}" for each in _FAILURE.findall(text)[:1]]
     return found
 
 

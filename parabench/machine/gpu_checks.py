@@ -215,12 +215,6 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
     if width is not None and widest is not None:
         advice = "reseat the device, or check the slot: its link has lost lanes"
         yield Row(where, "PCIe lanes", f"{width} of {widest}", WARNING if width < widest else OK, advice)
-    generation, newest = gpu.get("pcie_generation"), gpu.get("pcie_generation_max")
-    if generation is not None and newest is not None and generation < newest:
-        advice = "idle links slow down; check again under load"
-        yield Row(where, "PCIe generation", f"{generation} of {newest}", UNKNOWN, advice)
-    if (node := gpu.get("numa_node")) is not None:
-        yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
 
 
 def _peers(handles: Sequence[Any], names: Sequence[str]) -> Verdict:

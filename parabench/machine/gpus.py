@@ -151,7 +151,7 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 
 
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
-    """Return {"matrix": rows, "nvlinks_to_switches": counts, "reasons"}, in the words of `nvidia-smi topo -m`.
+    """Return {"matrix": rows, "reasons"}, in the words of `nvidia-smi topo -m`.
 
     `NV4` is four active NVLinks to the peer, directly or through switches. `NV?` is an unknown number of NVLinks, and
     None is an unknown connection.
@@ -182,8 +182,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
                 if reason:
                     reasons[f"{a}-{b}"] = reason
             matrix[a][b] = matrix[b][a] = cell
-    switched = [None if found is None else found[SWITCH] for found, _ in seen]
-    return {"matrix": matrix, "nvlinks_to_switches": switched, "reasons": reasons}
+    return {"matrix": matrix, "reasons": reasons}
 
 
 def _nvlinks(handle: Handle) -> Counter[str | None]:

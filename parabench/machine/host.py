@@ -56,11 +56,11 @@ def numa(root: Path = ROOT) -> dict[str, Any]:
 
 
 def network(root: Path = ROOT) -> dict[str, Any]:
-    """Return the "interfaces" that are up, and the ports of "infiniband". No addresses are read."""
+    """Return the "interfaces" that are up, without loopback, and the ports of "infiniband". No addresses are read."""
     interfaces = [
-        {"name": name, "bits_per_s": stats.speed * 10**6 if stats.speed > 0 else None, "mtu": stats.mtu}
+        {"name": name, "bits_per_s": stats.speed * 10**6 if stats.speed > 0 else None}
         for name, stats in sorted(psutil.net_if_stats().items())
-        if stats.isup
+        if stats.isup and "loopback" not in stats.flags
     ]
     ports = []
     for path in sorted((root / "sys/class/infiniband").glob("*/ports/*")):

@@ -153,7 +153,7 @@ def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     path = folder / f"{socket.gethostname()}-pid{os.getpid()}.log"
     if not path.exists():
         return {"nccl_inspector": {"file": None, "ops": []}}
-    return {"nccl_inspector": {"file": str(path), "ops": inspected(_beginning(path))[0]}}
+    return {"nccl_inspector": {"file": str(path), "ops": inspected(_beginning(path))}}
 
 
 def _is_off(environment: Mapping[str, str], name: str) -> bool:
@@ -161,19 +161,15 @@ def _is_off(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "0") in ("", "0")
 
 
-def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
-    """Return an entry for each operation and size, and how many JSON objects cannot be read.
+def inspected(text: str) -> list[dict[str, Any]]:
+    """Return an entry for each operation and size.
 
     An entry is "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
     "busbw_bytes_per_s", None if the plugin wrote none.
     """
     calls: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
-    broken = 0
     ranks: Any = None
     for entry in _entries(text):
-        if entry is None:
-            broken += 1
-            continue
         # Each object has a header, or the first one is the header of the others.
         header = entry.get("header")
         ranks = header.get("n_ranks") if isinstance(header, dict) else ranks
@@ -192,24 +188,21 @@ def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
             values = [call[ours] * factor for call in each if _is_number(call[ours])]
             entry[ours] = median(values) if values else None
         listed.append(entry)
-    return listed, broken
+    return listed
 
 
-def _entries(text: str) -> Iterator[dict[str, Any] | None]:
-    """Yield the JSON objects of a file, whatever its layout; None for a damaged one, after which the next line is read.
-
-    The file may end in the middle of an object.
-    """
+def _entries(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file with any layout, without damaged ones, such as a last object that is cut off."""
     decoder, at = json.JSONDecoder(strict=False), 0
     while (at := text.find("{", at)) >= 0:
         try:
             entry, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
+        except ValueError:
             at = text.find("\n", at)
             if at < 0:
                 return
-            entry = None
-        yield entry
+        else:
+            yield entry
 
 
 def _is_number(value: object) -> bool:

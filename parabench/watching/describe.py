@@ -93,10 +93,8 @@ def caps_of(module: nn.Module) -> float | None:
     replicas = only_ddp(module)
     if replicas is None or getattr(replicas, "bucket_bytes_cap_default", False):
         return None
-    # DDP rounds the given cap down to whole bytes. Return the shortest number with the same result.
-    whole_bytes = int(replicas.bucket_bytes_cap)
-    given = (float(f"{whole_bytes / MIB:.{digits}g}") for digits in range(1, 18))
-    return next((each for each in given if int(each * MIB) == whole_bytes), whole_bytes / MIB)
+    # DDP rounds the given cap down to whole bytes, so 0.2 MiB become 0.1999998.
+    return round(replicas.bucket_bytes_cap / MIB, 5)
 
 
 def size_of(batch: Any) -> tuple[int, int] | None:

@@ -112,7 +112,7 @@ class Loop:
         return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
 
     def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
-        """Return {step: seconds} of waiting for batches after the first one of a step."""
+        """Return {step: seconds of waiting} for the second and later batches of a step."""
         return {at: self._later_waits[at] for at in steps if at < self.steps and self._later_waits[at]}
 
     @contextlib.contextmanager
@@ -221,9 +221,8 @@ class Loop:
             return None
 
         def closure(*given: Any) -> Any:
-            again = self._next == OPTIMIZER
             result = closures[0](*given)
-            self._closure_is_over(again)
+            self._closure_is_over()
             return result
 
         def replaced(each: Any) -> Any:
@@ -232,9 +231,7 @@ class Loop:
         return tuple(map(replaced, args)), {name: replaced(each) for name, each in more.items()}
 
     @guarded
-    def _closure_is_over(self, again: bool) -> None:
-        if again and self._next == OPTIMIZER:  # LBFGS calls it repeatedly: backward ends with the last call
-            self.clock.again()
+    def _closure_is_over(self) -> None:
         self._optimizer_begins()
 
     @guarded

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -64,8 +64,7 @@ def watch(
     """Time the steps of a training loop on every rank of the default process group, or in a single process.
 
     In the `with` block, call the result with the batches, once per epoch. At the end, rank 0 writes a session and its
-    report to a folder, and logs where the time went. The training does not change. If an instrument fails, it is
-    switched off. If the block is stopped (Ctrl-C, SIGTERM, `sys.exit`), the steps so far are recorded.
+    report, and logs where the time went. The training does not change (docs/how-to/watch.md).
 
     Args:
         model: The module that the loop calls: wrapped by DDP, sharded, compiled or plain.
@@ -173,11 +172,8 @@ def _finish(
             record(observer, results, perf_counter() - began_s, out, label, log)
     except Exception as why:
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
-        line = f"watch: the results of rank {group.rank} are not recorded: {kind}{why}"
-        try:
-            log(line)
-        except Exception:
-            print(line, file=sys.stderr)
+        with suppress(Exception):
+            log(f"watch: the results of rank {group.rank} are not recorded: {kind}{why}")
 
 
 class StopSignal:

@@ -41,7 +41,7 @@ HOOKS = {"__reduce__", "__reduce_ex__", "__setstate__", "__getstate__"}
 
 # {file: {what was found: why it may be}}.
 EXCEPTIONS = {
-    "parabench/imports/literals.py": {
+    "parabench/imports/flight_recorder.py": {
         "import pickle": "dumps of the flight recorder; `find_class` and `persistent_load` raise, which "
         "tests/unit/imports/test_flight_recorder.py holds",
     },

@@ -10,7 +10,7 @@ import pytest
 
 import recordings
 from parabench.errors import UsageError
-from parabench.imports import flight_recorder, literals, read_folder
+from parabench.imports import flight_recorder, read_folder
 from parabench.imports.into_store import launch_of
 from parabench.store.record import Status
 from recordings import RUNNING, dump, entry
@@ -35,7 +35,7 @@ def test_unpickled_values_are_those_that_were_pickled():
     value = {"a": [1, -5, 2**40, -(2**80), 1.5, None, True, "é" * 300, (), (1,), (1, 2, 3, 4)]}
     value["again"] = value["a"]
     for protocol in (2, 5):
-        assert literals.unpickled(pickle.dumps(value, protocol)) == value
+        assert flight_recorder.unpickled(pickle.dumps(value, protocol)) == value
 
 
 class Evil:
@@ -53,13 +53,6 @@ def test_pickle_of_another_object_is_refused(tmp_path, value, protocol, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_damaged_pickle_is_refused_in_one_line(tmp_path):
-    (tmp_path / "dump_0").write_bytes(pickle.dumps(dump(entry(1)), 2)[:-40])
-    with pytest.raises(UsageError, match="dump_0 cannot be read") as refused:
-        read_folder(tmp_path)
-    assert "\n" not in str(refused.value)
-
-
 def test_messages_and_groups_of_calls_are_not_collectives(tmp_path):
     sent = entry(1, "nccl:send 0->1", is_p2p=True, p2p_seq_id=4)
     found = read(tmp_path, dump(sent, entry(2, "nccl:coalesced")))
@@ -69,9 +62,5 @@ def test_messages_and_groups_of_calls_are_not_collectives(tmp_path):
 
 
 def test_launch_is_hung_when_a_rank_did_not_enter_a_call(tmp_path):
-    recordings.write(tmp_path, rank_0__json=dump(entry(1, **RUNNING)), rank_1__json=dump())
-    launch = launch_of(read_folder(tmp_path))
-    # Both dumps have active calls only, so rank 1 is not in the call.
-    assert launch.status is Status.HUNG
     recordings.write(tmp_path, rank_0__json=dump(entry(1), entry(2, **RUNNING)), rank_1__json=dump(entry(1)))
     assert launch_of(read_folder(tmp_path)).status is Status.HUNG

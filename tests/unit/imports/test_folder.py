@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tracemalloc
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_page_shows_known_values(folder: Path, tmp_path: Path) -> None:
     )
 
 
-def test_bandwidth_is_that_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
+def test_bandwidth_uses_the_time_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
     from parabench.analysis.session import session_data
     from parabench.analysis.step import recorded
 
@@ -104,8 +105,9 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
         ({"a__json": '{"traceEvents": [{'}, "cut off"),
         ({"rank_0": json.dumps(dump(entry(1)))[:-40]}, "cut off"),
         ({"rank_0": '{"pg_config": {}, "entries": [{}]}'}, "entry 0 has no operation or no group"),
+        ({"rank_0": pickle.dumps(dump(entry(1)), 2)[:-40]}, "rank_0 cannot be read"),
+        ({"rank0__json": {"traceEvents": [], "distributedInfo": {"rank": 4, "world_size": 2}}}, "rank 4 of 2"),
         ({"rank_0": '{"pg_config": {}, "entries": [7]}'}, "a value is missing or of another type"),
-        ({"rank_0": ""}, "rank_0 cannot be read: it is empty"),
     ],
 )
 def test_wrong_folder_is_refused_in_one_line(tmp_path: Path, files: dict[str, object], why: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from parabench.errors import UsageError
-from parabench.imports import kineto, read_folder
+from parabench.imports import kineto
 from parabench.store.record import COMMUNICATION, OTHER, WAIT
 from recordings import event, of_gpu, params, step
 
@@ -93,18 +92,3 @@ def test_call_has_no_start_without_kernels(tmp_path):
     assert found.calls[["start_s", "duration_s"]].isna().all(axis=None)
     assert COMMUNICATION not in lengths(found, 0)
     assert "when collectives ran is unknown" in found.unknown[0]
-
-
-@pytest.mark.parametrize(
-    ("trace", "why"),
-    [
-        ({"traceEvents": [], "distributedInfo": {"rank": 4, "world_size": 2}}, "rank 4 of 2"),
-        ('{"traceEvents": [{"ph": "X"', "cut off"),
-    ],
-)
-def test_damaged_trace_is_refused_in_one_line(tmp_path, trace, why):
-    (tmp_path / "rank0.json").write_text(trace if isinstance(trace, str) else json.dumps(trace))
-    with pytest.raises(UsageError, match=why) as refused:
-        read_folder(tmp_path)
-    assert "\n" not in str(refused.value)
-    assert "rank0.json cannot be read" in str(refused.value)

@@ -50,22 +50,17 @@ def sampled(
     *devices: Device,
     end_s: float = 0.5,
     size: int = 0,
-    delay_s: Callable[[], float] | None = None,
     ours: int | None = None,
 ) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
-    """What a sampler sees of the devices in `end_s`: readings at 0, 0.1, ..., and its facts. `delay_s` says how long
-    NVML takes to tell a device's memory, `ours` whose ranks may be there besides."""
+    """Return the readings at 0, 0.1, ... until `end_s`, the sampler's facts, and the fake NVML.
+
+    Ranks of the process `ours` are not foreign.
+    """
     clock = Clock(end_s)
     fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
     for rank, pid in RANKS.items():
         (folder / f"pid{rank}").write_text(str(pid))
 
-    def slow(handle: Device) -> Any:
-        clock.now_s += delay_s()
-        return fake_nvml.SimpleNamespace(used=1.0)
-
-    if delay_s is not None:
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
     pids = RankPids(folder, range(2))
     source = Devices(clock.began_s, pids, using(size or len(devices)), ours=ours, clock=clock, sleep=clock.sleep)
     facts = ran(clock, source).facts()
@@ -211,7 +206,7 @@ def test_other_sources_are_read_without_nvml(monkeypatch, tmp_path):
 
 
 def test_all_devices_of_one_process_are_read(monkeypatch):
-    """The only rank fails, because there is no GPU."""
+    """The only rank fails without a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
     case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))

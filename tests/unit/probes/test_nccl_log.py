@@ -26,33 +26,34 @@ from parabench.session.runner import EXPLAINING, Runner
 from parabench.store.record import EXPLAIN_BLOCK, Launch, Status
 
 
-def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [tuple(choice.values()) for choice in seen["choices"]]
-
-
-def test_parse_log_reads_version_2_22() -> None:
-    seen = nccl.parse_log(NCCL_2_22)
-    assert chosen(seen) == [("all_gather", 37756928, "ring", "simple", None, 1)]
-    assert (seen["version"], seen["nvls"], seen["network"]) == ("2.22.3+cuda12.6", False, None)
-
-
-def test_parse_log_reads_version_2_27() -> None:
-    seen = nccl.parse_log(NCCL_2_27)
-    assert chosen(seen) == [
-        ("all_reduce", 4, "tree", "ll", 1, 1),
-        ("all_reduce", 26214400, "nvlstree", "simple", 16, 1),
-        ("reduce_scatter", 1048576, "ring", "ll128", 4, 1),
-    ]
-    assert (seen["plugin"], seen["network"]) == ("Loaded net plugin Libfabric (v10)", "AWS Libfabric")
-    assert seen["nvls"] is True
-    assert seen["rings"] == {"0": "0 1 2 3 4 5 6 7"}
-    assert seen["transports"] == {"P2P/CUMEM": 2, "NET/IB/0(0)/GDRDMA": 1}
-    assert seen["channels"] == {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}
-
-
-@pytest.mark.parametrize("line", ["RCCL version 2.18.3+hip6.0", "RCCL version : 2.18.3+hip6.0"])
-def test_parse_log_reads_version_of_rccl(line: str) -> None:
-    assert nccl.parse_log(f"host:1:1 [0] NCCL INFO {line}\n")["version"] == "2.18.3+hip6.0"
+@pytest.mark.parametrize(
+    ("text", "chosen", "facts"),
+    [
+        (
+            NCCL_2_22,
+            [("all_gather", 37756928, "ring", "simple", None, 1)],
+            {"version": "2.22.3+cuda12.6", "nvls": False, "network": None},
+        ),
+        (
+            NCCL_2_27,
+            [
+                ("all_reduce", 4, "tree", "ll", 1, 1),
+                ("all_reduce", 26214400, "nvlstree", "simple", 16, 1),
+                ("reduce_scatter", 1048576, "ring", "ll128", 4, 1),
+            ],
+            {
+                "plugin": "Loaded net plugin Libfabric (v10)", "network": "AWS Libfabric", "nvls": True,
+                "rings": {"0": "0 1 2 3 4 5 6 7"}, "transports": {"P2P/CUMEM": 2, "NET/IB/0(0)/GDRDMA": 1},
+                "channels": {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32},
+            },
+        ),
+        ("host:1:1 [0] NCCL INFO RCCL version : 2.18.3+hip6.0", [], {"version": "2.18.3+hip6.0"}),
+    ],
+)  # fmt: skip
+def test_parse_log_reads_each_version(text: str, chosen: list[tuple[Any, ...]], facts: dict[str, Any]) -> None:
+    seen = nccl.parse_log(text)
+    assert [tuple(choice.values()) for choice in seen["choices"]] == chosen
+    assert {name: seen[name] for name in facts} == facts
 
 
 # -- the launch that explains ------------------------------------------------------------------------------------------

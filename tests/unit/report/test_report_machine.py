@@ -37,13 +37,12 @@ def four_gpus(**more):
                 ["SYS", "SYS", "X", "PIX"],
                 [None, "SYS", "PIX", "X"],
             ],
-            "nvlinks_to_switches": [0, 0, 0, 0],
             "reasons": {"0-3": "NVML: Unknown Error"},
         },
         "driver": {"version": "575.57.08", "cuda": "12.9", "reasons": {}},
         "nvml": {"available": True, "reason": None},
         "network": {
-            "interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9, "mtu": 9000}],
+            "interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}],
             "infiniband": [
                 {"name": "mlx5_0", "port": 1, "bits_per_s": 400 * 10**9, "state": "active", "layer": "InfiniBand"}
             ],

@@ -35,7 +35,7 @@ def failing(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
     return call
 
 
-def losses(folder: Path | None, lines: list[str], *, closure: bool = False) -> list[float]:
+def losses(folder: Path | None, lines: list[str]) -> list[float]:
     """Return the losses of a training run. It is watched if there is a folder."""
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
@@ -43,21 +43,14 @@ def losses(folder: Path | None, lines: list[str], *, closure: bool = False) -> l
     batches = [torch.randn(2, 4) for _ in range(STEPS)]
     found = []
 
-    def compute(batch: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(batch).square().sum()
-        loss.backward()
-        found.append(loss.item())
-        return loss
-
     def train(steps: Callable[[list[Tensor]], Any]) -> None:
         for _ in range(2):
             for batch in steps(batches):
-                if closure:
-                    optimizer.step(lambda batch=batch: compute(batch))
-                else:
-                    compute(batch)
-                    optimizer.step()
+                optimizer.zero_grad()
+                loss = model(batch).square().sum()
+                loss.backward()
+                found.append(loss.item())
+                optimizer.step()
 
     if folder is None:
         train(iter)

@@ -1,4 +1,4 @@
-"""Hosts whose ranks see different devices, as with a batch system that gives each rank one device."""
+"""Hosts whose ranks see different devices, as under Slurm with one device for each rank."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_loop_removes_its_hooks(tmp_path: Path) -> None:
 
 
 def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
-    optimizer = torch.optim.LBFGS(trained.model.parameters(), max_iter=4)
+    optimizer = torch.optim.SGD(trained.model.parameters(), lr=0.1)
     computed: list[float] = []
 
     def closure() -> torch.Tensor:
@@ -106,10 +106,8 @@ def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
         for _ in trained.loop.over(range(2)):
             optimizer.step(closure)
     trained.loop.finish()
-    assert len(computed) > 4
-    assert trained.loop.steps == 2
-    assert np.isnan(trained.rows[:2, FORWARD]).all()
-    assert trained.rows[1, BACKWARD] >= computed[-1]
+    assert trained.loop.steps == len(computed) == 2
+    assert trained.rows[1, FORWARD] <= computed[-1] <= trained.rows[1, BACKWARD]
 
 
 def test_loop_ignores_an_optimizer_around_the_watched_one(trained: Trained) -> None:
