@@ -189,8 +189,10 @@ def _ddp(table: Table, gpus: int, work_s: float) -> Program:
 
 
 def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
-    """Return a step of FSDP. It gathers a unit while the unit before it computes, in forward, and again in backward
-    with FULL_SHARD. It reduces a unit's gradients after its backward. Calls of a group run one after another.
+    """Return a step of FSDP.
+
+    It gathers a unit while the unit before it computes, in forward, and again in backward with FULL_SHARD. It reduces a
+    unit's gradients after its backward. Calls of a group run one after another.
     """
     events: list[Event] = []
     sizes, last = [size for size, _ in table.units], len(table.units) - 1

@@ -91,12 +91,6 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_checkout_fixture_hides_what_is_installed(checkout: Path) -> None:
-    hidden = ("parabench.suites", "parabench.reports", "plotly", "tiktoken", "xdist")
-    code = f"import importlib.util as util; print([name for name in {hidden} if util.find_spec(name)])"
-    assert python(checkout, "-c", code).stdout == "[]\n"
-
-
 def test_checkout_answers_from_another_folder(checkout: Path, nightly: Path, tmp_path: Path) -> None:
     """The checkout is on PYTHONPATH."""
     page, report = tmp_path / "history.html", tmp_path / "report.html"

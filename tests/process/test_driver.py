@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from guard import GUARD_S
+from listening_helpers import beyond_this_machine, seen
 from parabench.files import own_folder, shared_memory_folder
 from paths import FIXTURES
 from process_helpers import end, end_all, left_of, signals_as_usual
@@ -100,7 +101,11 @@ def output_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
+    """And nothing listened beyond this machine (tests/process/test_what_listens.py watches a whole session)."""
     process, family = driver.held_up()
+    found = seen(process.pid)
+    assert {(kind, place.kind) for kind, place in found} == {("rank", "tcp")}
+    assert beyond_this_machine(found) == set()
     process.send_signal(signal.SIGTERM)
     output = output_of(process)
     assert process.returncode == 130, output

@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from listening_helpers import EVERY_S, Place, beyond_this_machine, seen
 from process_helpers import end
 
@@ -41,6 +43,7 @@ def over_all(process: subprocess.Popen[str]) -> set[tuple[str, Place]]:
     return found
 
 
+@pytest.mark.slow  # test_driver.py looks at one moment of a session
 def test_run_listens_only_on_loopback(tmp_path: Path) -> None:
     """A separate launch, and a shared one."""
     (tmp_path / "mine.py").write_text(SUITE)
