@@ -202,7 +202,7 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
     tested = seen.once(carry_over)
     if tested and tested.found:
         text = sentence(tested, seen.labels)
-        yield from CARRY_OVER.findings(pd.DataFrame([{"text": text, "case_id": tested.found.case_id}]))
+        yield from CARRY_OVER.findings(pd.DataFrame([{"text": text, "case_id": tested.found["case_id"]}]))
 
 
 def _forward(seen: SessionData) -> pd.DataFrame:
