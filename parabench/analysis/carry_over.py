@@ -1,7 +1,7 @@
 """Interference: does a configuration's turn depend on the configuration before it?
 
-Every session with shared launches is tested, with the model of a crossover trial (B. Jones and M. G. Kenward, "Design
-and Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
+Every session with shared launches is tested. The model is a crossover trial (B. Jones and M. G. Kenward, "Design and
+Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
 
     log(turn) = launch and round + launch and configuration + the configuration before + start of a round
 
@@ -45,9 +45,12 @@ _TINY = 1e-9
 class CarryOver:
     """The effect of each configuration on the turn after it, over `launches` shared launches.
 
-    `effects` has a row per configuration: `size`, a fraction relative to the average configuration; `low` and `high`,
-    the 95% interval for all configurations at once (Bonferroni); and `p`, adjusted likewise. Unknown numbers are NaN.
-    `last` are the configurations of the last launch, because eliminated ones have wider intervals.
+    `effects` has a row per configuration. Unknown numbers are NaN.
+
+    - `size`: a fraction, relative to the average configuration
+    - `low` and `high`: the 95% interval for all configurations at once (Bonferroni)
+    - `p`: adjusted for all configurations
+    - `last`: whether the configuration is in the last launch; eliminated ones have wider intervals
     """
 
     launches: int
@@ -61,7 +64,7 @@ class CarryOver:
 
     @property
     def matters(self) -> bool:
-        """Whether the effect is as large as differences that are reported."""
+        """True if the effect is as large as a reported difference."""
         return self.found is not None and abs(self.found["size"]) > SHARP_ENOUGH
 
 

@@ -31,7 +31,7 @@ _DROPPED = 36.0
 # With a higher correlation, the points of Dunnett's integral would be too far apart. The quantile rises as the
 # correlation falls.
 MOST_ALIKE = 0.875
-# The relative error at which a search ends.
+# A search ends with this relative error.
 _EXACT = 1e-11
 
 
