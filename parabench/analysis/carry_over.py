@@ -1,7 +1,7 @@
 """Interference: does a configuration's turn depend on the configuration before it?
 
-Every session with shared launches is tested, with the model of a crossover trial (B. Jones and M. G. Kenward, "Design
-and Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
+Every session with shared launches is tested. The model is a crossover trial (B. Jones and M. G. Kenward, "Design and
+Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
 
     log(turn) = launch and round + launch and configuration + the configuration before + start of a round
 
@@ -15,8 +15,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
@@ -24,6 +26,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.turns import SharedLaunch, shared_launches_of
 from parabench.plan.schedule import orders
+from parabench.store.results import records
 
 # The chance of a warning if nothing interferes, as in the regression gate. With the outliers of a shared machine it
 # stays below 5% (tests/unit/analysis/test_carry_over.py).
@@ -34,37 +37,35 @@ CLIPPED_AT = 2.5
 # The standard deviation of normal noise over its median absolute deviation.
 _NORMAL = 1.4826
 # Fits are repeated until no number moves by more than this.
-_ROUNDS, _CLOSE = 50, 1e-6
+_MOST_FITS, _CLOSE = 50, 1e-6
 _TINY = 1e-9
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of a configuration on the turns after it, relative to the average configuration; `None` is unknown."""
-
-    case_id: str
-    size: float | None  # how much longer a step is, a fraction
-    low: float | None  # the 95% interval for all configurations at once (Bonferroni)
-    high: float | None
-    p: float | None  # adjusted for all configurations
 
 
 @dataclass(frozen=True)
 class CarryOver:
     """The effect of each configuration on the turn after it, over `launches` shared launches.
 
-    `last` are the configurations of the last launch. `found` is the most significant effect, if it is below ALPHA.
+    `effects` has a row per configuration. Unknown numbers are NaN.
+
+    - `size`: a fraction, relative to the average configuration
+    - `low` and `high`: the 95% interval for all configurations at once (Bonferroni)
+    - `p`: adjusted for all configurations
+    - `last`: whether the configuration is in the last launch; eliminated ones have wider intervals
     """
 
     launches: int
-    last: tuple[str, ...]
-    effects: tuple[Effect, ...]
-    found: Effect | None
+    effects: pd.DataFrame
+
+    @property
+    def found(self) -> dict[Any, Any] | None:
+        """The most significant effect, if it is below ALPHA."""
+        significant = self.effects[self.effects["p"] <= ALPHA].sort_values("p", kind="stable")
+        return records(significant)[0] if len(significant) else None
 
     @property
     def matters(self) -> bool:
-        """Return whether the effect is as large as differences that are reported."""
-        return self.found is not None and abs(self.found.size or 0.0) > SHARP_ENOUGH
+        """True if the effect is as large as a reported difference."""
+        return self.found is not None and abs(self.found["size"]) > SHARP_ENOUGH
 
 
 def carry_over(seen: SessionData) -> CarryOver | None:
@@ -75,26 +76,66 @@ def carry_over(seen: SessionData) -> CarryOver | None:
 
 def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
     """Test shared launches."""
-    from scipy.special import stdtr, stdtrit  # takes a fifth of a second, which most commands need not spend
+    from scipy.special import stdtr, stdtrit  # takes a fifth of a second to import, which most commands do not need
 
     names = list(dict.fromkeys(name for each in launches for name in each.names))
     sizes, errors, df = _estimate(launches, names)
     among = max(1, int(np.isfinite(errors).sum()))
     widths = stdtrit(max(1, df), 1 - (1 - CONFIDENCE) / (2 * among)) * errors
     ratios = np.divide(sizes, errors, out=np.full(len(names), np.nan), where=errors > 0)
-    ps = np.minimum(1.0, among * 2 * stdtr(max(1, df), -np.abs(ratios)))
-    ends = np.expm1([sizes, sizes - widths, sizes + widths])
-    effects = tuple(
-        Effect(name, *map(format.number_or_none, numbers))
-        for name, *numbers in zip(names, *ends.tolist(), ps.tolist(), strict=True)
-    )
-    significant = [each for each in effects if each.p is not None and each.p <= ALPHA]
-    found = min(significant, key=lambda each: each.p or 0.0, default=None)
-    return CarryOver(len(launches), tuple(launches[-1].cases), effects, found)
+    ends = {"size": sizes, "low": sizes - widths, "high": sizes + widths}
+    effects = pd.DataFrame({"case_id": names, **{name: np.expm1(values) for name, values in ends.items()}})
+    p = np.minimum(1.0, among * 2 * stdtr(max(1, df), -np.abs(ratios)))
+    return CarryOver(len(launches), effects.assign(p=p, last=effects["case_id"].isin(launches[-1].cases)))
+
+
+def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[Numbers, Numbers, int]:
+    """Return the effects of `names`, their standard errors, and the degrees of freedom. Unknown values are NaN.
+
+    An effect is relative to the mean of all configurations that launches connect it with.
+    """
+    k = len(names)
+    x = np.concatenate([_centered(_design(each, names)).reshape(-1, k + 1) for each in launches])
+    normal = x.T @ x
+    inverse = np.linalg.pinv(normal, rcond=_TINY, hermitian=True)
+    rank = int(np.linalg.matrix_rank(normal, tol=_TINY * max(1.0, float(np.abs(normal).max()))))
+    df = sum((each.turns.shape[0] - 1) * (each.turns.shape[1] - 1) for each in launches) - rank
+    if df < 1:
+        return np.full(k, np.nan), np.full(k, np.nan), df
+    effects, variance = _robust_fit([each.turns for each in launches], x, inverse, df)
+    place = np.array([names.index(name) for each in launches for name in each.names])
+    component = components(place, np.repeat(np.arange(len(launches)), [len(each.names) for each in launches]))[:k]
+    joined = component[:, None] == component
+    contrast = np.eye(k, k + 1)
+    contrast[:, :k] -= joined / joined.sum(axis=1, keepdims=True)
+    known = (np.abs(contrast @ inverse @ normal - contrast).max(axis=1) < 1e-6) & (joined.sum(axis=1) > 1)
+    errors = np.sqrt(np.maximum(0.0, variance * np.einsum("ij,jk,ik->i", contrast, inverse, contrast)))
+    return np.where(known, contrast @ effects, np.nan), np.where(known, errors, np.nan), df
+
+
+def _robust_fit(tables: Sequence[Numbers], x: Numbers, inverse: Numbers, df: int) -> tuple[Numbers, float]:
+    """Return Huber's estimate and its variance: residuals beyond the limit are clipped, and the fit is repeated."""
+    y = np.concatenate([each.ravel() for each in tables])
+    working, splits = y, np.cumsum([each.size for each in tables])[:-1]
+    for _ in range(_MOST_FITS):
+        parts = zip(np.split(working, splits), tables, strict=True)
+        centered = np.concatenate([_centered(part.reshape(table.shape)).ravel() for part, table in parts])
+        effects = inverse @ x.T @ centered
+        fitted = working - centered + x @ effects
+        residuals = y - fitted
+        # Residuals vary less than the noise, because the fit follows it.
+        limit = CLIPPED_AT * _NORMAL * float(np.median(np.abs(residuals))) * math.sqrt(len(y) / df)
+        clipped = np.clip(residuals, -limit, limit)
+        moved = float(np.abs(fitted + clipped - working).max())
+        working = fitted + clipped
+        if moved < _CLOSE:
+            break
+    kept = max(_TINY, float(np.mean(np.abs(residuals) <= limit)))
+    return effects, float(clipped @ clipped) / df / kept**2
 
 
 def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
-    """Return what preceded each turn, of shape (cases, rounds, names + 1); the last is the start of a round."""
+    """Return the predecessor of each turn, of shape (cases, rounds, names + 1); the last is the start of a round."""
     own = launch.names
     rounds = orders(len(own), launch.schedule.rounds, launch.schedule.seed)
     before = np.zeros((len(own), len(rounds), len(names) + 1))
@@ -107,46 +148,6 @@ def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
     return before[list(launch.rows)]
 
 
-def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[Numbers, Numbers, int]:
-    """Return the effect of each of `names` relative to the mean of all that launches connect it with, the standard
-    errors, and the degrees of freedom. Unknown values are NaN."""
-    k, unknown = len(names), np.full(len(names), np.nan)
-    x = [_centered(_design(each, names)) for each in launches]
-    flat = np.concatenate([each.reshape(-1, k + 1) for each in x])
-    normal = flat.T @ flat
-    inverse = np.asarray(np.linalg.pinv(normal, rcond=_TINY, hermitian=True), dtype=float)
-    rank = int(np.linalg.matrix_rank(normal, tol=_TINY * max(1.0, float(np.abs(normal).max()))))
-    df = sum((each.shape[0] - 1) * (each.shape[1] - 1) for each in x) - rank
-    if df < 1:
-        return unknown, unknown, df
-    # Huber's estimate: residuals beyond the limit are clipped, and the fit is repeated until nothing moves.
-    tables = [each.turns for each in launches]
-    y = np.concatenate([each.ravel() for each in tables])
-    working, splits = y, np.cumsum([each.size for each in tables])[:-1]
-    for _ in range(_ROUNDS):
-        parts = zip(np.split(working, splits), tables, strict=True)
-        centered = np.concatenate([_centered(part.reshape(table.shape)).ravel() for part, table in parts])
-        effects = inverse @ flat.T @ centered
-        fitted = working - centered + flat @ effects
-        residuals = y - fitted
-        # Residuals vary less than the noise, because the fit follows it.
-        limit = CLIPPED_AT * _NORMAL * float(np.median(np.abs(residuals))) * math.sqrt(len(y) / df)
-        clipped = np.clip(residuals, -limit, limit)
-        moved = float(np.abs(fitted + clipped - working).max())
-        working = fitted + clipped
-        if moved < _CLOSE:
-            break
-    variance = float(clipped @ clipped) / df / max(_TINY, float(np.mean(np.abs(residuals) <= limit))) ** 2
-    place = np.array([names.index(name) for each in launches for name in each.names])
-    component = components(place, np.repeat(np.arange(len(launches)), [len(each.names) for each in launches]))[:k]
-    joined = component[:, None] == component
-    contrast = np.eye(k, k + 1)
-    contrast[:, :k] -= joined / joined.sum(axis=1, keepdims=True)
-    known = (np.abs(contrast @ inverse @ normal - contrast).max(axis=1) < 1e-6) & (joined.sum(axis=1) > 1)
-    errors = np.sqrt(np.maximum(0.0, variance * np.einsum("ij,jk,ik->i", contrast, inverse, contrast)))
-    return np.where(known, contrast @ effects, np.nan), np.where(known, errors, np.nan), df
-
-
 def _centered(table: Numbers) -> Numbers:
     """Return the table without the levels of its rows and columns."""
     table = table - table.mean(axis=0, keepdims=True)
@@ -154,22 +155,18 @@ def _centered(table: Numbers) -> Numbers:
     return found
 
 
-def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
+def sentence(tested: CarryOver, labels: Mapping[str, str]) -> str:
     """Describe the effect that was found, or how much is ruled out."""
-    if (found := of.found) and found.size is not None:
-        interval = ""
-        if found.low is not None and found.high is not None:
-            interval = f" (95%: {format.signed(found.low)} to {format.signed(found.high)})"
-        slower = f"{format.percent(abs(found.size))} {'slower' if found.size > 0 else 'faster'}"
-        name = labels.get(found.case_id, found.case_id)
+    if found := tested.found:
+        slower = f"{format.percent(abs(found['size']))} {'slower' if found['size'] > 0 else 'faster'}"
         return (
-            f"Interference between interleaved configurations: turns after {name} are {slower} than after the "
-            f"others{interval}."
+            f"Interference between interleaved configurations: turns after {labels[found['case_id']]} are {slower} "
+            f"than after the others (95%: {format.signed(found['low'])} to {format.signed(found['high'])})."
         )
-    measured = [each for each in of.effects if each.case_id in of.last]
-    ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]
-    among = "" if len(measured) == len(of.effects) else "among the configurations of the last, "
-    depends = f"{among}a turn depends on the configuration before it by less than"
-    bound = f": {depends} {format.percent(max(ends))} (95%)" if ends else ""
-    launches = format.count(of.launches, "shared launch")
-    return f"No interference between interleaved configurations was found in {launches}{bound}."
+    effects = tested.effects
+    among = "" if effects["last"].all() else "among the configurations of the last, "
+    most = float(effects.loc[effects["last"], ["low", "high"]].abs().max().max())
+    bound = f": {among}a turn depends on the configuration before it by less than {format.percent(most)} (95%)"
+    launches = format.count(tested.launches, "shared launch")
+    none = f"No interference between interleaved configurations was found in {launches}"
+    return f"{none}{bound if format.known(most) else ''}."

@@ -39,12 +39,12 @@ from parabench.store.results import load
 BUDGETS, SHOWN = (1.0, 3.0, 5.0, 12.0, 30.0), (3.0, 12.0)
 CHANGES, TOLERANCE = (0.1, 0.05, 0.02, 0.01), 0.02
 # An answer should be right within the factor RIGHT_WITHIN in INTERVAL of runs. The error of the pilot may be
-# KNOWN_WITHIN, because the interval of a run varies too. FEWEST_PAIRS apply to any number of cases: the gate depends on
-# the spread of each case (`python -m benchmarks.noise_trials simulated`).
+# KNOWN_WITHIN, because the interval of a run varies too. The gate depends on the spread of each case, so any number of
+# cases needs FEWEST_PAIRS (`python -m benchmarks.noise_trials simulated`).
 RIGHT_WITHIN, KNOWN_WITHIN, FEWEST_PAIRS = 1.5, 1.3, 8
 INTERVAL = 0.9
-# The variance of the log variances of later launches, relative to normal noise that does not change: 1 to 2 on two busy
-# cores, 1.3 to 2.3 in simulations with heavy tails and a level that wanders, with up to four cases.
+# The variance of the log variances of later launches, relative to constant normal noise. It was 1 to 2 on two busy
+# cores. In simulations with heavy tails and a drifting level, it was 1.3 to 2.3 with up to four cases.
 RESTLESS = 2.0
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0

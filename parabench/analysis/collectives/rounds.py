@@ -187,8 +187,8 @@ def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
 def _binomial(op: str, at: _Shape) -> Iterator[Round]:
     """Yield the rounds of gloo's algorithms (pytorch/gloo, gloo/allreduce.cc, allgather.cc, broadcast.cc).
 
-    In a broadcast, a rank with the bytes sends them to the rank at a distance of 1, then 2, 4, ... For reduce_scatter,
-    torch runs an all_reduce of the whole buffer (pytorch/pytorch, pull request 118911).
+    - broadcast: a rank with the bytes sends them to the rank at a distance of 1, then 2, 4, ...
+    - reduce_scatter: torch runs an all_reduce of the whole buffer (pytorch/pytorch, pull request 118911)
     """
     if op != "broadcast":
         yield from _ring("all_reduce" if op == "reduce_scatter" else op, at)

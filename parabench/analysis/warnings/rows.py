@@ -70,7 +70,7 @@ def interference(seen: SessionData) -> pd.DataFrame:
     tested = seen.once(carry_over)
     if not (tested and tested.found):
         return pd.DataFrame()
-    return pd.DataFrame([{"text": sentence(tested, seen.labels), "case_id": tested.found.case_id}])
+    return pd.DataFrame([{"text": sentence(tested, seen.labels), "case_id": tested.found["case_id"]}])
 
 
 def arithmetic(seen: SessionData) -> pd.DataFrame:

@@ -84,7 +84,7 @@ def _trust(seen: SessionData, launches: pd.DataFrame, logged: bool) -> list[str]
     elif checked.notna().any():
         sentences.append("All checked elements are correct.")
     if unchecked := int(checked.isna().sum()):
-        sentences.append(f"{format.count(unchecked, 'row')} of the tables below were not checked.")
+        sentences.append(f"{format.count(unchecked, 'row')} in the tables below: not checked.")
     if seen.session.finished_utc is None:
         planned = seen.session.launches_planned
         sentences.append(f"The session is not finished: {len(launches)} of {planned} planned launches ran.")

@@ -79,7 +79,7 @@ def stepped(tmp_path_factory):
 # ---- change points
 
 
-def test_short_history_says_what_is_missing(stepped):
+def test_history_gives_a_reason_when_sessions_are_few(stepped):
     seen = of_visits(visits_of([stepped])[:3])
     assert {series["state"] for series in seen.series} == {"too few"}
     assert all(len(series["points"]) == 3 and series["shifts"] == [] for series in seen.series)
@@ -108,7 +108,7 @@ def test_change_point_needs_two_sessions():
         assert levels[-1].outliers == ((19,) if last == 1 else ())
 
 
-def test_false_alarms_are_rare_and_a_step_of_5_percent_is_found():
+def test_levels_of_finds_steps_with_few_false_alarms():
     random = np.random.default_rng(3)
     for effects in (normal, outliers, alike, none):
         assert false_alarms(random, 30, effects, 100) <= 0.05, effects
@@ -174,7 +174,7 @@ def test_json_fits_its_schema(stepped, tmp_path):
     jsonschema.validate(few, SCHEMA, jsonschema.Draft202012Validator)
 
 
-def test_lines_and_choices(stepped):
+def test_history_command_filters_cases_and_sessions(stepped):
     said = parabench("history", stepped.path).stdout.splitlines()
     assert len(said) == 2
     assert said[1].startswith(f"slower: {A.label}: ")
@@ -188,7 +188,7 @@ def test_lines_and_choices(stepped):
 # ---- pages
 
 
-def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
+def test_page_draws_levels_and_changes(stepped, tmp_path):
     assert parabench("history", stepped.path, "--html", tmp_path / "history.html").exit_code == 0
     page = (tmp_path / "history.html").read_text()
     figures = figures_of(page)

@@ -57,7 +57,7 @@ def test_least_change_is_found_with_its_power(lot) -> None:
     assert found / RUNS == pytest.approx(POWER, abs=0.03)
 
 
-def test_the_gate_of_equal_sides_passes_as_often_as_it_says(lot) -> None:
+def test_least_tolerance_is_passed_with_its_power(lot) -> None:
     sds = np.array([0.01, 0.01, 0.02, 0.02, 0.03])
     of_each = sds / np.sqrt(LAUNCHES), np.full(CASES, LAUNCHES - 1.0)
     tolerance = least_tolerance(*of_each)
@@ -69,7 +69,7 @@ def test_the_gate_of_equal_sides_passes_as_often_as_it_says(lot) -> None:
     assert passes(*of_each, tolerance) == pytest.approx(POWER, abs=1e-4)
 
 
-def test_the_half_width_is_the_median_of_those_that_come_out(lot) -> None:
+def test_half_width_is_the_median_of_simulated_widths(lot) -> None:
     widths = [
         (test.high - test.low) / 2 for _ in range(RUNS) for test in judged(0.02 * lot.standard_normal((CASES, 6)))
     ]
@@ -78,7 +78,7 @@ def test_the_half_width_is_the_median_of_those_that_come_out(lot) -> None:
 
 @pytest.mark.parametrize("pairs", [5, 12])
 @pytest.mark.parametrize("cases", [1, 10])
-def test_the_interval_of_the_spread_holds_the_true_one(lot, cases: int, pairs: int) -> None:
+def test_spread_interval_contains_the_true_value(lot, cases: int, pairs: int) -> None:
     inside, logs = 0, []
     for _ in range(RUNS):
         spread = spread_of(0.02 * lot.standard_normal((cases, pairs)))
@@ -88,7 +88,7 @@ def test_the_interval_of_the_spread_holds_the_true_one(lot, cases: int, pairs: i
     assert np.mean(logs) == pytest.approx(0, abs=0.02)
 
 
-def test_the_answer_by_time_and_by_change_are_one(lot) -> None:
+def test_sensitivity_tables_by_time_and_change_agree(lot) -> None:
     answer = predicted(pilot(0.01 * lot.standard_normal((6, 20))))
     assert (answer.pairs, answer.first_s, answer.pair_s) == (20, 60, 10)
     assert [each.launches for each in answer.seen] == [None, 12, 24, 66, 174]
@@ -105,7 +105,7 @@ def test_the_answer_by_time_and_by_change_are_one(lot) -> None:
     assert answer.exit_code == 0
 
 
-def test_short_pilot_says_what_it_needs(lot) -> None:
+def test_sensitivity_reports_missing_pairs_when_pilot_is_short(lot) -> None:
     one = predicted(pilot(0.01 * lot.standard_normal((1, FEWEST_PAIRS))))
     assert one.pairs_needed > FEWEST_PAIRS
     assert one.minutes_needed == pytest.approx((60 + 10 * one.pairs_needed) / 60)

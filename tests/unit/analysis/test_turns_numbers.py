@@ -54,7 +54,7 @@ def test_disturbed_rounds_are_trimmed():
     assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS, rel=1e-6)
 
 
-def test_a_launch_with_an_unknown_step_is_left_as_it_is():
+def test_in_rounds_keeps_launches_with_an_unknown_step():
     steps = shared(np.ones(ROUNDS), np.random.default_rng(2))
     steps.loc[steps["launch_id"].eq(12) & steps["step"].eq(5), "step_s"] = np.nan
     alone, numbers = compared(steps)
@@ -62,7 +62,7 @@ def test_a_launch_with_an_unknown_step_is_left_as_it_is():
     assert numbers[11] / numbers[10] == pytest.approx(1.03)
 
 
-def test_launches_that_share_nothing_are_not_compared():
+def test_in_rounds_compares_only_within_a_launch():
     rng = np.random.default_rng(3)
     parts = [shared(np.full(ROUNDS, level), rng, launch=n) for n, level in ((1, 1.0), (2, 1.5))]
     _, numbers = compared(pd.concat(parts, ignore_index=True))
@@ -70,7 +70,7 @@ def test_launches_that_share_nothing_are_not_compared():
     assert numbers[20] / numbers[10] == pytest.approx(1.5)
 
 
-def test_variants_differ_by_the_trimmed_mean_of_their_rounds():
+def test_in_rounds_uses_the_trimmed_mean_of_rounds():
     rng = np.random.default_rng(5)
     steps = pd.concat([shared(np.ones(ROUNDS), rng, 0.1, launch=each) for each in (1, 2)], ignore_index=True)
     alone, found = compared(steps, [0, 1, 2, 0, 1, 2])

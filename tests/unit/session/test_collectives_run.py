@@ -44,7 +44,7 @@ def planned(asked, machine):
 
 
 @pytest.mark.usefixtures("real_report")
-def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
+def test_collectives_run_writes_database_report_and_answer(tmp_path):
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
     assert code == 0
@@ -78,7 +78,7 @@ def test_collectives_label_the_latency_mode(tmp_path):
     assert run(Request.of("collectives", argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
 
 
-def test_captured_calls_are_nccls_own(tmp_path):
+def test_graph_captures_only_algorithms_of_nccl(tmp_path):
     def asked(**more):
         return planned(Request.of("collectives", argv=[], out=tmp_path, graph=True, **more), GPUS)
 
@@ -248,7 +248,7 @@ def test_shared_launch_removes_variance_between_launches(tmp_path):
     assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
 
 
-def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
+def test_wrong_result_removes_only_its_case(tmp_path):
     launcher = FakeLauncher(failing={"ring": WRONG})
     code, _ = run(request(tmp_path, **TURNS | {"launches": 2}), launcher)
     assert code == 1
