@@ -58,8 +58,8 @@ def write_trace(
 ) -> list[str]:
     """Write the trace of a configuration's step to `out`. Return lines for the terminal: file, step, missing parts.
 
-    `case` is an id, the beginning of an id, or a label. By default, the launch is the one with the median number, and
-    the step the instrumented one of median length. Raises UsageError.
+    `case` is an id, the beginning of an id, or a label. The default launch has the median number. The default step is
+    the instrumented step of median length. Raises UsageError.
     """
     chosen = choose(seen, case, launch, step)
     lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]

@@ -62,7 +62,7 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
 
     - `straggler` and `who`: the most frequent straggler and its name
     - `share`: the share of the steps with this straggler
-    - `agreeing`: the number of `launches` in which it is the most frequent straggler
+    - `agreeing`: the number of `launches` with the same most frequent straggler
     - `waited_s` and `waited_share`: how long the others waited for it in a step, the median over `steps`
     - `by_schedule`: the strategy is a pipeline, whose schedule makes one rank the last
     - `clock_error_s`: the possible difference of clocks of nodes, NaN if unknown; smaller delays are not reliable
