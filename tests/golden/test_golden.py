@@ -242,7 +242,7 @@ def of_progress() -> str:
             fake.launch(fake.case(strategy="tp"), block=1, status=Status.HUNG),
             replace(call, block=1),
         ):
-            progress.launching(one.case, one.block)
+            progress.launching([one.case], one.block)
             progress.launched(one)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
