@@ -11,7 +11,7 @@ import os
 
 from parabench.signals import die_with_parent, outlive_parent
 
-# Where the driver is killed in the seconds of these imports, the server would see it only after them.
+# Without this, the server would detect the end of its driver only after these imports.
 die_with_parent(os.getppid())
 
 import torch._dynamo

@@ -260,8 +260,8 @@ def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
     sides = store.sides(row.interleaved["run"])
     if set(sides) != SIDES:
         raise UsageError(
-            f"the last ab in {store.path} was stopped before both its sides had begun, so there is nothing to "
-            "continue; start anew without --resume"
+            f"the last ab in {store.path} was stopped before both variants had started; start a new one without "
+            "--resume"
         )
     return sides
 

@@ -1,4 +1,4 @@
-"""Pins of NCCL's algorithms: those that NCCL refuses are left out after a failed launch."""
+"""Pins of NCCL's algorithms: NCCL's refusals leave cases out after a failed launch."""
 
 from __future__ import annotations
 
