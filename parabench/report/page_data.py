@@ -48,8 +48,8 @@ def case_columns_shown(unit: str, margins: bool, compared: bool) -> list[Column]
 
     Args:
         unit: What the throughput counts.
-        margins: Whether a ± is known.
-        compared: Whether an interval of the ratio to the best is known.
+        margins: Whether to include the ±.
+        compared: Whether to include the ratio to the best.
     """
     return [
         NAME,
@@ -58,7 +58,6 @@ def case_columns_shown(unit: str, margins: bool, compared: bool) -> list[Column]
         *([Column("± ms", "plus_minus_s", "ms", show=_margin)] if margins else []),
         *([Column("Slower", "slower", "percent", show=_slower)] if compared else []),
         Column("Spread", "spread", "percent"),
-        Column("p90 ms", "p90_s", "ms"),
         Column(f"{unit.capitalize()}/s", "tokens_per_s", "rate"),
         Column("Peak MiB", "peak_memory_bytes", "mib"),
         Column("Launches ok", "n_ok", "count", show=out_of("n_ok", "n_launches")),

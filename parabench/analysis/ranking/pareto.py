@@ -16,7 +16,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Row]) -> list[Row]:
     """Return the rows of the table `front`, fastest first, from launches of one workload that count.
 
     A configuration beats another if it is significantly better in one number and not significantly worse in the other.
-    Without significant differences, there is no front.
+    The front is empty if no difference is significant.
     """
     known = good[good["peak_memory_bytes"] > 0]
     if not len(known):

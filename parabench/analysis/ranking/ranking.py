@@ -58,7 +58,7 @@ def ranked(
         objective: The number to rank by.
         by: Axes whose values each get the best configuration.
         cases: The case table of the launches, if known.
-        raced: Whether racing decided how often each configuration was launched.
+        raced: Whether the session is a race.
     """
     launches = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(launches):
@@ -257,13 +257,12 @@ def _numbers(
     costs, ids = pd.Series(levels(good, objective.column)).sort_values(kind="stable"), good.groupby("case")["launch_id"]
     table = pd.DataFrame([cases[case] for case in costs.index], costs.index)
     value = 1 / costs if objective.inverse else costs
-    margins = {"plus_minus": (effects, value), "plus_minus_s": (times, table["step_time_s"])}
-    logs = {name: of.own_half_widths().reindex(costs.index) for name, (of, _) in margins.items()}
     return table.assign(
         place="not_compared",
         case_id=costs.index,
         value=value,
-        **{name: np.expm1(logs[name].where(np.isfinite(logs[name]))) * of for name, (_, of) in margins.items()},
+        plus_minus=_half_widths(effects, value),
+        plus_minus_s=_half_widths(times, table["step_time_s"]),
         unit=table["seq_len"].map(format.unit_of),
         launches=ids.size(),
         launch_ids=ids.agg(tuple),
@@ -272,6 +271,12 @@ def _numbers(
         other_training=[entry_of(name).rule is Rule.APPLIED_ONCE for name in table["strategy"]],
         reason=NO_RATIO,
     )[[name for name in TABLES["candidates"] if name != "workload"]]
+
+
+def _half_widths(effects: Effects, means: pd.Series[float]) -> pd.Series[float]:
+    """Return the 95% half-widths of these means of configurations, NaN if unknown."""
+    logs = effects.own_half_widths().reindex(means.index)
+    return means * np.expm1(logs.where(np.isfinite(logs)))
 
 
 def _widest(widths: pd.Series[float], cases: Sequence[str]) -> float | None:

@@ -44,7 +44,7 @@ const fill = async (dialog, id, made) => {
   const further = dialog.querySelector("[data-figures]");
   for (const [title, height, figure] of further ? figuresOf(own) : []) {
     const plot = element("div", { class: "plot", role: "img", style: `height: ${height}`, "aria-label": title });
-    further.querySelector(".empty")?.remove();
+    further.hidden = false;
     further.append(element("figure", {}, element("figcaption", {}, title), plot));
     drawn.push([plot, figure]);
   }
