@@ -108,7 +108,7 @@ def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
         assert paper.pop("wide") <= 690  # what an A4 sheet has room for
         assert paper == {"hidden": 0, "unmarked": [], "closed": 0, "ink": "rgb(0, 0, 0)"}
         drawn(page)
-        assert page.locator("[role=tabpanel]:visible").count() == 1
+        assert page.locator("[role=tabpanel]:visible").count() == (1 if tab_names(page) else 0)
         assert page.locator("details[open]").count() == before
 
 
