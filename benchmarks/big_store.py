@@ -74,10 +74,14 @@ def truth(case: Case) -> float:
     return (alone + exchange) * STRATEGIES[case.strategy] * ALGORITHMS[case.algorithm] * BUCKETS[case.bucket_mib]
 
 
-def launch(random: np.random.Generator, case: Case, block: int, position: int, steps: int, explained: bool) -> Launch:
+def launch(
+    random: np.random.Generator, case: Case, repetition: int, position: int, steps: int, explained: bool
+) -> Launch:
     """Return a launch of a case with random noise."""
-    made = Launch(case=case, status=Status.OK, started_utc=STARTED, wall_s=4.0, block=block, position=position)
-    seconds = truth(case) * float(np.exp(0.01 * random.standard_normal() + 0.003 * block))
+    made = Launch(
+        case=case, status=Status.OK, started_utc=STARTED, wall_s=4.0, repetition=repetition, position=position
+    )
+    seconds = truth(case) * float(np.exp(0.01 * random.standard_normal() + 0.003 * repetition))
     made.samples = [*step_samples(random, case, seconds, steps)]
     for rank in range(case.world_size):
         made.samples.append(Sample(rank, None, "measure", "peak_rss_bytes", 300.0 * MIB + random.integers(1 << 20)))
@@ -165,10 +169,10 @@ def write(out: Path, *, cases: int, launches: int, steps: int, ranks: int, expla
         for case in chosen:
             if case.strategy == "single":
                 store.append(session, launch(random, case, -1, 0, steps, explained=False))
-        for block in range(launches):
+        for repetition in range(launches):
             for position, place in enumerate(random.permutation(len(chosen))):
                 case = chosen[place]
-                store.append(session, launch(random, case, block, position, steps, case.id in told))
+                store.append(session, launch(random, case, repetition, position, steps, case.id in told))
         store.finish_session(session)
 
 

@@ -59,26 +59,26 @@ BATCH = 100
 
 
 def draw(
-    machine: Machine, gates: int, cases: int, blocks: int, *, slowdown: float, paired: bool, earlier: int = 0
+    machine: Machine, gates: int, cases: int, repetitions: int, *, slowdown: float, paired: bool, earlier: int = 0
 ) -> Drawn:  # fmt: skip
     """Return a baseline, a candidate whose middle case is slower, and `earlier` sessions, of each gate."""
     slower = np.ones(cases)
     slower[cases // 2] += slowdown
     loudness = machine.loudness(gates * cases)
-    base = np.array([machine.mood(blocks) for _ in range(gates)])
-    moods = [base, *(np.array([machine.mood(blocks) for _ in range(gates)]) for _ in range(1 + earlier))]
+    base = np.array([machine.mood(repetitions) for _ in range(gates)])
+    moods = [base, *(np.array([machine.mood(repetitions) for _ in range(gates)]) for _ in range(1 + earlier))]
     if paired:
         moods[1] = base
     truths = [truth_of(cases), truth_of(cases) * slower, *[truth_of(cases)] * earlier]
     return [
         np.log(machine.numbers(machine.session(np.tile(truth, gates), loudness, np.repeat(mood, cases, axis=0))))
-        .reshape(gates, cases, blocks)
+        .reshape(gates, cases, repetitions)
         for truth, mood in zip(truths, moods, strict=True)
     ]  # fmt: skip
 
 
 def gates(
-    noise: Noise, blocks: int, *, gates: int, cases: int = CASES, slowdown: float = 0.0, paired: bool = True,
+    noise: Noise, repetitions: int, *, gates: int, cases: int = CASES, slowdown: float = 0.0, paired: bool = True,
     sessions: int = 1, alone: bool = False, seed: int = 0,
 ) -> Iterator[Verdict]:  # fmt: skip
     """Yield the verdicts of `gates` gates.
@@ -89,7 +89,13 @@ def gates(
     machine = Machine(noise, seed)
     for begun in range(0, gates, BATCH):
         drawn = draw(
-            machine, min(BATCH, gates - begun), cases, blocks, slowdown=slowdown, paired=paired, earlier=sessions - 1
+            machine,
+            min(BATCH, gates - begun),
+            cases,
+            repetitions,
+            slowdown=slowdown,
+            paired=paired,
+            earlier=sessions - 1,
         )
         if cases == 1:
             # All gates in one call, because each case is judged separately except for Holm's adjustment.
@@ -109,14 +115,14 @@ def share(verdicts: Iterator[Verdict], wanted: Verdict) -> float:
     return float(np.mean([each is wanted for each in verdicts]))
 
 
-def false_alarms(noise: Noise, blocks: int, **more: Any) -> float:
+def false_alarms(noise: Noise, repetitions: int, **more: Any) -> float:
     """Return the share of A/A gates that fail."""
-    return share(gates(noise, blocks, **more), Verdict.REGRESSION)
+    return share(gates(noise, repetitions, **more), Verdict.REGRESSION)
 
 
-def wrong_passes(noise: Noise, blocks: int, **more: Any) -> float:
+def wrong_passes(noise: Noise, repetitions: int, **more: Any) -> float:
     """Return the share of gates that pass although one case is slower by exactly the tolerance."""
-    return share(gates(noise, blocks, slowdown=TOLERANCE, **more), Verdict.NO_REGRESSION)
+    return share(gates(noise, repetitions, slowdown=TOLERANCE, **more), Verdict.NO_REGRESSION)
 
 
 def as_asked(noise: Noise, pilot: int, *, gates: int, cases: int = CASES, seed: int = 0) -> tuple[float, float]:
@@ -173,14 +179,14 @@ def print_alarms(count: int) -> None:
     """Print false alarms. Gates of one case are cheap, so there are more of them."""
     many = {1: 4 * count, CASES: count}
     print(f"A/A: gates that fail, of 1 case ({many[1]:,} gates) and of 10")
-    for (name, noise), blocks in itertools.product(KINDS.items(), (2, 3, 5, 10)):
+    for (name, noise), repetitions in itertools.product(KINDS.items(), (2, 3, 5, 10)):
         rates = [
-            false_alarms(noise, blocks, gates=n, cases=cases, paired=paired)
+            false_alarms(noise, repetitions, gates=n, cases=cases, paired=paired)
             for paired in (True, False)
             for cases, n in many.items()
         ]
         interleaved, apart = (f"{one:6.1%} {ten:6.1%}" for one, ten in (rates[:2], rates[2:]))
-        print(f"{name:7} {blocks:3} launches: interleaved {interleaved}, not interleaved {apart}", flush=True)
+        print(f"{name:7} {repetitions:3} launches: interleaved {interleaved}, not interleaved {apart}", flush=True)
 
 
 def print_sessions(count: int) -> None:
@@ -206,11 +212,11 @@ def print_passes(count: int) -> None:
 def print_power(count: int) -> None:
     """Print power and planning."""
     print("One of 10 cases slower: gates that detect it / that pass, interleaved, by its slowdown in tolerances")
-    for name, blocks in (("quiet", 5), ("pure", 40)):
+    for name, repetitions in (("quiet", 5), ("pure", 40)):
         for times in (0.0, 0.5, 1.0, 1.25, 1.5, 2.0):
-            seen = Counter(gates(KINDS[name], blocks, gates=max(1, count // 4), slowdown=times * TOLERANCE))
+            seen = Counter(gates(KINDS[name], repetitions, gates=max(1, count // 4), slowdown=times * TOLERANCE))
             detected, passed = (seen[each] / seen.total() for each in (Verdict.REGRESSION, Verdict.NO_REGRESSION))
-            print(f"{name:6} {blocks:3} launches, {times:4g}: {detected:4.0%} / {passed:4.0%}", flush=True)
+            print(f"{name:6} {repetitions:3} launches, {times:4g}: {detected:4.0%} / {passed:4.0%}", flush=True)
     print("Equal variants with the launches that a gate of 3 or 5 asked for: gates that pass; launches (median)")
     for name, cases, pilot in itertools.product(("quiet", "pure"), (1, CASES), (3, 5)):
         passed, asked = as_asked(KINDS[name], pilot, cases=cases, gates=max(1, count // 5))

@@ -63,7 +63,7 @@ def beyond_steps_on_nodes_s(nodes: tuple[Host, ...], folder: Path, launches: int
     results = load(folder / "results.db")
     rows = results.sample[results.sample["metric"] == "step_s"]
     busiest = rows.groupby(["launch_id", "rank"])["value"].sum().groupby("launch_id").max()
-    launches_s = results.launch[results.launch["block"] >= 0].set_index("id")["wall_s"]
+    launches_s = results.launch[results.launch["repetition"] >= 0].set_index("id")["wall_s"]
     return list((launches_s - busiest).dropna())
 
 

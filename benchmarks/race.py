@@ -32,17 +32,17 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
     """Return the steps of all cases and the final set of a race, or of equal treatment."""
     rows: dict[str, list[Any]] = {name: [] for name in ("case", "repetition", "shared_launch", "turns", "step_s")}
     racing, steps = list(range(len(truth))), 0
-    for block in range(1, MOST_LAUNCHES):
+    for repetition in range(1, MOST_LAUNCHES):
         step_s = [float(truth[case]) for case in racing]
-        schedule = Protocol().shared(f"0, {block}", step_s, "cpu")
+        schedule = Protocol().shared(f"0, {repetition}", step_s, "cpu")
         steps += sum(turn.steps for turn in schedule.turns() if turn.round != BUILD)
         turns, level = schedule.rounds, lot.normal(0, LAUNCH_SD)
         for case in racing:
             number = truth[case] * math.exp(level + lot.normal(0, TURN_SD / math.sqrt(turns)))
-            for name, value in zip(rows, (f"{case:03}", block, block, turns, number), strict=True):
+            for name, value in zip(rows, (f"{case:03}", repetition, repetition, turns, number), strict=True):
                 rows[name].append(value)
         # Without elimination, not every look is needed.
-        if block < FIRST_LOOK or not (leaves or block % 5 == 0):
+        if repetition < FIRST_LOOK or not (leaves or repetition % 5 == 0):
             continue
         launches = pd.DataFrame(rows)
         effects = fit(launches)

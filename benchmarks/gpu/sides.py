@@ -16,7 +16,7 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.format import number_or_none
 from parabench.session.request import Request
-from parabench.store.record import FIRST_BLOCK
+from parabench.store.record import FIRST_REPETITION
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
@@ -49,7 +49,7 @@ def equal_sides(target: Target) -> Outcome:
         assert turns is not None
         results = load(out / STORE_NAME)
         comparison = compare(*sides_of(results, turns.sessions), TOLERANCE, ALPHA)
-        counted = results.launch[results.launch["block"] >= FIRST_BLOCK]
+        counted = results.launch[results.launch["repetition"] >= FIRST_REPETITION]
         statuses = counted["status"].value_counts().to_dict()
         interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())
     whole = [line for line in log.getvalue().splitlines() if "whole launches alternate" in line]

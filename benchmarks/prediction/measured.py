@@ -16,7 +16,7 @@ from benchmarks.prediction.machines import IDLE, STORE
 from parabench.analysis.launch_number import launch_number
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store.record import FIRST_BLOCK, Phase, Status
+from parabench.store.record import FIRST_REPETITION, Phase, Status
 from parabench.store.results import Results, load
 
 # With a smaller idle share, ranks wait for cores and not for timers and links only: their timers end at the same time.
@@ -68,7 +68,7 @@ def measured(folder: Path) -> list[Measured]:
         steps[launch].append(seconds)
     calls = _calls(results)
     cases: dict[str, Measured] = {}
-    launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
+    launches = results.launch[results.launch["repetition"] >= FIRST_REPETITION]
     for launch, text, status, facts in launches[["id", "case_json", "status", "facts"]].itertuples(index=False):
         fields = json.loads(text)
         case = CollectiveCase.from_dict(fields) if "op" in fields else Case.from_dict(fields)

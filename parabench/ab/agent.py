@@ -59,13 +59,13 @@ class SentProgress(Progress):
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
-    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+    def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else cases[0].label
-        self._tell(messages.Progress(label, block))
+        self._tell(messages.Progress(label, repetition))
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
-        self._tell(messages.Progress(launch.case.label, launch.block, outcome(launch), ok))
+        self._tell(messages.Progress(launch.case.label, launch.repetition, outcome(launch), ok))
 
 
 class VariantAgent:
@@ -148,7 +148,7 @@ class VariantAgent:
 
     @request
     def start(self) -> None:
-        self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
+        self._turns = {(each.case.id, each.repetition): each for each in self._state.plan.launches()}
         runner = runner_of(self._store, self._state, self._executor)
         runner.progress = SentProgress(self._tell)
         self._runner = runner
@@ -175,18 +175,18 @@ class VariantAgent:
         self._runner.run_reference(next(each for each in self._runner.plan.cases if each.id == case))
 
     @request
-    def need(self, *, cases: list[str], block: int) -> dict[str, Any]:
+    def need(self, *, cases: list[str], repetition: int) -> dict[str, Any]:
         """Return {"deadline_s", "timed": the measured steps per turn of each case} of a launch that these cases share,
         and its need of memory (see `memory`)."""
-        shared = self._cases(cases, block)
-        spec = self._runner.spec_of(shared, block, shared=True)
+        shared = self._cases(cases, repetition)
+        spec = self._runner.spec_of(shared, repetition, shared=True)
         on_cuda = spec.device == accelerator.TYPE
         memory = device_need(shared, self._runner.held()) if on_cuda else host_need(shared, self._runner.peaks)
         return {"deadline_s": spec.deadline_s, "timed": list(spec.protocol.timed), **memory}
 
     @request
     def launch(
-        self, *, cases: list[str], block: int, pair: dict[str, str] | None = None, deadline_s: float = 0.0,
+        self, *, cases: list[str], repetition: int, pair: dict[str, str] | None = None, deadline_s: float = 0.0,
         timed: Sequence[int] = (),
     ) -> dict[str, Any]:  # fmt: skip
         """Run a launch, but do not store it. Return {"status", "ended": whether it ended because its partner did}.
@@ -194,9 +194,9 @@ class VariantAgent:
         With a `pair`, the cases share the launch, and it is interleaved with a launch of the other variant. `timed` are
         the agreed steps per turn.
         """
-        run = self._cases(cases, block)
-        self._runner.progress.launching(run, block)
-        spec = self._runner.spec_of(run, block, shared=pair is not None)
+        run = self._cases(cases, repetition)
+        self._runner.progress.launching(run, repetition)
+        spec = self._runner.spec_of(run, repetition, shared=pair is not None)
         if pair is not None:
             protocol = spec.protocol.replace(timed=tuple(timed))
             spec = spec.replace(pair=Pair(**pair), deadline_s=deadline_s, protocol=protocol)
@@ -206,9 +206,9 @@ class VariantAgent:
         return {"status": launched.status, "ended": failure.startswith(PartnerEnded.__name__)}
 
     @request
-    def keep(self, *, block: int) -> dict[str, Any]:
+    def keep(self, *, repetition: int) -> dict[str, Any]:
         """Store the last launch. Return {"kept": ids of its cases, "failed": ids of all cases that have failed}."""
-        planned = {each.case: each for each in self._turns.values() if each.block == block}
+        planned = {each.case: each for each in self._turns.values() if each.repetition == repetition}
         spec, launched = self._launched
         kept = self._runner.keep_launch(launched, spec, planned)
         return {"kept": [case.id for case in kept], "failed": sorted(self._runner.failed)}
@@ -221,14 +221,14 @@ class VariantAgent:
         if hasattr(self, "_store"):
             self._store.close()
 
-    def _cases(self, ids: list[str], block: int) -> tuple[Case, ...]:
-        return tuple(self._turns[each, block].case for each in ids)
+    def _cases(self, ids: list[str], repetition: int) -> tuple[Case, ...]:
+        return tuple(self._turns[each, repetition].case for each in ids)
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """Return the launches of the session.
 
         "cohorts" are ids of cases that share launches, "alone" has reasons by case id, and "turns" and "done" are
-        [[case id, block]].
+        [[case id, repetition]].
         """
         self._state, plan = state, state.plan
         # The other variant needs its half.
@@ -237,7 +237,7 @@ class VariantAgent:
         return {
             "session": state.session_id,
             "seed": plan.seed,
-            "blocks": plan.blocks,
+            "repetitions": plan.repetitions,
             "rounds": plan.protocol.rounds,
             "cohorts": [[case.id for case in cohort] for cohort in together],
             "alone": alone_of(plan.cases),
@@ -256,8 +256,8 @@ def alone_of(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:
-    """Return the (case id, block) of each launch, in order."""
-    return [(each.case.id, each.block) for each in plan.launches()]
+    """Return the (case id, repetition) of each launch, in order."""
+    return [(each.case.id, each.repetition) for each in plan.launches()]
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import Interrupted, stop_signals
-from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -153,9 +153,9 @@ class Turns:
         if self._progress is None:
             return
         if event.outcome is None:
-            self._progress.starting(label, event.block)
+            self._progress.starting(label, event.repetition)
         else:
-            self._progress.ended(label, event.block, event.outcome, event.ok)
+            self._progress.ended(label, event.repetition, event.outcome, event.ok)
 
     def run(self, sides: list[VariantProcess]) -> None:
         """Plan, launch and finish both sessions."""
@@ -229,8 +229,8 @@ class Turns:
 
     def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left, repetition by repetition."""
-        self._done = [{(case, block) for case, block in each["done"]} for each in opened]
-        turns, seed = [(case, block) for case, block in opened[0]["turns"]], opened[0]["seed"]
+        self._done = [{(case, repetition) for case, repetition in each["done"]} for each in opened]
+        turns, seed = [(case, repetition) for case, repetition in opened[0]["turns"]], opened[0]["seed"]
         left = [pair for pair in pairs(turns, seed) if any(pair.key not in each for each in self._done)]
         launches = sum(pair.key not in each for pair in left for each in self._done)
         if any(self._done):
@@ -243,7 +243,7 @@ class Turns:
             side.say(VariantAgent.start)
         for side in sides:
             side.hear()
-        with make_progress(self.console, launches, opened[0]["blocks"]) as self._progress:
+        with make_progress(self.console, launches, opened[0]["repetitions"]) as self._progress:
             gone: dict[str, str] = {}
             for side in sides:
                 gone |= side.ask(VariantAgent.explain)["left_out"]
@@ -252,15 +252,17 @@ class Turns:
             for reason in gone.values():
                 self.log(f"left out in both variants: {reason}")
             cohorts = self._cohorts(opened)
-            for block, launched in groupby((each for each in left if each.case not in gone), lambda each: each.block):
+            for repetition, launched in groupby(
+                (each for each in left if each.case not in gone), lambda each: each.repetition
+            ):
                 together: dict[Any, list[LaunchPair]] = {}
                 for pair in launched:
                     # The first launch of a case is not shared: it measures its memory and has the instruments.
-                    key = cohorts.get(pair.case, pair.key) if block > FIRST_BLOCK else pair.key
+                    key = cohorts.get(pair.case, pair.key) if repetition > FIRST_REPETITION else pair.key
                     together.setdefault(key, []).append(pair)
                 for key, group in together.items():
-                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{seed}, {block}")
-                if block > FIRST_BLOCK and self._enough(self.sessions):
+                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{seed}, {repetition}")
+                if repetition > FIRST_REPETITION and self._enough(self.sessions):
                     return
 
     def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, Any]:
@@ -284,17 +286,17 @@ class Turns:
             if takes_turns and pair.case not in self._alone and not any(pair.key in each for each in self._done)
         ]
         while shared:
-            over = self._take_turns(sides, shared, group[0].block, seed)
+            over = self._take_turns(sides, shared, group[0].repetition, seed)
             shared = [case for case in shared if case not in over]
         for pair in group:
             for number in pair.order:
                 if pair.key not in self._done[number]:
-                    sides[number].ask(VariantAgent.launch, cases=[pair.case], block=pair.block)
-                    self._keep(sides, number, pair.block)
+                    sides[number].ask(VariantAgent.launch, cases=[pair.case], repetition=pair.repetition)
+                    self._keep(sides, number, pair.repetition)
 
-    def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
+    def _take_turns(self, sides: list[VariantProcess], cases: list[str], repetition: int, seed: str) -> set[str]:
         """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
-        need = [side.ask(VariantAgent.need, cases=cases, block=block) for side in sides]
+        need = [side.ask(VariantAgent.need, cases=cases, repetition=repetition) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
@@ -307,7 +309,7 @@ class Turns:
                     side.say(
                         VariantAgent.launch,
                         cases=cases,
-                        block=block,
+                        repetition=repetition,
                         pair=asdict(pair),
                         deadline_s=deadline_s,
                         timed=timed,
@@ -320,15 +322,15 @@ class Turns:
         over: set[str] = set()
         for number in range(len(sides)):
             if failed is None or failed.side == number:
-                over |= self._keep(sides, number, block)
+                over |= self._keep(sides, number, repetition)
         if not over:
             self._alone |= {*cases}
         return over or {*cases}
 
-    def _keep(self, sides: list[VariantProcess], number: int, block: int) -> set[str]:
+    def _keep(self, sides: list[VariantProcess], number: int, repetition: int) -> set[str]:
         """Let a variant store its last launch. Return the cases of the launch."""
-        answer = sides[number].ask(VariantAgent.keep, block=block)
-        self._done[number] |= {(case, block) for case in answer["kept"]}
+        answer = sides[number].ask(VariantAgent.keep, repetition=repetition)
+        self._done[number] |= {(case, repetition) for case in answer["kept"]}
         self._alone |= {*answer["failed"]}
         return {*answer["kept"]}
 
@@ -405,12 +407,12 @@ class LaunchPair:
     """A launch of each variant, of the same case in the same repetition; `order` has the variants in their order."""
 
     case: str
-    block: int
+    repetition: int
     order: tuple[int, int]
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.case, self.block
+        return self.case, self.repetition
 
 
 def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
@@ -421,6 +423,6 @@ def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
     """
     draw = random.Random(f"who is first, {seed}")
     first: dict[str, int] = {}
-    for case, block in turns:
+    for case, repetition in turns:
         first[case] = 1 - first[case] if case in first else draw.randrange(2)
-        yield LaunchPair(case, block, (first[case], 1 - first[case]))
+        yield LaunchPair(case, repetition, (first[case], 1 - first[case]))

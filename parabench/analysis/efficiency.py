@@ -14,7 +14,7 @@ from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
-from parabench.store.record import REFERENCE_BLOCK
+from parabench.store.record import REFERENCE_REPETITION
 from parabench.store.results import records
 
 # The source of the FLOPs of a step.
@@ -82,7 +82,7 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any]) -> di
 
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
     """Return the FLOPs that one device counted, by the id of its case; the reference launch comes first."""
-    rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_BLOCK, kind="stable")
+    rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_REPETITION, kind="stable")
     found: dict[str, Mapping[str, Any]] = {}
     for at, case_id in zip(rows["launch_id"], rows["case"], strict=True):
         if count := seen.facts[at].get("flops"):

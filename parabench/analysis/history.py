@@ -25,7 +25,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, launch_noise, levels_of
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, moderated
 from parabench.errors import UsageError, did_you_mean
-from parabench.store.record import FIRST_BLOCK
+from parabench.store.record import FIRST_REPETITION
 from parabench.store.results import Results, records
 
 # The weight of the variance of all sessions of a series, in launches of the session itself.
@@ -140,7 +140,7 @@ def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
     for store in {id(whole): whole for whole in (visit.results.whole_store for visit in visits)}.values():
         places = {visit.session.id: at for at, visit in enumerate(visits) if visit.results.whole_store is store}
         table = numbers(store, *(visits[at].session for at in places.values()))
-        table = table[table["repetition"] >= FIRST_BLOCK]
+        table = table[table["repetition"] >= FIRST_REPETITION]
         # Columns that are unknown in one database would lose their type next to another database.
         tables.append(table[_OF_LAUNCH].assign(visit=table["session"].map(places)))
     table = pd.concat(tables, ignore_index=True)

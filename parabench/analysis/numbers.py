@@ -25,7 +25,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.plan.case import DEFAULTS, Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.digest import SLOWEST
-from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, UNVERIFIED, Phase, Status
+from parabench.store.record import BATCH_UNSEEN, FIRST_REPETITION, UNVERIFIED, Phase, Status
 from parabench.store.results import Results, records
 from parabench.strategies import entry_of
 
@@ -52,7 +52,7 @@ LAUNCH_NUMBERS = {
 
 # Columns of the table `launch` and their names in `numbers`.
 _STORED = {
-    "id": "launch_id", "session_id": "session", "case_id": "case", "case_json": "case_json", "block": "repetition",
+    "id": "launch_id", "session_id": "session", "case_id": "case", "case_json": "case_json", "repetition": "repetition",
     "position": "position", "status": "status", "error": "error", "failed_rank": "failed_rank",
     "failed_signal": "failed_signal", "traceback": "traceback", "started_utc": "started_utc", "wall_s": "wall_s",
     "facts": "facts",
@@ -262,7 +262,7 @@ def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
             ],
             step_s=in_rounds(in_rounds(table["step_s"], own, rounds), pair, rounds),
         )
-    counted = (found["repetition"] >= FIRST_BLOCK) & (found["status"] == Status.OK) & (found["step_s"] > 0)
+    counted = (found["repetition"] >= FIRST_REPETITION) & (found["status"] == Status.OK) & (found["step_s"] > 0)
     return found.assign(counted=counted, timed=_timed(found.assign(counted=counted), paired))
 
 
@@ -367,7 +367,7 @@ def case_table(table: pd.DataFrame) -> pd.DataFrame:
     `step_time_s` is the level of the `timed` launches, `low_s` and `high_s` are their extremes. `status` is 'ok', or
     counts such as '2 ok, 1 oom'. Parts of the step are medians, memory peaks maxima.
     """
-    own = table[table["repetition"] >= FIRST_BLOCK]
+    own = table[table["repetition"] >= FIRST_REPETITION]
     timed = own[own["timed"]]
     every, counted = (of.groupby("case", sort=False) for of in (own, own[own["counted"]]))
     seconds = timed.groupby("case", sort=False)["step_s"]

@@ -17,7 +17,7 @@ from parabench.analysis.numbers import by_case, case_of, case_table, numbers
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, records
 from parabench.store.schema import SessionRow
 from parabench.store.store import STORE_NAME
@@ -102,8 +102,8 @@ class Session:
     @property
     def launches_planned(self) -> int:
         """Return the number of launches in its plan without references; 0 if it is unknown."""
-        blocks = self.plan.get("blocks") or (self.plan.get("protocol") or {}).get("launches") or 0
-        return len(self.plan.get("cases") or []) * int(blocks) + sum(map(len, self.plan.get("extra") or []))
+        repetitions = self.plan.get("repetitions") or (self.plan.get("protocol") or {}).get("launches") or 0
+        return len(self.plan.get("cases") or []) * int(repetitions) + sum(map(len, self.plan.get("extra") or []))
 
     @property
     def raced(self) -> bool:
@@ -294,7 +294,7 @@ class SessionData:
 
     @property
     def _own(self) -> pd.DataFrame:
-        return self.numbers[self.numbers["repetition"] >= FIRST_BLOCK]
+        return self.numbers[self.numbers["repetition"] >= FIRST_REPETITION]
 
     @cached_property
     def facts(self) -> Mapping[int, dict[str, Any]]:

@@ -20,7 +20,7 @@ from parabench.analysis import format
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.schedule import TrainingSchedule
-from parabench.store.record import TWIN_BLOCK, Status
+from parabench.store.record import TWIN_REPETITION, Status
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
@@ -40,7 +40,7 @@ def turns_of(facts: pd.Series[str]) -> pd.Series[Any]:
 
 def shares_launch(turns: pd.Series[Any], repetition: pd.Series[int]) -> pd.Series[bool]:
     """Return whether each launch shared its processes; the second copy of an A/A test is compared with nothing else."""
-    return turns.notna() & (repetition != TWIN_BLOCK)
+    return turns.notna() & (repetition != TWIN_REPETITION)
 
 
 def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.DataFrame) -> dict[Any, NDArray[Any]]:
@@ -127,7 +127,7 @@ def noise_floor(seen: SessionData) -> list[str]:
 
     'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
     """
-    if not (seen.numbers["repetition"] == TWIN_BLOCK).any():
+    if not (seen.numbers["repetition"] == TWIN_REPETITION).any():
         return []
     differences: list[float] = []
     for launch in seen.once(shared_launches_of):

@@ -75,7 +75,7 @@ class Progress(_Message):
     """A launch of the agent starts, or has ended with an `outcome`."""
 
     label: str
-    block: int
+    repetition: int
     outcome: str | None = None
     ok: bool = True
 

@@ -231,7 +231,7 @@ turns_options = (
         "--budget",
         type=float,
         metavar="MINUTES",
-        help="In a race or with --until-decided: start no block that would end after this time, except planned ones. "
+        help="Racing and --until-decided: start no repetition, except planned ones, that would end after this time. "
         "[default: the suite's, 5]",
     ),
 )

@@ -49,7 +49,7 @@ _CALL = (
 
 @contextmanager
 def fresh_store(path: Path) -> Iterator[Path]:
-    """Yield the path of a new results database, which replaces `path` unless an error ends the block.
+    """Yield the path of a new results database, which replaces `path` unless an error ends the repetition.
 
     Raises UsageError if `path` has anything but recordings, or cannot be written.
     """
@@ -96,7 +96,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         sessions[1][-1][0].findings.append(_leaving_out(message, None))
     with Store.open_or_create(path) as store:
         for suite, question, plan, recordings, launches in sessions:
-            plan = {**plan, "cases": [launch.case.to_dict() for launch in launches], "blocks": 1}
+            plan = {**plan, "cases": [launch.case.to_dict() for launch in launches], "repetitions": 1}
             session = store.begin_session(
                 label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan,
                 environment=_environment(recordings),
@@ -108,7 +108,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 @contextmanager
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
-    """Yield the results of a folder of recordings, which are deleted after the block. Raises UsageError."""
+    """Yield the results of a folder of recordings, which are deleted after the repetition. Raises UsageError."""
     folder = read_folder(path)
     folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
     if not folder.recordings:

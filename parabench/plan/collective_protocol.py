@@ -155,7 +155,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
             raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
 
     @property
-    def blocks(self) -> int:
+    def repetitions(self) -> int:
         """The number of planned repetitions."""
         return self.launches
 

@@ -51,9 +51,9 @@ class Skipped(Record, Generic[C], frozen=True):
 
 
 class PlannedLaunch(NamedTuple, Generic[C]):
-    """A planned launch of `case`, at `position` in the repetition `block`."""
+    """A planned launch of `case`, at `position` in a repetition."""
 
-    block: int
+    repetition: int
     position: int
     case: C
 
@@ -78,9 +78,9 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
             structs.force_setattr(self, "kind", self.protocol.kind)
 
     @property
-    def blocks(self) -> int:
+    def repetitions(self) -> int:
         """The number of repetitions, with the extra ones."""
-        return self.protocol.blocks + len(self.extra)
+        return self.protocol.repetitions + len(self.extra)
 
     @property
     def takes_turns(self) -> bool:
@@ -96,16 +96,16 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         """Return each case once per repetition, in a seeded random order, so that drift affects all cases alike."""
         shuffle = random.Random(self.seed)
         launches = []
-        for block in range(self.protocol.blocks):
+        for repetition in range(self.protocol.repetitions):
             cases = list(self.cases)
             shuffle.shuffle(cases)
-            launches += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
+            launches += [PlannedLaunch(repetition, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
-        for block, chosen in enumerate(self.extra, self.protocol.blocks):
+        for repetition, chosen in enumerate(self.extra, self.protocol.repetitions):
             some = [known[each] for each in chosen if each in known]
             # This order does not depend on earlier repetitions, because each may come from another command.
-            random.Random(f"{self.seed}, block {block}").shuffle(some)
-            launches += [PlannedLaunch(block, position, case) for position, case in enumerate(some)]
+            random.Random(f"{self.seed}, repetition {repetition}").shuffle(some)
+            launches += [PlannedLaunch(repetition, position, case) for position, case in enumerate(some)]
         return launches
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
@@ -125,7 +125,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "blocks": self.protocol.blocks}
+        return {**super().to_dict(), "repetitions": self.protocol.repetitions}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
@@ -134,7 +134,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
-        fields = {name: value for name, value in values.items() if name != "blocks"}
+        fields = {name: value for name, value in values.items() if name != "repetitions"}
         own: type[Plan[Any, Any]] = Plan[entry.case_type, entry.protocol_type]  # type: ignore[name-defined]
         return read(own, fields, "plan")
 

@@ -65,7 +65,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Warmup = Annotated[int, Meta(ge=2, le=MOST_STEPS)]
 Deadline = Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)]
 
-LAUNCHES_HELP = "Launches per case, one per block."
+LAUNCHES_HELP = "Launches per case, one per repetition."
 DEADLINE = Field(
     option="--deadline",
     metavar="SECONDS",
@@ -182,7 +182,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         return self.races or bool(self.rounds)
 
     @property
-    def blocks(self) -> int:
+    def repetitions(self) -> int:
         """The number of planned repetitions. With shared launches, it includes a repetition of separate ones."""
         return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
 

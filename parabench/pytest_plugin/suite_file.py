@@ -33,7 +33,7 @@ from parabench.session.request import Planned, Request, plan_training
 from parabench.session.resume import REPORT_NAME, resume_command
 from parabench.session.session import lead_session
 from parabench.signals import STOPPED
-from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import load, records
 from parabench.store.store import STORE_NAME
 
@@ -157,7 +157,7 @@ def _read(measured: SessionData) -> dict[str, list[float] | str]:
     If configurations were interleaved, their step times come from the shared launches only.
     """
     launches = measured.results.launch
-    launches = launches[launches["block"] >= FIRST_BLOCK]
+    launches = launches[launches["repetition"] >= FIRST_REPETITION]
     steps = measured.results.steps.merge(launches, left_on="launch_id", right_on="id")
     compared = {str(case): set(group) for case, group in measured.timed.groupby("case")["launch_id"]}
     outcomes: dict[str, list[float] | str] = {}

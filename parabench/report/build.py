@@ -40,7 +40,7 @@ from parabench.report.sections.step import (
 )
 from parabench.report.sections.trust import spread_section
 from parabench.report.spec import Makers, Section, Tab, shown
-from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, records
 
 
@@ -166,8 +166,8 @@ def render(results: Results, session: str | None = None) -> str:
 
 def _trust(seen: SessionData) -> dict[str, int]:
     """Return the numbers of launches, good launches, launches that succeeded without a number (`numberless`), cases,
-    blocks, steps of a launch, and skipped cases."""
-    own = seen.numbers[seen.numbers["repetition"] >= FIRST_BLOCK]
+    repetitions, steps of a launch, and skipped cases."""
+    own = seen.numbers[seen.numbers["repetition"] >= FIRST_REPETITION]
     good = own[own["counted"]]
     return {
         "launches": len(own),
@@ -175,6 +175,6 @@ def _trust(seen: SessionData) -> dict[str, int]:
         "numberless": int((own["status"] == Status.OK).sum()) - len(good),
         "skipped": len(seen.session.plan.get("skipped") or []),
         "cases": int(own["case"].nunique()),
-        "blocks": int(good["repetition"].nunique()),
+        "repetitions": int(good["repetition"].nunique()),
         "steps": int(good["n_steps"].median()) if len(good) else 0,
     }

@@ -30,7 +30,17 @@ _CASE = [
     "case_id", "label", "status", "error", "statistic", "step_time_s", "low_s", "high_s", "spread", "p90_s",
     "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches", *STEP_PARTS,
 ]  # fmt: skip
-_LAUNCH = ["block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes"]
+_LAUNCH = [
+    "repetition",
+    "position",
+    "status",
+    "launch_step_s",
+    "p90_s",
+    "drift",
+    "n_steps",
+    "wall_s",
+    "peak_memory_bytes",
+]
 _COMPARED = ("plus_minus_s", "slower", "slower_low", "slower_high")
 
 
@@ -39,7 +49,7 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
 
     - `plus_minus_s`, `slower`, `slower_low`, `slower_high`: as in the table `candidates`.
     - `ranking`: 'fastest', 'tied' or empty; `mark`: why it is not ranked, or trains in another way.
-    - `left_after_block`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
+    - `left_after_repetition`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
     - `work`: the index of the workload; `heading`: its name if there are several; `unit`: the unit of throughput.
     - `compared`: whether intervals of `slower` are known for the workload.
     - `front`: whether the configuration is Pareto-optimal in step time and memory. `mean_peak_bytes` is then known.
@@ -54,7 +64,7 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes") if front else {}
     ranking = {case_id: place for work in works for case_id, place in _ranking(work).items()}
     numbers = {name: [row.get(name) for row in rows] for name in _COMPARED}
-    numbers["left_after_block"] = [left[case]["block"] + 1 if case in left else None for case in ids]
+    numbers["left_after_repetition"] = [left[case]["repetition"] + 1 if case in left else None for case in ids]
     numbers["left_at_least"] = [left[case]["at_least"] if case in left else None for case in ids]
     found = cases[_CASE].assign(
         **case_columns(seen),
@@ -122,7 +132,7 @@ def page_launches(seen: SessionData) -> pd.DataFrame:
     - `buckets` and `bucket_bytes`: the sizes of its buckets.
     """
     # The page's names of columns.
-    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "repetition", "step_s": "launch_step_s"})
     every = every.sort_values("launch_id")
     sizes = [seen.facts[at].get("bucket_bytes") or [] for at in every["launch_id"]]
     seconds = seen.cases_by_id["step_time_s"].astype(float).where(seen.cases_by_id["n_ok"] > 1)

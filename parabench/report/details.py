@@ -25,7 +25,7 @@ def case_details(seen: SessionData, columns: tuple[Column, ...]) -> list[dict[st
     - `command`: the command that measures it again.
     """
     launches: dict[str, list[dict[str, Any]]] = {}
-    for row in records(seen.once(page_launches).sort_values("block", kind="stable")):
+    for row in records(seen.once(page_launches).sort_values("repetition", kind="stable")):
         launches.setdefault(row["case_id"], []).append(row)
     warnings: dict[str, list[tuple[str, str, str]]] = {}
     for each in all_findings(seen.results, seen.session, seen.once(session_warnings)):

@@ -10,7 +10,7 @@ from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases, page_launches
 from parabench.report.page import declared, packed
-from parabench.report.spec import BLOCK, DASH, ERROR, NAME, STATUS, Cell, Column, out_of
+from parabench.report.spec import DASH, ERROR, NAME, REPETITION, STATUS, Cell, Column, out_of
 
 # The filters and their names, in order; the fields of a workload follow. Fields with one value are left out.
 FILTERS = {
@@ -28,10 +28,10 @@ _CSV_HEADS = {
     "plus_minus_s": "step_time_plus_minus_s", "tokens_per_s": "throughput_per_s",
 }  # fmt: skip
 # Columns of the launches in the details of a case.
-OF_CASE = ("block", "status", "launch_step_s", "p90_s", "drift", "wall_s")
+OF_CASE = ("repetition", "status", "launch_step_s", "p90_s", "drift", "wall_s")
 LAUNCH_COLUMNS = (
     NAME,
-    BLOCK,
+    REPETITION,
     Column("Position", "position", "count"),
     STATUS,
     Column("Step ms", "launch_step_s", "ms"),
@@ -75,8 +75,8 @@ def _slower(row: Mapping[Any, Any]) -> Cell:
     if not format.known(row["slower_low"]):
         return DASH
     between = f"{format.percent(row['slower_low'])} to {format.percent(row['slower_high'])}"
-    after = row["left_after_block"]
-    left = f", eliminated after block {after:.0f}" if format.known(after) else ""
+    after = row["left_after_repetition"]
+    left = f", eliminated after repetition {after:.0f}" if format.known(after) else ""
     return {"text": format.percent(row["slower"]), "sub": between + left}
 
 

@@ -168,15 +168,15 @@ def out_of(name: str, every: str) -> Callable[[Any], Cell]:
     return lambda row: f"{count(row[name])} of {count(row[every])}" if format.known(row[name]) else DASH
 
 
-def block_name(block: int) -> str:
+def repetition_name(repetition: int) -> str:
     """Return the number of a repetition, or the kind of a launch that does not count."""
-    return UNCOUNTED.get(block, f"{block:.0f}")
+    return UNCOUNTED.get(repetition, f"{repetition:.0f}")
 
 
 # Columns of tables that the page's script fills.
 NAME = Column("Configuration", "label", CASE, show=lambda row: row.get("note") or "")
 STATUS = Column("Status", "status", show=lambda row: flagged(row["status"] or DASH, row["status"] != Status.OK))
-BLOCK = Column("Block", "block", WORDED, show=lambda row: block_name(row["block"]))
+REPETITION = Column("Repetition", "repetition", WORDED, show=lambda row: repetition_name(row["repetition"]))
 
 
 def _at(row: Any, path: str) -> Any:

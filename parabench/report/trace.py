@@ -21,7 +21,7 @@ from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.timeline import lanes
 from parabench.errors import UsageError, did_you_mean
 from parabench.files import write_whole
-from parabench.store.record import FIRST_BLOCK, TRACES, WAIT, Phase
+from parabench.store.record import FIRST_REPETITION, TRACES, WAIT, Phase
 from parabench.store.results import records
 
 Event = dict[str, Any]
@@ -79,7 +79,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
     """Return the chosen step. Raises UsageError with the available ones."""
     case_id = _case(seen, case)
     label = seen.labels[case_id]
-    launches = seen.numbers[(seen.numbers["case"] == case_id) & (seen.numbers["repetition"] >= FIRST_BLOCK)]
+    launches = seen.numbers[(seen.numbers["case"] == case_id) & (seen.numbers["repetition"] >= FIRST_REPETITION)]
     spans = seen.results.span
     spans = spans[spans["launch_id"].isin(launches["launch_id"]) & (spans["name"] != WAIT)]
     launches = launches[launches["launch_id"].isin(spans["launch_id"])]

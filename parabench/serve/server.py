@@ -22,7 +22,7 @@ from parabench.errors import UsageError
 from parabench.files import launch_folder, temporary_folder
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.report.page import fill
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, Status
+from parabench.store.record import EXPLAIN_REPETITION, FIRST_REPETITION, Status
 from parabench.store.results import load
 
 LOOPBACK = "127.0.0.1"
@@ -83,8 +83,8 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
     variants = [each for each in sessions if each.interleaved.get("run") == run]
     launches = results.of([each.id for each in variants]).launch
     wall_s = launches["wall_s"].astype(float).fillna(0.0)
-    ended = (launches["block"] >= FIRST_BLOCK) & (launches["status"] != Status.INTERRUPTED)
-    well = launches["status"].isin([Status.OK, Status.INTERRUPTED]) | (launches["block"] == EXPLAIN_BLOCK)
+    ended = (launches["repetition"] >= FIRST_REPETITION) & (launches["status"] != Status.INTERRUPTED)
+    well = launches["status"].isin([Status.OK, Status.INTERRUPTED]) | (launches["repetition"] == EXPLAIN_REPETITION)
     done, planned = int(ended.sum()), sum(each.launches_planned for each in variants)
     finishes = sum(bool(each.finished_utc) for each in variants)
     finished = finishes == len(variants) and done >= planned

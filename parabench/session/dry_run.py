@@ -22,7 +22,7 @@ from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import Runner
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
+from parabench.store.record import EXPLAIN_REPETITION, FIRST_REPETITION, REFERENCE_REPETITION, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -31,7 +31,7 @@ AMOUNT = {
     "warmup", "steps", "warmup_s", "measure_s", "instrumented", "profile", "memory_snapshot", "mode", "graph",
     "iterations", "batches", "rounds",
 }  # fmt: skip
-# The case, block and expected seconds of a launch to come.
+# The case, repetition and expected seconds of a launch to come.
 ExpectedLaunch = tuple[Any, int, float | None]
 
 
@@ -90,8 +90,8 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
 
 def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
     """Return the measured seconds, or an estimate from the slowest device; `None` for a model of unknown size."""
-    case, block, protocol = launch
-    if block != EXPLAIN_BLOCK and case.id in known:
+    case, repetition, protocol = launch
+    if repetition != EXPLAIN_REPETITION and case.id in known:
         return known[case.id]
     if case.kind == "collectives":
         return float(protocol.expected_s(case, SLOWEST[case.device].bytes_per_s))
@@ -104,7 +104,7 @@ def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[
     """Yield a row per configuration, then why some share no launch."""
     rows = [("configuration", "nodes x ranks per node", "launches", "expected time")]
     for case in plan.cases:
-        own = [seconds for each, block, seconds in launches if each == case and block >= FIRST_BLOCK]
+        own = [seconds for each, repetition, seconds in launches if each == case and repetition >= FIRST_REPETITION]
         place = f"{case.nodes:,} x {case.world_size // case.nodes:,}"
         rows.append((case.label, place, f"{len(own):,}", _total(own)))
     yield from format.aligned(rows)
@@ -117,7 +117,7 @@ def estimate(launches: Sequence[ExpectedLaunch], known: Collection[str], store: 
     """Return the time of all launches, references included, in words, and its basis."""
     if not launches:
         return "expected: nothing left to launch"
-    estimated = [case for case, block, _ in launches if case.id not in known or block == EXPLAIN_BLOCK]
+    estimated = [case for case, repetition, _ in launches if case.id not in known or repetition == EXPLAIN_REPETITION]
     count = len(launches) - len(estimated)
     basis = [f"{format.count(count, 'launch')} as measured in {store}"] if count else []
     if estimated:
@@ -144,7 +144,9 @@ def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
     plans = [json_text.parsed(text, f"a plan of {store}").get("protocol") or {} for text in sessions["plan"]]
     amount = {name: getattr(protocol, name) for name in AMOUNT if hasattr(protocol, name)}
     alike = [amount.items() <= plan.items() for plan in plans]
-    ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND block != {EXPLAIN_BLOCK}"
-    ended += f" AND block != {REFERENCE_BLOCK}" * getattr(protocol, "by_time", False)  # a reference has fixed steps
+    ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND repetition != {EXPLAIN_REPETITION}"
+    ended += f" AND repetition != {REFERENCE_REPETITION}" * getattr(
+        protocol, "by_time", False
+    )  # a reference has fixed steps
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "wall_s"))
     return dict(launches.groupby("case_id")["wall_s"].median())

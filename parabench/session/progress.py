@@ -23,7 +23,7 @@ from parabench.errors import discard, print_error
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
-from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
+from parabench.store.record import FIRST_REPETITION, UNCOUNTED, AnyCase, Launch, Phase, Status
 
 # The color of failed launches.
 FAILED = "red"
@@ -93,59 +93,63 @@ def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
 class Progress:
     """Receive the events of a session, and show nothing."""
 
-    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
+    def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
         """Show that a launch starts. If cases share it, they are interleaved in `rounds`, or one after the other if it
         is 0."""
 
     def launched(self, launch: Launch) -> None:
         """Show the end of a launch, or of a case's part of one that cases shared."""
 
-    def shared(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+    def shared(self, cases: int, repetition: int, rounds: int, wall_s: float) -> None:
         """Show the end of a launch that cases shared."""
 
 
 class PlainProgress(Progress):
-    """Print a line for each launch; on a quiet console, for those that fail. `blocks` is `None` with racing."""
+    """Print a line for each launch; on a quiet console, for those that fail. `repetitions` is `None` with racing."""
 
-    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
+    def __init__(self, console: Console, total: int, repetitions: int | None, prefix: str) -> None:
         self._log = logger(console, prefix)
         self._fail = warner(console, prefix) if console.quiet else logger(console, prefix, style=FAILED)
-        self._total, self._blocks, self._done = total, blocks, 0
+        self._total, self._repetitions, self._done = total, repetitions, 0
 
-    def launching(self, cases: Sequence[AnyCase], block: int, rounds: int | None = None) -> None:
-        self.starting(cases[0].label if rounds is None else _of_cases(len(cases), rounds), block)
+    def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
+        self.starting(cases[0].label if rounds is None else _of_cases(len(cases), rounds), repetition)
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
         if "turns" not in launch.facts:
-            self.ended(launch.case.label, launch.block, outcome(launch), ok)
+            self.ended(launch.case.label, launch.repetition, outcome(launch), ok)
         elif not ok:
-            self.failed(launch.case.label, launch.block, outcome(launch))
+            self.failed(launch.case.label, launch.repetition, outcome(launch))
 
-    def shared(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+    def shared(self, cases: int, repetition: int, rounds: int, wall_s: float) -> None:
         of_rounds = f"{format.count(rounds, 'round')}, " if rounds else ""
-        self.ended(_of_cases(cases, rounds), block, f"{of_rounds}{format.duration(wall_s)}", True)
+        self.ended(_of_cases(cases, rounds), repetition, f"{of_rounds}{format.duration(wall_s)}", True)
 
-    def failed(self, label: str, block: int, how: str) -> None:
+    def failed(self, label: str, repetition: int, how: str) -> None:
         """Print the failure of a case in a launch that it shared, or of a launch that does not count."""
-        self._fail(f"{self._place(block)}{label}: {how}")
+        self._fail(f"{self._place(repetition)}{label}: {how}")
 
-    def starting(self, label: str, block: int) -> None:
+    def starting(self, label: str, repetition: int) -> None:
         """Start a launch with this label. Nothing is printed before its step time is known."""
 
-    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+    def ended(self, label: str, repetition: int, how: str, ok: bool) -> None:
         """Print the number of a launch and its outcome `how`."""
-        count = UNCOUNTED.get(block)
+        count = UNCOUNTED.get(repetition)
         if count is None:
             self._done += 1
             count = f"{self._done}/{max(self._done, self._total)}"
-        line = f"{self._place(block)}{label}: {how}"
+        line = f"{self._place(repetition)}{label}: {how}"
         (self._log if ok else self._fail)(line if count == "1/1" else f"[{count}] {line}")
 
-    def _place(self, block: int) -> str:
-        if block < FIRST_BLOCK:
+    def _place(self, repetition: int) -> str:
+        if repetition < FIRST_REPETITION:
             return ""
-        return f"block {block + 1}, " if self._blocks is None else f"block {block + 1} of {self._blocks}, "
+        return (
+            f"repetition {repetition + 1}, "
+            if self._repetitions is None
+            else f"repetition {repetition + 1} of {self._repetitions}, "
+        )
 
 
 def _of_cases(cases: int, rounds: int) -> str:
@@ -155,8 +159,8 @@ def _of_cases(cases: int, rounds: int) -> str:
 class LiveProgress(PlainProgress):
     """A bar with the case, the repetition, the time left and the last step time. Failed launches print a line."""
 
-    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
-        super().__init__(console, total, blocks, prefix)
+    def __init__(self, console: Console, total: int, repetitions: int | None, prefix: str) -> None:
+        super().__init__(console, total, repetitions, prefix)
         self.bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
@@ -168,30 +172,30 @@ class LiveProgress(PlainProgress):
         self._task = self.bar.add_task("starting", total=total)
         self._last = ""
 
-    def starting(self, label: str, block: int) -> None:
-        self.bar.update(self._task, description=f"{self._place(block)}{label}{self._last}")
+    def starting(self, label: str, repetition: int) -> None:
+        self.bar.update(self._task, description=f"{self._place(repetition)}{label}{self._last}")
 
-    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+    def ended(self, label: str, repetition: int, how: str, ok: bool) -> None:
         self._last = f"  (last: {how})"
-        if block >= FIRST_BLOCK:
+        if repetition >= FIRST_REPETITION:
             self.bar.advance(self._task)
         if not ok:
-            self.failed(label, block, how)
+            self.failed(label, repetition, how)
 
-    def failed(self, label: str, block: int, how: str) -> None:
+    def failed(self, label: str, repetition: int, how: str) -> None:
         self._fail(f"{label}: {how}")
 
 
 @contextmanager
-def make_progress(console: Console, total: int, blocks: int | None, prefix: str = "") -> Iterator[PlainProgress]:
-    """Yield the display for `total` launches in `blocks` repetitions: a bar on a terminal, else lines with `prefix`.
+def make_progress(console: Console, total: int, repetitions: int | None, prefix: str = "") -> Iterator[PlainProgress]:
+    """Yield the display for `total` launches: a bar on a terminal, else lines with `prefix`.
 
     A pipe has no bar, even with FORCE_COLOR, which rich takes for a terminal.
     """
     if console.quiet or not console.is_terminal or console.is_dumb_terminal or not console.file.isatty():
-        yield PlainProgress(console, total, blocks, prefix)
+        yield PlainProgress(console, total, repetitions, prefix)
         return
-    live = LiveProgress(console, total, blocks, prefix)
+    live = LiveProgress(console, total, repetitions, prefix)
     with live.bar:
         yield live
 

@@ -21,11 +21,11 @@ from parabench.plan.schedule import TrainingSchedule
 from parabench.session.deadlines import collectives_deadline_s, training_deadline_s
 from parabench.session.progress import Progress
 from parabench.store.record import (
-    EXPLAIN_BLOCK,
-    FIRST_BLOCK,
+    EXPLAIN_REPETITION,
+    FIRST_REPETITION,
     PIN_REFUSED,
-    REFERENCE_BLOCK,
-    TWIN_BLOCK,
+    REFERENCE_REPETITION,
+    TWIN_REPETITION,
     UNVERIFIED,
     Finding,
     Launch,
@@ -48,8 +48,8 @@ _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protoco
 
 
 def launches_left(plan: Plan[Any, Any], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[Any]]:
-    """Return the launches to come, without references. `done` holds (case id, block)."""
-    return [each for each in plan.launches() if (each.case.id, each.block) not in done]
+    """Return the launches to come, without references. `done` holds (case id, repetition)."""
+    return [each for each in plan.launches() if (each.case.id, each.repetition) not in done]
 
 
 def peak_metric(device: str) -> str:
@@ -70,7 +70,7 @@ class Runner:
 
     Args:
         keep: stores a launch.
-        done: the (case id, block) that a resumed session has.
+        done: the (case id, repetition) that a resumed session has.
         replan: stores a plan after a case was removed. Without it, no case is removed.
         traces: the folder for traces.
         room: the memory for cases that share a launch.
@@ -112,9 +112,9 @@ class Runner:
 
     def launches_of(self, planned: Sequence[PlannedLaunch[Any]]) -> Iterator[tuple[PlannedLaunch[Any], ...]]:
         """Yield the planned launches in groups that share a launch."""
-        for block, of_block in groupby(planned, lambda each: each.block):
-            by_case = {each.case: each for each in of_block}
-            if not self._shares(block):
+        for repetition, of_repetition in groupby(planned, lambda each: each.repetition):
+            by_case = {each.case: each for each in of_repetition}
+            if not self._shares(repetition):
                 yield from ((each,) for each in by_case.values())
                 continue
             failed = [case for case in by_case if case.id in self.failed]
@@ -122,37 +122,39 @@ class Runner:
             for group in (*groups, *((case,) for case in failed)):
                 yield tuple(by_case[case] for case in group)
 
-    def _shares(self, block: int) -> bool:
+    def _shares(self, repetition: int) -> bool:
         """Return whether cases share launches in this repetition."""
-        return self.plan.takes_turns and block >= self.plan.protocol.first_shared
+        return self.plan.takes_turns and repetition >= self.plan.protocol.first_shared
 
     def expected(self) -> Iterator[tuple[Any, int, Any]]:
-        """Yield the (case, block, protocol) of each launch to come if all succeed."""
+        """Yield the (case, repetition, protocol) of each launch to come if all succeed."""
         left = launches_left(self.plan, self.done)
         unshared = {cohort[0] for cohort in cohorts(self.plan.cases, self.room) if len(cohort) == 1}
         for each in left:
-            shared = self._shares(each.block) and each.case not in unshared
-            yield each.case, each.block, self._protocol([each.case], each.block, shared=shared)
+            shared = self._shares(each.repetition) and each.case not in unshared
+            yield each.case, each.repetition, self._protocol([each.case], each.repetition, shared=shared)
         cases = list(dict.fromkeys(each.case for each in left))
         if self._verifies:
             singles = {single.id: single for single in (case.reference() for case in cases)}
             yield from (
-                (one, REFERENCE_BLOCK, self._single) for name, one in singles.items() if name not in self.references
+                (one, REFERENCE_REPETITION, self._single)
+                for name, one in singles.items()
+                if name not in self.references
             )
-        yield from ((case, EXPLAIN_BLOCK, EXPLAINING) for case in cases if self._is_probed(case))
+        yield from ((case, EXPLAIN_REPETITION, EXPLAINING) for case in cases if self._is_probed(case))
 
     # -- launches that do not count ------------------------------------------------------------------------------------
 
     def run_nccl_probe(self, case: Any) -> None:
         """Read NCCL's choices, and whether it accepts a pinned algorithm, in a launch that does not count."""
         if self._is_probed(case):
-            launch = self._launch_uncounted(case, EXPLAIN_BLOCK, EXPLAINING)
+            launch = self._launch_uncounted(case, EXPLAIN_REPETITION, EXPLAINING)
             self._blame_pin(launch)
             self._finish(launch)
 
     def _is_probed(self, case: Any) -> bool:
         on_nccl = case.backend == "nccl" and case.world_size > 1
-        return self._verifies and on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
+        return self._verifies and on_nccl and (case.id, EXPLAIN_REPETITION) not in self.done
 
     def run_reference(self, case: Any) -> None:
         """Launch the single-device run of the same training, once per session."""
@@ -162,7 +164,7 @@ class Runner:
         # One more attempt after a failure, but not one before every launch.
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
-            launch = self._launch_uncounted(single, REFERENCE_BLOCK, self._single)
+            launch = self._launch_uncounted(single, REFERENCE_REPETITION, self._single)
             self._finish(launch)
             if launch.status is Status.OK:
                 self.references[single.id] = reference_of(launch)
@@ -180,22 +182,22 @@ class Runner:
         single: TrainingSchedule = self.plan.protocol.alone().by_steps()
         return single
 
-    def _launch_uncounted(self, case: Any, block: int, schedule: TrainingSchedule) -> Launch:
-        self.progress.launching([case], block)
+    def _launch_uncounted(self, case: Any, repetition: int, schedule: TrainingSchedule) -> Launch:
+        self.progress.launching([case], repetition)
         launch = self.launch(self._spec((case,), schedule))
-        launch.block = block
+        launch.repetition = repetition
         return launch
 
     # -- launches of one or several cases ------------------------------------------------------------------------------
 
-    def spec_of(self, cases: tuple[Any, ...], block: int, *, shared: bool) -> LaunchSpec:
+    def spec_of(self, cases: tuple[Any, ...], repetition: int, *, shared: bool) -> LaunchSpec:
         """Return the launch of these cases. If it is shared, they are interleaved, with a copy of one for an A/A
         test."""
         if shared and self.plan.protocol.aa_test:
             cases = (*cases, twin_of([case for case in self.plan.cases if case in cases]))
-        return self._spec(cases, self._protocol(cases, block, shared=shared))
+        return self._spec(cases, self._protocol(cases, repetition, shared=shared))
 
-    def _protocol(self, cases: Sequence[Any], block: int, *, shared: bool) -> Any:
+    def _protocol(self, cases: Sequence[Any], repetition: int, *, shared: bool) -> Any:
         plan = self.plan
         if not shared:
             return plan.protocol.alone()
@@ -203,7 +205,7 @@ class Runner:
         device = cases[0].device
         by_time = plan.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
-        return plan.protocol.shared(f"{plan.seed}, {block}", step_s, device)
+        return plan.protocol.shared(f"{plan.seed}, {repetition}", step_s, device)
 
     def _spec(self, cases: tuple[Any, ...], protocol: Any) -> LaunchSpec:
         return LaunchSpec(
@@ -221,14 +223,14 @@ class Runner:
         """
         left = {each.case: each for each in planned}
         while left:
-            cases, block = list(left), planned[0].block
-            spec = self.spec_of(tuple(cases), block, shared=shared)
+            cases, repetition = list(left), planned[0].repetition
+            spec = self.spec_of(tuple(cases), repetition, shared=shared)
             rounds = spec.protocol.most_rounds(spec.cases) if shared else None
-            self.progress.launching(cases, block, rounds)
+            self.progress.launching(cases, repetition, rounds)
             launch = self.launch(spec)
             kept = self.keep_launch(launch, spec, left)
             if rounds is not None and launch.status is Status.OK:
-                self.progress.shared(len(launch.arms), block, rounds, launch.wall_s)
+                self.progress.shared(len(launch.arms), repetition, rounds, launch.wall_s)
             for case in kept:
                 del left[case]
             if not kept:
@@ -245,7 +247,7 @@ class Runner:
             # The copy of an A/A test comes after its case.
             twin = arm.case in kept
             first = planned[arm.case]
-            arm.block, arm.position = (TWIN_BLOCK, place) if twin else (first.block, first.position)
+            arm.repetition, arm.position = (TWIN_REPETITION, place) if twin else (first.repetition, first.position)
             self._judge(arm)
             self._finish(arm)
             kept += [] if twin else [arm.case]
@@ -284,15 +286,15 @@ class Runner:
     def _finish(self, launch: Launch) -> None:
         """Store a launch, and keep the results that decide about later ones."""
         case: Any = launch.case
-        if launch.status is Status.OK and launch.block == FIRST_BLOCK and case.kind == "training":
+        if launch.status is Status.OK and launch.repetition == FIRST_REPETITION and case.kind == "training":
             self.step_times[case.id] = launch_number(launch.step_times(Phase.MEASURE), case.device)
             metric = peak_metric(case.device)
             if peaks := [each.value for each in launch.samples if each.metric == metric and each.value]:
                 self.peaks[case.id] = peaks
-        if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
+        if launch.status is not Status.OK and launch.repetition >= FIRST_REPETITION:
             self.failed.add(case.id)
-        if launch.status in (Status.OK, Status.WRONG) and launch.block != EXPLAIN_BLOCK:
-            kind = SINGLE if launch.block == REFERENCE_BLOCK else SHARED if "turns" in launch.facts else ALONE
+        if launch.status in (Status.OK, Status.WRONG) and launch.repetition != EXPLAIN_REPETITION:
+            kind = SINGLE if launch.repetition == REFERENCE_REPETITION else SHARED if "turns" in launch.facts else ALONE
             self._wall_s[case.id, kind] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)

@@ -40,7 +40,7 @@ from parabench.session.runner import Executor, Runner, launches_left, peak_metri
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
-from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
+from parabench.store.record import FIRST_REPETITION, TRACES, Launch, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -206,14 +206,14 @@ def run_launches(
                 left = launches_left(plan, done)
                 if left:
                     total = sum(1 for _ in Runner(plan=plan).launches_of(left))
-                    with make_progress(console, total, None if plan.races else plan.blocks, prefix) as progress:
+                    with make_progress(console, total, None if plan.races else plan.repetitions, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
                         runner.run()
                         plan = runner.plan
                 store.finish_session(state.session_id)
                 ran = bool(plan.cases)
-                plan = stopping.next_block(store, state.session_id, plan, log, go_on) if stopping and ran else None
+                plan = stopping.next_repetition(store, state.session_id, plan, log, go_on) if stopping and ran else None
     except Interrupted as stop:
         warner(console, prefix)(f"stopped by {stop}; {resume_with}")
         return STOPPED
@@ -254,7 +254,7 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
     if not (state.done and state.plan.takes_turns):
         return {}
     results = load(store.path).of([state.session_id])
-    launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
+    launches = results.launch[results.launch["repetition"] >= FIRST_REPETITION]
     failed = set(launches.loc[launches["status"] != Status.OK, "case_id"])
     if state.plan.kind != "training":
         return {"failed": failed}
@@ -266,7 +266,7 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
 
 def _peaks(data: SessionData) -> dict[str, list[float]]:
     """Return the peaks of the ranks' memory in the first repetition, by case id."""
-    first = data.numbers[data.numbers["repetition"] == FIRST_BLOCK].set_index("launch_id")
+    first = data.numbers[data.numbers["repetition"] == FIRST_REPETITION].set_index("launch_id")
     whole = data.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
     known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
     return {str(case): values.tolist() for case, values in known.groupby("case")["value"]}

@@ -41,7 +41,7 @@ class AdaptiveStopping:
         budget_s = 60 * budget if budget is not None else None if until_decided else race_s
         return cls(budget_s=budget_s, words=tuple(words))
 
-    def next_block(
+    def next_repetition(
         self, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None], go_on: str
     ) -> Plan[C, P] | None:
         """Return `plan` with one more repetition, and store it. Return `None`, and log the reason, if none is added.
@@ -51,14 +51,14 @@ class AdaptiveStopping:
         from parabench.analysis import format
         from parabench.analysis.ranking.race import next_seconds, undecided
         from parabench.analysis.session import session_data
-        from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
+        from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 
         launches = session_data(load(store.path), session_id).numbers
         left = undecided(launches, plan.races, patient=self.budget_s is not None)
         cases, takes = left.cases, next_seconds(launches, left.cases)
         if left.too_noisy:
-            hardly = f"{MOST_BLOCKS} blocks would hardly resolve {100 * SHARP_ENOUGH:g}%"
-            minutes = (MOST_BLOCKS - plan.blocks) * next_seconds(launches, launches["case"].unique()) / 60
+            hardly = f"{MOST_REPETITIONS} repetitions would hardly resolve {100 * SHARP_ENOUGH:g}%"
+            minutes = (MOST_REPETITIONS - plan.repetitions) * next_seconds(launches, launches["case"].unique()) / 60
             log(f"too noisy: {hardly}; go on anyway with: {go_on} --budget {max(1, math.ceil(minutes))}")
         if not cases:
             return None

@@ -215,7 +215,7 @@ class Launch:
     status: Status
     started_utc: str
     wall_s: float
-    block: int = 0
+    repetition: int = 0
     position: int = 0
     failure: Failure | None = None
     samples: list[Sample] = field(default_factory=list)
@@ -271,10 +271,10 @@ MESSAGES = ("send", "recv")
 # The folder next to a results database for traces.
 TRACES = "traces"
 
-# Launches that count have a block of FIRST_BLOCK or more. The others: the reference on one device, the launch for
-# NCCL's debug log, and the second copy of a configuration in a shared launch.
-FIRST_BLOCK, REFERENCE_BLOCK, EXPLAIN_BLOCK, TWIN_BLOCK = 0, -1, -2, -3
-UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN_BLOCK: "twin"}
+# Launches that count have FIRST_REPETITION or more. The others: the reference on one device, the launch for NCCL's
+# debug log, and the second copy of a configuration in a shared launch.
+FIRST_REPETITION, REFERENCE_REPETITION, EXPLAIN_REPETITION, TWIN_REPETITION = 0, -1, -2, -3
+UNCOUNTED = {REFERENCE_REPETITION: "reference", EXPLAIN_REPETITION: "NCCL debug log", TWIN_REPETITION: "twin"}
 
 
 def utc_now() -> str:

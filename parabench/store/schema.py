@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from parabench.store.digest import Digest
 from parabench.store.record import (
-    EXPLAIN_BLOCK,
+    EXPLAIN_REPETITION,
     CollectiveSample,
     DeviceSample,
     Finding,
@@ -24,12 +24,12 @@ from parabench.store.record import (
     Status,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x70626E63  # "pbnc", to distinguish it from other SQLite files
 
 # SQL conditions on rows of `launch`: it need not run again; it failed. The launch for NCCL's debug log does not count.
 DONE = f"status != '{Status.INTERRUPTED}'"
-NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
+NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND repetition != {EXPLAIN_REPETITION}"
 # The kind of a session, NULL if its plan is unknown. It has an index.
 KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
 # The short columns of a session, for lists of all sessions.
@@ -62,7 +62,7 @@ class LaunchRow(NamedTuple):
     model: str
     world_size: int
     bucket_mib: float | None
-    block: int
+    repetition: int
     position: int
     status: Status
     error: str | None

@@ -17,7 +17,7 @@ from parabench import __version__, json_text
 from parabench.private import public_argv, public_text
 from parabench.store.database import StoreError, open_to_read, open_to_write, storing
 from parabench.store.digest import digests
-from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
+from parabench.store.record import REFERENCE_REPETITION, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
 from parabench.store.schema import DONE, NOT_WELL, LaunchRow, SessionRow, insert_statement
 
 # The name of the database in the folder of a run.
@@ -161,15 +161,15 @@ class Store:
             yield PlannedSession(number, plan, argv, tied, label, suite)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
-        """Return (case id, block) of every launch of a session that need not run again."""
-        return set(self._rows(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", session_id))
+        """Return (case id, repetition) of every launch of a session that need not run again."""
+        return set(self._rows(f"SELECT case_id, repetition FROM launch WHERE session_id = ? AND {DONE}", session_id))
 
     def reference_values(self, session_id: int) -> dict[str, dict[str, dict[int, float | None]]]:
         """Return {case id: {"loss" or "grad_norm": {step: value}}} of the successful reference launches."""
         rows = self._rows(
             "SELECT case_id, metric, step, value FROM sample JOIN launch ON launch.id = launch_id"
-            " WHERE session_id = ? AND block = ? AND status = ? AND metric IN ('loss', 'grad_norm')",
-            session_id, REFERENCE_BLOCK, Status.OK,
+            " WHERE session_id = ? AND repetition = ? AND status = ? AND metric IN ('loss', 'grad_norm')",
+            session_id, REFERENCE_REPETITION, Status.OK,
         )  # fmt: skip
         found: dict[str, dict[str, dict[int, float | None]]] = {}
         for case_id, metric, step, value in rows:
@@ -187,7 +187,7 @@ class Store:
             model=case.model,
             world_size=case.world_size,
             bucket_mib=case.bucket_cap,  # `case_json` has a list
-            block=launch.block,
+            repetition=launch.repetition,
             position=launch.position,
             status=launch.status,
             error=public_text(str(failure)) if failure else None,

@@ -177,14 +177,14 @@ def record(
     spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
     launched = launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
     findings = observer.findings()
-    blocks = 2 if of_caps else 1  # the caps of a tuning are in the second
-    plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=blocks), seed=0)
+    repetitions = 2 if of_caps else 1  # the caps of a tuning are in the second
+    plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=repetitions), seed=0)
     with free_store(out, log) as store:
-        session_id, block = session_of(store, plan, observer.group, found, label, out)
-        launched.block = block
+        session_id, repetition = session_of(store, plan, observer.group, found, label, out)
+        launched.repetition = repetition
         store.append(session_id, launched)
         for place, arm in enumerate(launched.arms):
-            arm.block, arm.position = block + 1, place
+            arm.repetition, arm.position = repetition + 1, place
             store.append(session_id, arm)
         for finding in findings:
             store.add_finding(session_id, finding.replace(case_id=case.id))
@@ -297,9 +297,9 @@ def session_of(
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
-            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + plan.blocks))
+            more = before.replace(protocol=before.protocol.replace(launches=before.repetitions + plan.repetitions))
             store.replan(last.id, more.to_dict())
-            return last.id, before.blocks
+            return last.id, before.repetitions
     # A rank without a result is assumed to be like the first one with a result.
     known = next(each for each in found if each)
     abouts = [(each or known).about for each in found]

@@ -24,7 +24,7 @@ STATES = {
     # What was recorded, and a sentence that the page must say.
     "no launch": (training([], finished=False), "No launch was recorded"),
     "steps without length": (
-        training([fake.launch(fake.case(), 0.0, block=block) for block in range(2)]),
+        training([fake.launch(fake.case(), 0.0, repetition=repetition) for repetition in range(2)]),
         "2 of 3 planned launches succeeded, none with a known step time (1 configuration).",
     ),
     "no instrumented steps": (

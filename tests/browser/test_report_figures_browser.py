@@ -54,7 +54,9 @@ def seen(page, section):
 def anatomy(browser, tmp_path_factory):
     """A DDP of two launches with steps of 10 and 11 s, and a faster FSDP with one of 10."""
     folder = tmp_path_factory.mktemp("anatomy")
-    launches = [step(step(fake.launch(fake.case(), 8.0, block=block)), 26, longer=1.0) for block in range(2)]
+    launches = [
+        step(step(fake.launch(fake.case(), 8.0, repetition=repetition)), 26, longer=1.0) for repetition in range(2)
+    ]
     fsdp = step(fake.launch(fake.case(strategy="fsdp"), 5.0), name="all_gather")
     path = write_report(fake.write(folder / "r.db", [*launches, fsdp]), folder / "r.html")
     with opened(browser, path) as page:

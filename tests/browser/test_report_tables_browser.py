@@ -23,10 +23,10 @@ ERRORS = ('=HYPERLINK("https://example.invalid","x")', "+1", "-2", "@SUM(1)", "\
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """130 cases in 2 blocks, some failed with errors that a spreadsheet would take for formulas."""
+    """130 cases in 2 repetitions, some failed with errors that a spreadsheet would take for formulas."""
     folder = tmp_path_factory.mktemp("many")
     cases = [fake.case(bucket_mib=i / 4, world_size=n) for i in range(1, 66) for n in (2, 4)]
-    launches = fake.sweep(cases, lambda c: 0.04 + c.bucket_mib / 1000 + c.world_size / 1e4, blocks=2, noise=0.01)
+    launches = fake.sweep(cases, lambda c: 0.04 + c.bucket_mib / 1000 + c.world_size / 1e4, repetitions=2, noise=0.01)
     for i, text in enumerate(ERRORS):
         bad = fake.case(strategy="fsdp", bucket_mib=float(i + 1))
         launches.append(fake.launch(bad, status=Status.FAILED, failure=Failure(text)))
@@ -150,7 +150,7 @@ def test_a_text_that_a_spreadsheet_would_run_is_text_and_numbers_stay_numbers(br
         assert errors == [text if text[0] == "a" else f"'{text}" for text in ERRORS]
         (faster,) = [row for row in rows if row["label"].startswith("tp")]
         assert float(faster["drift"]) == pytest.approx(-0.2)
-        assert (faster["block"], faster["status"]) == ("0", "ok")
+        assert (faster["repetition"], faster["status"]) == ("0", "ok")
         assert unexplained(faster) == set()
 
 

@@ -36,7 +36,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     launches.append(fake.launch(fake.case(strategy="fsdp"), status=Status.CRASHED))
     fake.write(tmp_path / "results.db", launches, label='night "7"\n\\')
     operations = [
-        fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9, block=block) for block in range(2)
+        fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9, repetition=repetition)
+        for repetition in range(2)
     ]
     fake_collectives.write(tmp_path / "bus.db", operations)
     return tmp_path

@@ -125,4 +125,4 @@ def test_the_example_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     assert done.exit_code == 0, done.output
     with closing(sqlite3.connect("out/results.db")) as store:
-        assert store.execute("select strategy, status from launch where block >= 0").fetchall() == [("tp", "ok")]
+        assert store.execute("select strategy, status from launch where repetition >= 0").fetchall() == [("tp", "ok")]

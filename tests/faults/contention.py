@@ -58,7 +58,7 @@ def two_at_once(lot: Random) -> Verdict:
         if 0 not in codes:
             trial.verdict.fault("wrong_exit", f"none has run: {codes}")
         rows = trial.rows()
-        if len([row for row in rows if row.block >= 0]) != COUNTED * codes.count(0):
+        if len([row for row in rows if row.repetition >= 0]) != COUNTED * codes.count(0):
             trial.verdict.fault("lost", f"{len(rows)} launches of {codes.count(0)} sessions")
         trial.check_statuses(rows)
         trial.check_sound()

@@ -154,7 +154,7 @@ class ForkedTrial(Trial):
         kept = self.check_kept(driver)
         self.check_exit(driver, code, 0, 2)
         if code == 2:
-            begun = kept and sum(row.block >= 0 for row in kept) < fakes.COUNTED
+            begun = kept and sum(row.repetition >= 0 for row in kept) < fakes.COUNTED
             self.check_refused(driver, *([resume] if begun else []))
         return kept
 
@@ -175,7 +175,7 @@ class ForkedTrial(Trial):
 
     @contextmanager
     def told(self, what: Any) -> Iterator[None]:
-        """Prefix every error of the block with this name."""
+        """Prefix every error of the repetition with this name."""
         before = len(self.verdict.words)
         yield
         self.verdict.words[before:] = [f"{what}: {each}" for each in self.verdict.words[before:]]

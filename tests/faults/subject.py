@@ -127,7 +127,7 @@ def crashing(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def hanging(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP whose rank 1 blocks in its third step of every launch."""
+    """DDP whose rank 1 repetitions in its third step of every launch."""
     return _struck(model, context, threading.Event().wait)
 
 

@@ -27,7 +27,7 @@ def bad_cases(lot: Random) -> Verdict:
         # It has two separate launches, and the second is wrong.
         share = str(lot.choice((2, 3)) if turns else 2)
         driver = trial.start(environment={EVERY: share, FOLDER: str(trial.folder)})
-        rows = trial.check_complete(driver, trial.ended(driver), cases=4, blocks=3 if turns else 2)
+        rows = trial.check_complete(driver, trial.ended(driver), cases=4, repetitions=3 if turns else 2)
         _check(trial, rows)
         trial.check_words(driver, "crashed: rank 1: ended by SIGKILL", "hung: ")
     return trial.verdict
@@ -36,8 +36,8 @@ def bad_cases(lot: Random) -> Verdict:
 def _check(trial: Trial, rows: list[Row]) -> None:
     for row in rows:
         name = row.case.split("-")[0]
-        if row.block >= 0 and row.status not in ALLOWED[name]:
-            trial.verdict.fault("wrong_status", f"{row.case} in block {row.block}: {row.status}, {row.error}")
+        if row.repetition >= 0 and row.status not in ALLOWED[name]:
+            trial.verdict.fault("wrong_status", f"{row.case} in repetition {row.repetition}: {row.status}, {row.error}")
     if not any(row.status == "wrong" for row in rows):
         trial.verdict.fault("wrong_status", "nothing was found to be wrong")
 

@@ -85,7 +85,7 @@ class Row:
 
     session: int
     case: str
-    block: int
+    repetition: int
     status: str
     rank: int | None
     signal: str | None
@@ -177,7 +177,7 @@ class Trial:
         with closing(sqlite3.connect(self.store)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'launch'").fetchone():
                 return []  # it was not made yet
-            columns = "session_id, case_id, block, status, failed_rank, failed_signal, error"
+            columns = "session_id, case_id, repetition, status, failed_rank, failed_signal, error"
             return [Row(*each) for each in db.execute(f"SELECT {columns} FROM launch ORDER BY id")]
 
     # -- checks
@@ -196,7 +196,7 @@ class Trial:
         """Check that every launch that the driver reported is stored, and return the stored ones."""
         stored = self.rows()
         said = sum(int(cases or 1) for _, _, cases in _ENDED.findall(self.said(driver)))
-        counted = sum(row.block >= 0 for row in stored)
+        counted = sum(row.repetition >= 0 for row in stored)
         if said > counted:
             self.verdict.fault("lost", f"{said} launches were said to have ended, {counted} are stored")
         return stored
@@ -226,7 +226,7 @@ class Trial:
         """Check that all launches are ok, except at most `most` with one of the `allowed` statuses."""
         bad = [row for row in rows if row.status != "ok"]
         if len(bad) > most or any(row.status not in set(allowed) for row in bad):
-            found = [(row.status, row.block, row.error) for row in bad]
+            found = [(row.status, row.repetition, row.error) for row in bad]
             self.verdict.fault("wrong_status", f"{found}, where {most} may be one of {sorted(set(allowed))}")
 
     def resume(self, *options: str, environment: Mapping[str, str] | None = None, cases: int = 2) -> list[Row]:
@@ -241,22 +241,27 @@ class Trial:
         return self.check_complete(driver, code, before, cases)
 
     def check_complete(
-        self, driver: subprocess.Popen[bytes], code: int, before: Sequence[Row] = (), cases: int = 2, blocks: int = 3
+        self,
+        driver: subprocess.Popen[bytes],
+        code: int,
+        before: Sequence[Row] = (),
+        cases: int = 2,
+        repetitions: int = 3,
     ) -> list[Row]:
-        """The session is whole: each case once in each block, and what was there before is as it was."""
+        """The session is whole: each case once in each repetition, and what was there before is as it was."""
         rows = self.rows()
         if rows[: len(before)] != list(before):
             self.verdict.fault("lost", f"{len(before)} launches were stored, of which some are gone or changed")
-        done = Counter((row.session, row.case, row.block) for row in rows if row.status != "interrupted")
+        done = Counter((row.session, row.case, row.repetition) for row in rows if row.status != "interrupted")
         for key, times in done.items():
             # A reference that failed is tried once more.
             if times > 1 and not (key[2] < 0 and any(row.status != "ok" for row in rows if row.case == key[1])):
                 self.verdict.fault("twice", f"{key} is there {times} times")
         last = max((row.session for row in rows), default=0)
-        found = {(case, block) for session, case, block in done if session == last and block >= 0}
-        if len(found) != blocks * cases:
+        found = {(case, repetition) for session, case, repetition in done if session == last and repetition >= 0}
+        if len(found) != repetitions * cases:
             said = self.said(driver)[-300:]
-            self.verdict.fault("not_resumed", f"{len(found)} of {blocks * cases} launches, {code}: {said!r}")
+            self.verdict.fault("not_resumed", f"{len(found)} of {repetitions * cases} launches, {code}: {said!r}")
         bad = [row for row in rows if row.session == last and row.status not in ("ok", "interrupted")]
         self.check_exit(driver, code, 1 if bad else 0)
         if not (self.results / "report.html").exists():

@@ -47,7 +47,7 @@ from parabench.session.progress import make_progress
 from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.signals import Interrupted, signals_restored
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Status
+from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Finding, Status
 from parabench.store.results import load
 
 GOLDEN = Path(__file__).parent
@@ -103,7 +103,7 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
     cases = [fake.case(bucket_mib=bucket) for bucket in (1.0, 4.0, 25.0)]
     slowness = {1.0: 1.15, 4.0: 1.0, 25.0: 1.02}
     launches = fake.sweep(
-        cases, lambda one: 0.04 * factor * slowness[one.bucket_mib or 25.0], noise=0.002, blocks=6, seed=seed
+        cases, lambda one: 0.04 * factor * slowness[one.bucket_mib or 25.0], noise=0.002, repetitions=6, seed=seed
     )
     fake.write(Path(name), launches, label=name.removesuffix(".db"), **more)
     started(name, ["2026-01-05T08:00:00.000Z"])
@@ -235,14 +235,14 @@ def of_progress() -> str:
     call = fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9)
     with make_progress(console, 4, 2, "node 0: ") as progress:
         for one in (
-            fake.launch(fake.case(strategy="single", world_size=1), 0.08, block=REFERENCE_BLOCK),
-            fake.launch(fake.case(), 0.04, block=EXPLAIN_BLOCK),
+            fake.launch(fake.case(strategy="single", world_size=1), 0.08, repetition=REFERENCE_REPETITION),
+            fake.launch(fake.case(), 0.04, repetition=EXPLAIN_REPETITION),
             fake.launch(fake.case(), 0.04),
-            fake.launch(fake.case(strategy="fsdp"), block=1, **OOM),
-            fake.launch(fake.case(strategy="tp"), block=1, status=Status.HUNG),
-            replace(call, block=1),
+            fake.launch(fake.case(strategy="fsdp"), repetition=1, **OOM),
+            fake.launch(fake.case(strategy="tp"), repetition=1, status=Status.HUNG),
+            replace(call, repetition=1),
         ):
-            progress.launching([one.case], one.block)
+            progress.launching([one.case], one.repetition)
             progress.launched(one)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -277,8 +277,8 @@ def of_history(*words: str) -> str:
         truth = {changing: 0.04 * (1.08 if day >= 8 else 1), steady: 0.05}
         wobble = 1 + 0.001 * (day % 3)
         launches = [
-            fake.launch(one, step_s * wobble * (1 + 0.002 * (block - 1)), block=block, steps=4)
-            for block in range(3)
+            fake.launch(one, step_s * wobble * (1 + 0.002 * (repetition - 1)), repetition=repetition, steps=4)
+            for repetition in range(3)
             for one, step_s in truth.items()
         ]
         environment = fake.ENVIRONMENT | {"versions": {"torch": "2.13.0" if day < 8 else "2.13.1"}}

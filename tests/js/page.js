@@ -11,11 +11,11 @@ export const aCase = (more) => ({
   case_id: Object.values(more).filter((each) => each !== "").join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
   algorithm: "native", world_size: 2, bucket_mib: null, step_time_s: STEP_TIME, low_s: more.step_time_s ?? STEP_TIME,
   high_s: more.step_time_s ?? STEP_TIME, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
-  slower: null, slower_low: null, slower_high: null, left_after_block: null, left_at_least: null,
+  slower: null, slower_low: null, slower_high: null, left_after_repetition: null, left_at_least: null,
   n_ok: 1, n_launches: 1, ranking: "", mark: "", ranked: true, device: "cpu", model: "gpt-nano", ...more,
 });
 export const aLaunch = (more) => ({
-  launch_id: 1, case: 0, block: 0, status: "ok", launch_step_s: STEP_TIME, counts: 1, from_case: 0, drift: null, ...more,
+  launch_id: 1, case: 0, repetition: 0, status: "ok", launch_step_s: STEP_TIME, counts: 1, from_case: 0, drift: null, ...more,
 });
 
 // Put this before `await import(...)` of what reads it. `tables` are rows by the name of their table, `tables_of` what

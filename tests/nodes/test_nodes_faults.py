@@ -72,7 +72,7 @@ def test_session_resumes_after_ctrl_c_and_names_a_killed_rank(nodes: Nodes) -> N
     assert "on node 1 (h1)" in crashed["error"]
     for driver in (zero, one):
         assert driver.said(r"crashed: rank 3: ended by SIGKILL .* on node 1 \(h1\)"), driver.lines
-    assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
+    assert len(nodes.rows("SELECT * FROM launch WHERE repetition < 0")) == 1
     assert (nodes.out(0) / "report.html").is_file()
     assert not nodes.out(1).exists()
     assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400, .* interface pb0$")

@@ -200,13 +200,13 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
 
     label = dict(zip(results.session["id"], results.session["label"], strict=True))
     there = {
-        (label[row.session_id][-1], row.block): json.loads(row.facts).get("turns", {})
+        (label[row.session_id][-1], row.repetition): json.loads(row.facts).get("turns", {})
         for row in results.launch.itertuples()
-        if row.block >= 0 and row.status == "ok"
+        if row.repetition >= 0 and row.status == "ok"
     }
-    assert there.keys() == {(side, block) for side in "ab" for block in (0, 1, 2)}
-    for block in (1, 2):
-        a, b = there["a", block], there["b", block]
+    assert there.keys() == {(side, repetition) for side in "ab" for repetition in (0, 1, 2)}
+    for repetition in (1, 2):
+        a, b = there["a", repetition], there["b", repetition]
         assert a["protocol"] == b["protocol"]
         assert TrainingSchedule(**a["protocol"]).rounds == ROUNDS
         assert a["pair"]["run"] == b["pair"]["run"]

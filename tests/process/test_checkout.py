@@ -87,7 +87,11 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with enough sessions of a case for a change point."""
     path = tmp_path_factory.mktemp("nightly") / "results.db"
     for night in range(FEWEST_SESSIONS):
-        fake.write(path, [fake.launch(fake.case(), 0.04, block=block) for block in range(3)], label=f"night-{night}")
+        fake.write(
+            path,
+            [fake.launch(fake.case(), 0.04, repetition=repetition) for repetition in range(3)],
+            label=f"night-{night}",
+        )
     return path
 
 

@@ -100,11 +100,11 @@ def test_run_measures_inside_a_group_and_records_a_killed_rank(place: Place, lau
     said, _ = process.communicate(timeout=GUARD_S)
     assert process.returncode == 1, said
     # The reference is fine, and the launch after a killed rank has fresh ones.
-    launches = place.rows("SELECT status, error FROM launch WHERE block = 0")
+    launches = place.rows("SELECT status, error FROM launch WHERE repetition = 0")
     assert [(status, error.partition(" (")[0]) for status, error in launches] == [
         ("crashed", "rank 1: ended by SIGKILL")
     ] * 2
-    assert place.rows("SELECT status FROM launch WHERE block = -1") == [("ok",)]
+    assert place.rows("SELECT status FROM launch WHERE repetition = -1") == [("ok",)]
     ((environment,),) = place.rows("SELECT environment FROM session")
     assert json.loads(environment)["cores"] >= 2
     assert said.count("report: results/report.html") == 1

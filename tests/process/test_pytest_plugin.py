@@ -65,7 +65,7 @@ def test_only_selected_cases_are_launched(done, results):
 
 def test_recorded_step_times_are_pytest_benchmarks_raw_data(folder, results):
     steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
-    stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
+    stored = {case: group["step_s"].tolist() for case, group in steps[steps["repetition"] >= 0].groupby("case_id")}
     (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]
     assert {entry["name"]: entry["stats"]["data"]} == stored
     assert len(entry["stats"]["data"]) == 3
@@ -110,7 +110,7 @@ def test_pytest_benchmark_compares_two_runs(pytester, monkeypatch):
         step_s["ring"] *= 1.5
     results = load(pytester.path / "parabench-results" / "results.db")
     steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
-    stored = steps[steps["block"] >= 0].groupby(["case_id", "session_id"])["step_s"].agg(STATISTICS)
+    stored = steps[steps["repetition"] >= 0].groupby(["case_id", "session_id"])["step_s"].agg(STATISTICS)
     assert [session for _, session in stored.index] == [1, 2] * 2
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "one.json", "two.json", "--csv=compared"]
     command += ["--group-by=name", "--sort=name", "--columns=min,max,mean,stddev,median,rounds"]

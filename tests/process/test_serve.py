@@ -28,7 +28,7 @@ from parabench.errors import UsageError
 from parabench.report.build import render
 from parabench.serve import server
 from parabench.serve.server import Live, Server, make_page, read_progress
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
+from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Status
 from parabench.store.results import load
 from parabench.store.store import Store
 from process_helpers import end, signals_as_usual
@@ -36,10 +36,15 @@ from process_helpers import end, signals_as_usual
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
-def planned(path, launches, blocks=3, cases=CASES, **more):
-    """A results database whose session plans `blocks` repetitions and has these launches."""
+def planned(path, launches, repetitions=3, cases=CASES, **more):
+    """A results database whose session plans `repetitions` repetitions and has these launches."""
     with Store.open_or_create(path) as store:
-        plan = {"cases": [case.to_dict() for case in cases], "skipped": [], "protocol": {"launches": blocks}, "seed": 0}
+        plan = {
+            "cases": [case.to_dict() for case in cases],
+            "skipped": [],
+            "protocol": {"launches": repetitions},
+            "seed": 0,
+        }
         told = {"label": None, "suite": "quick", "argv": ["parabench"], "seed": 0, "environment": fake.ENVIRONMENT}
         session = store.begin_session(question="Which?", plan=plan | more.pop("plan", {}), **told | more)
         for launch in launches:
@@ -47,8 +52,8 @@ def planned(path, launches, blocks=3, cases=CASES, **more):
     return path
 
 
-def took(of, wall_s, block=0, **more):
-    launch = fake.launch(of, block=block, **more)
+def took(of, wall_s, repetition=0, **more):
+    launch = fake.launch(of, repetition=repetition, **more)
     launch.wall_s = wall_s
     return launch
 
@@ -62,7 +67,12 @@ def now_after(seconds):
 
 def test_progress_counts_and_estimates_launches(tmp_path):
     bad = took(CASES[1], 4.0, status=Status.OOM, failure=Failure("out of\nmemory", rank=1))
-    launches = [took(CASES[0], 7.0, REFERENCE_BLOCK), took(CASES[0], 7.0, EXPLAIN_BLOCK), took(CASES[0], 2.0), bad]
+    launches = [
+        took(CASES[0], 7.0, REFERENCE_REPETITION),
+        took(CASES[0], 7.0, EXPLAIN_REPETITION),
+        took(CASES[0], 2.0),
+        bad,
+    ]
     launches.append(took(CASES[0], 1.0, 1, status=Status.INTERRUPTED))
     seen = read_progress(planned(tmp_path / "r.db", launches))
     assert (seen["done"], seen["planned"], seen["going"]) == (2, 9, True)
@@ -71,7 +81,7 @@ def test_progress_counts_and_estimates_launches(tmp_path):
 
 def test_added_repetitions_and_both_variants_of_an_ab_count(tmp_path):
     plan = {"extra": [[CASES[0].id, CASES[1].id], [CASES[0].id]]}
-    launches = [took(case, 1.0, block) for block in range(3) for case in CASES]
+    launches = [took(case, 1.0, repetition) for repetition in range(3) for case in CASES]
     seen = read_progress(planned(tmp_path / "r.db", launches, plan=plan))
     assert (seen["done"], seen["planned"]) == (9, 12)
     for side in ("a", "b"):
@@ -119,8 +129,8 @@ def maker() -> Iterator[Maker]:
 @pytest.fixture
 def growing(tmp_path):
     """A session that goes on, and what gives it one more launch."""
-    launches = iter([took(case, 1.0, block) for block in range(9) for case in CASES])
-    path = planned(tmp_path / "r.db", itertools.islice(launches, 6), blocks=9)
+    launches = iter([took(case, 1.0, repetition) for repetition in range(9) for case in CASES])
+    path = planned(tmp_path / "r.db", itertools.islice(launches, 6), repetitions=9)
 
     def launch():
         with Store.open_or_create(path) as store:

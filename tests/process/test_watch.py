@@ -70,12 +70,12 @@ def test_watch_records_a_whole_session(tuned: tuple[Path, dict[int, dict[str, An
     assert re.search(r"Parts of the loop's time, on rank [01] \(mean of 43 steps after the first 47\): data ", text)
     ((suite, kind),) = rows(folder, "SELECT suite, json_extract(plan, '$.kind') FROM session")
     assert (suite, kind) == ("loop_of_ones_own.py", "training")
-    found = rows(folder, "SELECT status, world_size, strategy, model FROM launch WHERE block = 0")
+    found = rows(folder, "SELECT status, world_size, strategy, model FROM launch WHERE repetition = 0")
     assert found == [("ok", 2, "ddp", "loop_of_ones_own:Words")]
     steps = rows(
         folder,
         "SELECT rank, phase, count(*) FROM sample JOIN launch ON launch_id = launch.id "
-        "WHERE metric = 'step_s' AND block = 0 GROUP BY rank, phase ORDER BY 1, 2",
+        "WHERE metric = 'step_s' AND repetition = 0 GROUP BY rank, phase ORDER BY 1, 2",
     )
     counts = (("instrument", 8), ("measure", STEPS - 5 - TUNED - 8), ("settle", TUNED), ("warmup", 5))
     assert steps == [(rank, phase, n) for rank in (0, 1) for phase, n in counts]
@@ -96,10 +96,10 @@ def test_watch_goes_on_with_the_fastest_cap(tuned: tuple[Path, dict[int, dict[st
     caps = rows(
         folder,
         "SELECT bucket_mib, count(*) FROM launch JOIN sample ON launch_id = launch.id "
-        "WHERE block = 1 AND metric = 'step_s' AND phase = 'measure' GROUP BY launch.id ORDER BY position",
+        "WHERE repetition = 1 AND metric = 'step_s' AND phase = 'measure' GROUP BY launch.id ORDER BY position",
     )
     assert caps == [(0.01, 2 * 3 * 5), (25, 2 * 3 * 5)]
-    ((best,),) = rows(folder, "SELECT bucket_mib FROM launch WHERE block = 0")
+    ((best,),) = rows(folder, "SELECT bucket_mib FROM launch WHERE repetition = 0")
     assert f"goes on with {best:g} MiB" in text
 
 

@@ -42,7 +42,7 @@ def script() -> str:
     for language, text in BLOCKS:
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
-            assert name, "a block of Python begins with the name of its file"
+            assert name, "a repetition of Python begins with the name of its file"
             lines.append(f"cat >{name[1]} <<'END OF FILE'\n{text}END OF FILE")
         else:
             lines.append(limited(text))

@@ -22,7 +22,7 @@ _KEY = {"op": str, "world_size": int}
 # The tables of the answer. docs/site/keys.toml describes every column.
 TABLES: dict[str, Columns] = {
     "operations": {
-        **_KEY, "blocks": int, "algorithms": tuple[str, ...], "peak": float | None, "peak_bytes": int | None,
+        **_KEY, "repetitions": int, "algorithms": tuple[str, ...], "peak": float | None, "peak_bytes": int | None,
         "peak_algorithm": str | None, "why_not": str | None, "sizes": tuple[int, ...], "timing": str,
     },
     "ranges": {
@@ -66,7 +66,7 @@ def _operation(good: pd.DataFrame) -> Row:
     return {
         "op": str(top["op"]),
         "world_size": int(top["world_size"]),
-        "blocks": int(good["repetition"].nunique()),
+        "repetitions": int(good["repetition"].nunique()),
         "algorithms": tuple(good["algorithm"].unique()),
         "peak": format.number_or_none(float(top["busbw"])),
         "peak_bytes": int(top["bytes"]),
@@ -86,7 +86,9 @@ def _why_not(good: pd.DataFrame) -> str | None:
         return f"Only {algorithms[0]} was measured, so no ranking is possible."
     if not logged:
         one = good["repetition"].nunique() < 2
-        return "One block cannot be tested against noise: run at least 2 launches, better 3 or more." if one else None
+        return (
+            "One repetition cannot be tested against noise: run at least 2 launches, better 3 or more." if one else None
+        )
     seconds = good.pivot_table("call_s", "bytes", "algorithm", "mean", sort=False).dropna()
     if len(seconds.columns) > 2 or seconds.empty:
         return "Each log is one run, so their differences are not tested against noise."
@@ -148,14 +150,14 @@ def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[list[Row], list[Row]]:
 
 def _sentence(operation: Row, ranges: Sequence[Row], changes: Iterable[Row]) -> str:
     texts = [f"{operation['op']}, {format.count(operation['world_size'], 'rank')}:"]
-    blocks, everything = format.count(operation["blocks"], "block"), operation["algorithms"]
+    repetitions, everything = format.count(operation["repetitions"], "repetition"), operation["algorithms"]
     if operation["why_not"]:
         texts.append(operation["why_not"])
     elif len(ranges) == 1 and set(ranges[0]["algorithms"]) == set(everything):
         among = format.count(len(everything), "algorithm")
-        texts.append(f"No difference was found between the {among} at any size with {blocks}.")
+        texts.append(f"No difference was found between the {among} at any size with {repetitions}.")
     else:
-        texts.append("; ".join(_range_text(each, operation["sizes"]) for each in ranges) + f" ({blocks}).")
+        texts.append("; ".join(_range_text(each, operation["sizes"]) for each in ranges) + f" ({repetitions}).")
         ends = [(size_text(each["above_bytes"]), size_text(each["below_bytes"])) for each in changes]
         if ends:
             places = format.joined(f"between {above} and {below}" for above, below in ends)

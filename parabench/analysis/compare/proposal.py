@@ -89,8 +89,8 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
 
 
 def _log_ratios(base: SessionData, candidate: SessionData) -> Numbers:
-    """Return the mean over cases of log(candidate / base) for each block that both sides have of every case."""
+    """Return the mean over cases of log(candidate / base) for each repetition that both sides have of every case."""
     before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
-    blocks = (after / before).unstack("case").dropna()
-    found: Numbers = np.log(blocks.to_numpy(dtype=float)).mean(axis=1)
+    repetitions = (after / before).unstack("case").dropna()
+    found: Numbers = np.log(repetitions.to_numpy(dtype=float)).mean(axis=1)
     return found

@@ -160,14 +160,14 @@ def between_means(
     """
     own, new = zip(*cases, strict=True)
 
-    def blocks(side: SessionData, ids: Sequence[str]) -> list[Numbers]:
+    def repetitions(side: SessionData, ids: Sequence[str]) -> list[Numbers]:
         if not set(ids) <= side.by_case.keys():
             return []  # without a launch of every configuration
         return [by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in ids])]
 
-    first = blocks(base, own)
-    sessions = [*first, *chain.from_iterable(blocks(other, own) for other in others)]
-    return _between(sessions, [*first, *blocks(candidate, new)], ALLOWANCE)
+    first = repetitions(base, own)
+    sessions = [*first, *chain.from_iterable(repetitions(other, own) for other in others)]
+    return _between(sessions, [*first, *repetitions(candidate, new)], ALLOWANCE)
 
 
 def _between(sessions: Sequence[Numbers], compared: Sequence[Numbers], allowance: float) -> Between:

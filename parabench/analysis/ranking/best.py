@@ -20,7 +20,7 @@ from parabench.analysis.ranking.sentences import at, headed, number
 from parabench.analysis.ranking.tables import TABLES, Row, Rows, by_workload
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.contrasts import MOST_BLOCKS
+from parabench.analysis.stats.contrasts import MOST_REPETITIONS
 from parabench.analysis.step import summary
 from parabench.analysis.turns import noise_floor
 from parabench.analysis.warnings.codes import all_findings
@@ -166,7 +166,7 @@ def _front_table(points: Sequence[Row]) -> list[str]:
 def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = None) -> list[tuple[str, str]]:
     """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
 
-    If that would take more than MOST_BLOCKS repetitions, it has a budget. Only the newest session of a database can be
+    If that would take more than MOST_REPETITIONS, it has a budget. Only the newest session of a database can be
     resumed. `where` replaces the database's folder in output for others.
     """
     results, session = seen.results, seen.session
@@ -178,8 +178,10 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     left = undecided(seen.numbers, session.raced)
     if not still or not (left.cases or left.too_noisy):
         return []
-    blocks = [each["blocks"] + each["more_blocks"] for each in still if each["more_blocks"] is not None]
-    far = left.too_noisy or max(blocks, default=0) > MOST_BLOCKS
+    repetitions = [
+        each["repetitions"] + each["more_repetitions"] for each in still if each["more_repetitions"] is not None
+    ]
+    far = left.too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
@@ -189,7 +191,7 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
 def _open(work: Rows) -> bool:
     """Return whether more repetitions could settle something."""
     workload = work["workloads"][0]
-    unclear = workload["more_blocks"] is not None or not workload["decided"]
+    unclear = workload["more_repetitions"] is not None or not workload["decided"]
     return bool(at(work, "not_compared") or (at(work, "tied") and unclear))
 
 

@@ -48,17 +48,19 @@ def curves(cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effect
     return found
 
 
-def curve_notes(curves: Sequence[Row], blocks: int, objective: str) -> list[str]:
+def curve_notes(curves: Sequence[Row], repetitions: int, objective: str) -> list[str]:
     """Return a sentence about the flat curves and one about the unclear curves. `objective` is ' to memory' or so."""
     texts = {
         "flat": "{names}: the bucket size makes no significant difference{objective} ({evidence}).",
-        "unclear": "{names}: too few blocks to resolve an effect of the bucket size{objective} ({evidence}).",
+        "unclear": "{names}: too few repetitions to resolve an effect of the bucket size{objective} ({evidence}).",
     }
     found = []
     for shape, text in texts.items():
         own = [curve for curve in curves if curve["shape"] == shape and curve["half_width"] is not None]
         if own:
-            evidence = f"{format.count(blocks, 'block')}, {format.within(max(each['half_width'] for each in own))}"
+            evidence = (
+                f"{format.count(repetitions, 'repetition')}, {format.within(max(each['half_width'] for each in own))}"
+            )
             at_most = max(each["at_most"] for each in own)
             if shape == "flat" and at_most > format.EXACT:
                 evidence += f"; no size is more than {format.percent(at_most)} behind"

@@ -21,22 +21,22 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
 from parabench.analysis.ranking.tables import Row, Rows
-from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH, Effects, Numbers, fit
-from parabench.store.record import FIRST_BLOCK
+from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH, Effects, Numbers, fit
+from parabench.store.record import FIRST_REPETITION
 
 # How often the fastest may be eliminated.
 ERROR = 0.05
 # One launch does not tell how launches differ.
 FIRST_LOOK = 2
-# With fewer blocks, the number of blocks that are needed is uncertain, and a failed case may succeed in the next one.
-FEWEST_BLOCKS = 5
+# With fewer, the number of repetitions that are needed is uncertain, and a failed case may succeed in the next one.
+FEWEST_REPETITIONS = 5
 
 
 @dataclass(frozen=True)
 class Undecided:
     """The `cases` of the next repetition, empty if nothing is open, and their widest half-width, if known.
 
-    `too_noisy`: a workload is left out, because MOST_BLOCKS repetitions would hardly decide it.
+    `too_noisy`: a workload is left out, because MOST_REPETITIONS would hardly decide it.
     """
 
     cases: tuple[str, ...]
@@ -64,11 +64,18 @@ def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
     looks: list[Row] = []
     eliminated: list[Row] = []
     racing: Collection[str] = launches["case"].unique().tolist()
-    for block in sorted(launches["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:
-        until = launches[launches["repetition"] <= block]
+    for repetition in sorted(launches["repetition"].unique().tolist())[FIRST_LOOK - 1 :]:
+        until = launches[launches["repetition"] <= repetition]
         effects = fit(until)
         before, (racing, half_width) = racing, _look(until, effects)
-        looks.append({"block": block, "seconds": seconds[block], "racing": tuple(racing), "half_width": half_width})
+        looks.append(
+            {
+                "repetition": repetition,
+                "seconds": seconds[repetition],
+                "racing": tuple(racing),
+                "half_width": half_width,
+            }
+        )
         left = [case for case in before if case not in racing]
         if left:
             best = effects.connected()[0]
@@ -76,7 +83,7 @@ def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
             least = behind - effects.best_half_widths(best, confidences(until, effects.cases))
             eliminated += [
                 {
-                    "block": block,
+                    "repetition": repetition,
                     "case_id": case,
                     "slower": math.expm1(behind[case]),
                     "at_least": math.expm1(least[case]),
@@ -95,11 +102,11 @@ def exits(rows: Rows) -> dict[str, Row]:
 def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
     """Return the configurations that another repetition should launch, in all workloads of a launch table.
 
-    Racing itself is limited by time. Otherwise the limit is MOST_BLOCKS, and unless `patient` also the noise.
+    Racing itself is limited by time. Otherwise the limit is MOST_REPETITIONS, and unless `patient` also the noise.
     """
-    # Blocks whose launches all failed count, too. Otherwise they could go on forever.
-    begun = launches.loc[launches["repetition"] >= FIRST_BLOCK, "repetition"].nunique()
-    early = begun < FEWEST_BLOCKS
+    # Repetitions whose launches all failed count, too. Otherwise they could go on forever.
+    begun = launches.loc[launches["repetition"] >= FIRST_REPETITION, "repetition"].nunique()
+    early = begun < FEWEST_REPETITIONS
     cases: list[str] = []
     widths: list[float | None] = []
     too_noisy = False
@@ -116,7 +123,7 @@ def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Und
         needed = 0
         if not (early or patient) and effects.df >= 1:
             needed = effects.blocks_for(math.log1p(SHARP_ENOUGH), racing, at_least=True)
-        if not raced and max(begun + 1, needed) > MOST_BLOCKS:
+        if not raced and max(begun + 1, needed) > MOST_REPETITIONS:
             too_noisy = True
         else:
             cases += racing
@@ -135,7 +142,7 @@ def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
 def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
     """Return {repetition: seconds of all launches until its end}."""
     took = launches.groupby("repetition")["wall_s"].sum().cumsum()
-    return {int(str(block)): float(seconds) for block, seconds in took.items()}
+    return {int(str(repetition)): float(seconds) for repetition, seconds in took.items()}
 
 
 def _in_race(launches: pd.DataFrame, raced: bool) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.ranking.tables import TABLES, Row, Rows
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.plan.case import DEFAULTS, LABELED, MEANS, Case, fields_of
-from parabench.store.record import FIRST_BLOCK
+from parabench.store.record import FIRST_REPETITION
 from parabench.store.results import known_records
 from parabench.strategies import OPTIONAL, Rule, entry_of
 from parabench.strategies.snippet import snippet
@@ -39,7 +39,7 @@ SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 # The columns of a case table that an answer needs.
 _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
 _NO_ANSWER: Row = dict.fromkeys(TABLES["workloads"]) | {
-    "workload": "", "work": "", "statistic": format.UNKNOWN, "basis": format.UNKNOWN, "blocks": 0, "launches": 0,
+    "workload": "", "work": "", "statistic": format.UNKNOWN, "basis": format.UNKNOWN, "repetitions": 0, "launches": 0,
     "decided": False, "unverified": (), "unknown": (), "differing": (), "links": "", "apart": (),
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def ranked(
         cases: The case table of the launches, if known.
         raced: Whether the session is a race.
     """
-    launches = launches[launches["repetition"] >= FIRST_BLOCK]
+    launches = launches[launches["repetition"] >= FIRST_REPETITION]
     if not len(launches):
         why = "No launch was recorded, so the fastest configuration is unknown."
         return [_rows(_NO_ANSWER | {"objective": objective.name, "why_not": why})]
@@ -140,7 +140,7 @@ def _ranking(
     numbers = _numbers(objective, good, launches, cases, effects)
     if len(order) == 1 < len(measured):
         why = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
-        workload |= {"launches": len(good), "blocks": effects.n_blocks, "why_not": why}
+        workload |= {"launches": len(good), "repetitions": effects.n_blocks, "why_not": why}
         return _rows(workload, candidates=known_records(numbers))
     if len(order) < len(measured):
         good = good[good["case"].isin(order)]
@@ -157,7 +157,7 @@ def _ranking(
         "best": best,
         "default": _default(cases, order),
         "same_training": equivalent[0] if equivalent and equivalent[0] != best else None,
-        "blocks": effects.n_blocks,
+        "repetitions": effects.n_blocks,
         "launches": len(good),
         "decided": decided,
         "why_not": why_not,
@@ -222,7 +222,7 @@ def _resolution(
         half_width = _widest(widths, [case for case in others if case in near] or others[:1])
     return {
         "half_width": half_width,
-        "more_blocks": _more_blocks(effects, first, among, launches) if unclear else None,
+        "more_repetitions": _more_repetitions(effects, first, among, launches) if unclear else None,
         "apart": tuple(labels[case] for case in apart),
         "apart_half_width": _widest(widths, apart) if apart else None,
     }
@@ -243,9 +243,9 @@ def _why_not(effects: Effects) -> str | None:
     if len(effects.cases) == 1:
         return "Only one configuration has a result, so nothing can be ranked."
     if effects.n_blocks < 2:
-        return "One block cannot be tested against noise: run at least 2 blocks, better 3 or more."
+        return "One repetition cannot be tested against noise: run at least 2 repetitions, better 3 or more."
     if effects.df < 1:
-        return "Too few launches succeeded to test differences against noise: run more blocks."
+        return "Too few launches succeeded to test differences against noise: run more repetitions."
     return None
 
 
@@ -284,14 +284,14 @@ def _widest(widths: pd.Series[float], cases: Sequence[str]) -> float | None:
     return format.number_or_none(math.expm1(widths[list(cases)].max()))
 
 
-def _more_blocks(effects: Effects, first: str, among: Sequence[str], good: pd.DataFrame) -> int:
-    """Return how many more blocks like the last would make the comparison of `first` with `among` sharp enough."""
+def _more_repetitions(effects: Effects, first: str, among: Sequence[str], good: pd.DataFrame) -> int:
+    """Return how many more repetitions like the last would make the comparison of `first` with `among` sharp enough."""
     had, next_has = float(effects.n_blocks), 1.0
     if (weights := turn_weights(good)) is not None:
         # In a race, launches of fewer cases have more turns of each.
         of_first = weights[np.asarray(good["case"]) == first]
         had, next_has = of_first.sum(), of_first[-1]
-    # At least one: after a missing launch the interval can be wide although the planned blocks would have sufficed.
+    # At least one: after a missing launch the interval can be wide, although the planned repetitions were enough.
     return max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 
 

@@ -11,7 +11,7 @@ from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import too_wide
 from parabench.analysis.ranking.tables import Row, Rows
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.contrasts import MOST_BLOCKS, SHARP_ENOUGH
+from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 
 # A sentence has no more names than this.
 MOST_NAMES = 3
@@ -23,7 +23,7 @@ def sentences(rows: Rows) -> list[str]:
     found = [
         *_answer(rows, workload, objective),
         *_remarks(rows, workload, objective),
-        *curve_notes(rows["curves"], workload["blocks"], "" if objective is STEP else f" to {objective.head}"),
+        *curve_notes(rows["curves"], workload["repetitions"], "" if objective is STEP else f" to {objective.head}"),
         *_eliminated(rows),
         workload["links"],
     ]
@@ -79,7 +79,7 @@ def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator
     tied, slower, apart = at(rows, "tied"), at(rows, "slower"), workload["apart"]
     everything = format.count(1 + len(tied) + len(slower), "configuration")
     names = [row["name"] for row in rows["members"]]
-    basis = f"{format.percent(CONFIDENCE)}, {format.count(workload['blocks'], 'block')}"
+    basis = f"{format.percent(CONFIDENCE)}, {format.count(workload['repetitions'], 'repetition')}"
     if tied and workload["half_width"] is not None:
         basis += f", {format.within(workload['half_width'])}"
     following, worse = (slower[0]["label"], objective.worse(slower[0]["slower"])) if slower else ("", "")
@@ -108,7 +108,7 @@ def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator
         yield f"Compared in separate launches{known}, so possibly as fast: {format.listed(apart, MOST_NAMES)}."
     if open_set:
         yield f"Best estimate: {best['label']}: {_with_rate(best, objective)}."
-    yield _more_blocks(rows, workload)
+    yield _more_repetitions(rows, workload)
 
 
 def _with_rate(best: Row, objective: Objective) -> str:
@@ -120,19 +120,19 @@ def _with_rate(best: Row, objective: Objective) -> str:
     return f"{number(best, objective)}, {beside}"
 
 
-def _more_blocks(rows: Rows, workload: Row) -> str:
-    """Return how many more blocks would resolve the set; empty if it is sharp enough."""
-    more = workload["more_blocks"]
+def _more_repetitions(rows: Rows, workload: Row) -> str:
+    """Return how many more repetitions would resolve the set; empty if it is sharp enough."""
+    more = workload["more_repetitions"]
     if more is None:
         return ""
     resolving = f"Resolving {100 * SHARP_ENOUGH:g}%"
-    if workload["blocks"] + more > MOST_BLOCKS:
-        return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy."
+    if workload["repetitions"] + more > MOST_REPETITIONS:
+        return f"{resolving} would take more than {MOST_REPETITIONS} repetitions: too noisy."
     takes = ""
     if len(rows["race"]) > 1:
         before, now = rows["race"][-2:]
         takes = f" ({format.duration(more * (now['seconds'] - before['seconds']))})"
-    return f"{resolving} needs about {format.count(more, 'more block')}{takes}."
+    return f"{resolving} needs about {format.count(more, 'more repetition')}{takes}."
 
 
 def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
@@ -175,10 +175,10 @@ def _without_communication(row: Row) -> str:
 
 
 def _eliminated(rows: Rows) -> list[str]:
-    """Return 'Eliminated: 11 configurations by block 3, 24% or more slower.'"""
+    """Return 'Eliminated: 11 configurations by repetition 3, 24% or more slower.'"""
     left = list(exits(rows).values())
     if not left:
         return []
-    last, least = max(row["block"] + 1 for row in left), min(row["at_least"] for row in left)
+    last, least = max(row["repetition"] + 1 for row in left), min(row["at_least"] for row in left)
     some = format.count(len(left), "configuration")
-    return [f"Eliminated: {some} by block {last}, {format.percent(least)} or more slower."]
+    return [f"Eliminated: {some} by repetition {last}, {format.percent(least)} or more slower."]

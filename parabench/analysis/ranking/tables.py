@@ -21,10 +21,10 @@ TABLES: dict[str, Columns] = {
         "work": str,
         **dict.fromkeys(("best", "winner", "default", "same_training"), str | None),
         **dict.fromkeys(("objective", "statistic", "basis"), str),
-        "blocks": int,
+        "repetitions": int,
         "launches": int,
         "half_width": float | None,
-        "more_blocks": int | None,
+        "more_repetitions": int | None,
         "decided": bool,
         "why_not": str | None,
         **dict.fromkeys(("unverified", "unknown", "differing"), tuple[str, ...]),
@@ -85,12 +85,12 @@ TABLES: dict[str, Columns] = {
     },
     "race": {
         "workload": str,
-        "block": int,
+        "repetition": int,
         "seconds": float,
         "racing": tuple[str, ...],
         "half_width": float | None,
     },
-    "eliminated": {"workload": str, "block": int, "case_id": str, "slower": float, "at_least": float},
+    "eliminated": {"workload": str, "repetition": int, "case_id": str, "slower": float, "at_least": float},
 }
 
 

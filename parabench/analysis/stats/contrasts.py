@@ -56,7 +56,7 @@ Case = TypeVar("Case")
 # Smaller differences of logarithms are rounding: bytes can agree exactly.
 ROUNDING, DIGITS = 1e-9, 12
 # No plan has more blocks; the answer is then "more than".
-MOST_BLOCKS = 100
+MOST_REPETITIONS = 100
 # The weight, in degrees of freedom, of the common variance next to a case's own. In simulations of equal cases whose
 # noise differs tenfold, Tukey's test with one common variance found no difference in 80% of sessions. With this weight,
 # it is 85% (3 blocks) to 95% (10 blocks), and not lower for other noise (docs/explanation/certainty.md).
@@ -200,7 +200,7 @@ class Effects:
 
     def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
         """Return the fewest blocks of all cases for a `half_width` between the best and `among` (default: all cases,
-        with the common noise), at most MOST_BLOCKS + 1. `at_least` uses the lower 95% bound of the noise."""
+        with the common noise), at most MOST_REPETITIONS + 1. `at_least` uses the lower 95% bound of the noise."""
         places = self.cases.get_indexer(pd.Index(among or self.cases))
         noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
         needed = 2
@@ -228,7 +228,7 @@ def _fewest_blocks(units: int, noise: float, half_width: float) -> int:
         d = half_width * math.sqrt(blocks / 2) / noise
         return dunnett_cdf(d, units - 1, _freedom((units - 1) * (blocks - 1), units)) >= CONFIDENCE
 
-    return 2 + bisect.bisect_left(range(2, MOST_BLOCKS + 1), True, key=enough)
+    return 2 + bisect.bisect_left(range(2, MOST_REPETITIONS + 1), True, key=enough)
 
 
 def _freedom(df: int, units: int) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.plan.case import RecordedCase
-from parabench.store.record import EXPLAIN_BLOCK, Status
+from parabench.store.record import EXPLAIN_REPETITION, Status
 from parabench.store.results import records
 
 _CHOICE = ["case_id", "label", "op", "bytes", "algorithm", "protocol", "channels"]
@@ -23,7 +23,7 @@ def _logs(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]
     """Return (launch, logs as `probes.nccl.parse_log` returns them) of successful debug-log launches and recordings."""
     launches = seen.numbers.rename(columns={"case": "case_id"})
     if seen.session.kind != RecordedCase.kind:
-        launches = launches[(launches["repetition"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
+        launches = launches[(launches["repetition"] == EXPLAIN_REPETITION) & (launches["status"] == Status.OK)]
     rows = records(launches[["launch_id", "case_id", "label"]])
     return [(row, logs) for row in rows if (logs := seen.facts[row["launch_id"]].get("nccl"))]
 

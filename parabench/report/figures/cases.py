@@ -44,7 +44,7 @@ def _ranking(own: pd.DataFrame) -> Panel:
     own = own.assign(row=range(len(own)))
     names = [
         f"{row['shown']} (eliminated: ≥ {format.percent(row['left_at_least'])} slower)"
-        if format.known(row["left_after_block"])
+        if format.known(row["left_after_repetition"])
         else row["shown"]
         for row in records(own)
     ]

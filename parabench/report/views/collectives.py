@@ -24,7 +24,7 @@ from parabench.report.figures.collectives import bus
 from parabench.report.page import answer_page, skipped_cases
 from parabench.report.sections.environment import links_section, machine_section
 from parabench.report.sections.logs import logs_sections
-from parabench.report.spec import DASH, WORDED, Column, Section, block_name, out_of, table_of
+from parabench.report.spec import DASH, WORDED, Column, Section, out_of, repetition_name, table_of
 from parabench.store.record import Status
 
 # A figure or table is about one operation and number of ranks, and one value of each of the others. Its title has those
@@ -71,9 +71,8 @@ def conclusions(seen: SessionData) -> list[str]:
 def _trust(seen: SessionData, launches: pd.DataFrame, logged: bool) -> list[str]:
     """Return sentences about the launches and the correctness of their results."""
     good, checked = int((launches["status"] == Status.OK).sum()), seen.once(_sizes)["n_wrong"]
-    counts = (
-        f"{format.count(launches['case'].nunique(), 'case')}, {format.count(launches['repetition'].nunique(), 'block')}"
-    )
+    n_cases, repetitions = launches["case"].nunique(), launches["repetition"].nunique()
+    counts = f"{format.count(n_cases, 'configuration')}, {format.count(repetitions, 'repetition')}"
     sentences = [
         f"parabench did not run {'these' if len(launches) > 1 else 'this'} {format.count(len(launches), 'test')}."
         if logged
@@ -188,7 +187,7 @@ def _sizes_section(seen: SessionData) -> Section:
 
 _FAILED = (
     Column("Configuration", "label"),
-    Column("Block", lambda row: block_name(row["repetition"])),
+    Column("Repetition", lambda row: repetition_name(row["repetition"])),
     Column("Status", "status"),
     Column("Error", "error"),
 )

@@ -110,7 +110,10 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert lab.run(b="TOKEN=hush OMP_NUM_THREADS=2") == 0, lab.output
     cases = 3
     there = lab.launches()
-    assert [label for label, _, block in there if block < 0] == ["ab-a", "ab-b"]  # each variant has a reference
+    assert [label for label, _, repetition in there if repetition < 0] == [
+        "ab-a",
+        "ab-b",
+    ]  # each variant has a reference
     counted = [each for each in there if each[2] >= 0]
     assert len(counted) == 2 * cases * 3
     for one, other in zip(counted[::2], counted[1::2], strict=True):
@@ -124,7 +127,7 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert base.finished_utc
     assert candidate.finished_utc
     assert results.launch["position"].max() == cases - 1
-    assert "[1/18] block 1 of 3, " in lab.output
+    assert "[1/18] repetition 1 of 3, " in lab.output
     assert "\na: this checkout and environment\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
     assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
     assert "3 launches per side, interleaved." in lab.output
@@ -227,7 +230,7 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
 ROUNDS = {"rounds": 4, "launches": 2}
 
 
-def blocks(lab: Lab, at: int) -> list[str]:
+def repetitions(lab: Lab, at: int) -> list[str]:
     """Return the variant and the number of cases of each launch, from the `at`-th on."""
     return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
 
@@ -236,7 +239,7 @@ def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
     lab.step_s["b"] = 0.0107
     assert lab.run(**ROUNDS) == 1, lab.output
     assert len(lab.log) == 2 + 2 * 3 + 2 * 2
-    assert blocks(lab, 8) == ["a3", "b3", "a3", "b3"]
+    assert repetitions(lab, 8) == ["a3", "b3", "a3", "b3"]
     there = [each for each in lab.launches() if each[2] >= 0]
     assert len(there) == len(set(there)) == 2 * 3 * 3
     facts = [json.loads(text) for text in load(lab.folder / "out" / "results.db").launch["facts"]]
@@ -262,10 +265,10 @@ def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:
 
     lab.befalls = fails
     assert lab.run(**ROUNDS) == 1, lab.output
-    # Block 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
-    # Block 3: the two at once, and the one that has failed by itself.
-    assert blocks(lab, 8)[:5] == ["a3", "b3", "a2", "b2", "a1"]
-    assert sorted(blocks(lab, 13)) == ["a1", "a2", "b1", "b2"]
+    # Repetition 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
+    # Repetition 3: the two at once, and the one that has failed by itself.
+    assert repetitions(lab, 8)[:5] == ["a3", "b3", "a2", "b2", "a1"]
+    assert sorted(repetitions(lab, 13)) == ["a1", "a2", "b1", "b2"]
     there = [each for each in lab.launches() if each[2] >= 0]
     assert len(there) == len(set(there)) == 2 * 3 * 3
     statuses = load(lab.folder / "out" / "results.db").launch["status"].tolist()

@@ -71,9 +71,9 @@ def test_stored_session_is_tested_and_described(tmp_path):
     cases, rng = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)], np.random.default_rng(7)
     ids = [each.id for each in cases]
     written = [fake.launch(each, 0.01) for each in cases]
-    known = [shared(ids, rng, seed=block, left_behind={ids[1]: (0.3,)}, noise=0.05) for block in range(1, 7)]
-    for block, of in enumerate(known, 1):
-        written += fake_turns.launches(of, cases, block)
+    known = [shared(ids, rng, seed=repetition, left_behind={ids[1]: (0.3,)}, noise=0.05) for repetition in range(1, 7)]
+    for repetition, of in enumerate(known, 1):
+        written += fake_turns.launches(of, cases, repetition)
     seen = session_data(fake.write(tmp_path / "results.db", written))
     tested = seen.once(carry_over)
     assert tested.found["case_id"] == ids[1]

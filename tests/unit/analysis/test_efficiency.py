@@ -58,7 +58,7 @@ def test_flop_per_second_and_mfu_of_a_decoder(tmp_path):
 
 def test_other_models_take_what_the_reference_counted(tmp_path):
     case = fake.case(model="mlp", seq_len=1)
-    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": 5_000_000, "by": {}}})
+    reference = fake.launch(case.reference(), 0.1, repetition=-1, facts={"flops": {"counted": 5_000_000, "by": {}}})
     row = table(tmp_path, [reference, fake.launch(case, 0.01, facts={"model": {"parameters": 10}})]).iloc[0]
     assert (row["flops_source"], row["unit"]) == (COUNTED, "samples")
     assert row["flops_per_s"] == pytest.approx(5e8)
@@ -67,7 +67,7 @@ def test_other_models_take_what_the_reference_counted(tmp_path):
 def test_flops_are_unknown_with_the_reason_of_the_counter(tmp_path):
     case = fake.case(model="mlp", seq_len=1)
     why = "torch's counter does not have the model's operations"
-    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": None, "reason": why}})
+    reference = fake.launch(case.reference(), 0.1, repetition=-1, facts={"flops": {"counted": None, "reason": why}})
     row = table(tmp_path, [reference, fake.launch(case, 0.01)]).iloc[0]
     assert np.isnan(row["flops_per_s"])
     assert row["flops_reason"] == row["mfu_reason"] == why

@@ -38,8 +38,8 @@ def nightly(path: Path, steps: list[dict[Any, float]], *, month: int = 3, enviro
     """A session a day; each is {case: step_s}, of three launches that differ by 0.2%."""
     for day, truth in enumerate(steps):
         launches = [
-            fake.launch(case, step_s * (1 + 0.002 * (block - 1)), block=block, steps=4)
-            for block in range(3)
+            fake.launch(case, step_s * (1 + 0.002 * (repetition - 1)), repetition=repetition, steps=4)
+            for repetition in range(3)
             for case, step_s in truth.items()
         ]
         environment = environments(day) if environments else None

@@ -91,7 +91,7 @@ def test_link_launch_has_the_ranks_of_a_node_or_its_devices():
 
 def stored(path, links, cases=(), **more):
     """A session with these links, and launches of the cases: [(case, milliseconds)]."""
-    launches = [fake.launch(case, ms, block=block) for block in range(3) for case, ms in cases]
+    launches = [fake.launch(case, ms, repetition=repetition) for repetition in range(3) for case, ms in cases]
     fake.write(path, launches, **more)
     with Store.open_or_create(path) as store:
         store.add_links(1, links)

@@ -94,13 +94,15 @@ def test_headroom_holds_neither_least_nor_most(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "begins"),
-    [(1, ["Smallest model states", "One block cannot be tested"]), (3, ["Fastest", "Smallest model states"])],
+    ("repetitions", "begins"),
+    [(1, ["Smallest model states", "One repetition cannot be tested"]), (3, ["Fastest", "Smallest model states"])],
 )
-def test_closing_lines_start_with_certain_facts(tmp_path, blocks, begins):
-    """Memory needs one launch, and a ranking needs several blocks."""
+def test_closing_lines_start_with_certain_facts(tmp_path, repetitions, begins):
+    """Memory needs one launch, and a ranking needs several repetitions."""
     times = {"ddp": 0.03, "fsdp": 0.06}
-    launches = fake.sweep([fake.case(strategy=name) for name in times], lambda one: times[one.strategy], blocks=blocks)
+    launches = fake.sweep(
+        [fake.case(strategy=name) for name in times], lambda one: times[one.strategy], repetitions=repetitions
+    )
     for one in launches:
         fake.tell(one, fake.SIZES, parameter_bytes=6.0 if one.case.strategy == "fsdp" else 12.0)
         fake.tell(one, gradient_bytes=6.0, optimizer_bytes=12.0)

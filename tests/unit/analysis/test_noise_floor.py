@@ -11,7 +11,7 @@ import fake_results as fake
 import fake_turns
 from parabench.analysis.session import session_data
 from parabench.analysis.turns import noise_floor
-from parabench.store.record import TWIN_BLOCK
+from parabench.store.record import TWIN_REPETITION
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 25.0)]
 
@@ -19,13 +19,13 @@ CASES = [fake.case(bucket_mib=size) for size in (1.0, 25.0)]
 def floor(path, slower, launches=20):
     """The noise floor of launches whose twins are so much slower."""
     rng, written = np.random.default_rng(0), []
-    for block in range(launches):
+    for repetition in range(launches):
         of = fake_turns.shared(
-            [*(each.id for each in CASES), CASES[0].id], rng, seed=block, noise=0.02, of_launch=0.01, disturbed=0.0
+            [*(each.id for each in CASES), CASES[0].id], rng, seed=repetition, noise=0.02, of_launch=0.01, disturbed=0.0
         )
         of.turns[2] += slower - 0.1  # the fixture's last case is 10% slower than its first
-        arms = fake_turns.launches(of, [*CASES, CASES[0]], block)
-        arms[2].block = TWIN_BLOCK
+        arms = fake_turns.launches(of, [*CASES, CASES[0]], repetition)
+        arms[2].repetition = TWIN_REPETITION
         written += arms
     seen = session_data(fake.write(path / "results.db", written))
     assert set(seen.cases["n_launches"]) == {launches}

@@ -71,10 +71,10 @@ def test_case_table_averages_logs_and_counts_failures(tmp_path):
     results = fake.write(
         tmp_path / "r.db",
         [
-            fake.launch(one, 1.0, block=-1),
+            fake.launch(one, 1.0, repetition=-1),
             fake.launch(one, 0.04),
-            fake.launch(one, 0.09, block=1),
-            fake.launch(one, block=2, status=Status.OOM, failure=killed),
+            fake.launch(one, 0.09, repetition=1),
+            fake.launch(one, repetition=2, status=Status.OOM, failure=killed),
         ],
     )
     launches, cases = tables(results)
@@ -107,17 +107,17 @@ def test_every_doubt_is_found_and_names_its_case(tmp_path):
     drifting, noisy, wide, lame, flaky = (fake.case(bucket_mib=float(b)) for b in (1, 2, 3, 4, 5))
     wide = fake.case(bucket_mib=3.0, world_size=4, threads=4)
     launches = []
-    for block in range(3):
+    for repetition in range(3):
         launches += [
-            fake.launch(drifting, np.linspace(0.04, 0.06, 30).tolist(), block=block),
-            fake.launch(noisy, 0.04 * (1 + 0.2 * block), block=block),
-            fake.launch(wide, 0.04, block=block),
-            slow := fake.launch(lame, 0.04, block=block),
+            fake.launch(drifting, np.linspace(0.04, 0.06, 30).tolist(), repetition=repetition),
+            fake.launch(noisy, 0.04 * (1 + 0.2 * repetition), repetition=repetition),
+            fake.launch(wide, 0.04, repetition=repetition),
+            slow := fake.launch(lame, 0.04, repetition=repetition),
         ]
         slow.samples = [
             s._replace(value=s.value * 2) if s.metric == "forward_s" and s.rank == 1 else s for s in slow.samples
         ]
-    launches += [fake.launch(flaky), fake.launch(flaky, block=1, status=Status.HUNG)]
+    launches += [fake.launch(flaky), fake.launch(flaky, repetition=1, status=Status.HUNG)]
     found = codes(fake.write(tmp_path / "r.db", launches))
     assert found["drift"].case_id == drifting.id
     assert "in 3 of 3 launches the last third of the steps was slower" in found["drift"].message

@@ -25,7 +25,7 @@ from parabench.session.progress import outcome
 from parabench.store.record import Status
 
 FAST, SLOW = fake.case(algorithm="ring"), fake.case()
-# The slowdown of the machine in each block. The last block is twice as slow, and FAST has no launch there.
+# The slowdown of the machine in each repetition. The last repetition is twice as slow, and FAST has no launch there.
 BLOCKS = (1.0, 1.1, 2.0)
 
 
@@ -37,12 +37,14 @@ def lengths(mean: float, n: int = 20) -> list[float]:
 def write(path: Path, label: str = "fake", scale: float = 1.0, **more: object):
     """Return a session without one launch of FAST."""
     launches = [
-        fake.launch(case, lengths(scale * mean * machine * (1 + 0.001 * ((block + at) % 2))), block=block)
-        for block, machine in enumerate(BLOCKS)
+        fake.launch(
+            case, lengths(scale * mean * machine * (1 + 0.001 * ((repetition + at) % 2))), repetition=repetition
+        )
+        for repetition, machine in enumerate(BLOCKS)
         for at, (case, mean) in enumerate(((FAST, 0.040), (SLOW, 0.050)))
-        if (case, block) != (FAST, 2)
+        if (case, repetition) != (FAST, 2)
     ]
-    missing = fake.launch(FAST, block=2, status=Status.OOM)
+    missing = fake.launch(FAST, repetition=2, status=Status.OOM)
     return fake.write(path, [*launches, missing], label=label, **more)  # type: ignore[arg-type]
 
 
@@ -95,13 +97,13 @@ def test_every_command_has_the_same_step_time(tmp_path):
 
 
 def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):
-    """Side b lost a launch; a ratio of the two step times would count what the blocks did."""
+    """Side b lost a launch; a ratio of the two step times would count what the repetitions did."""
     path = tmp_path / "results.db"
     for side, scale in (("a", 1.0), ("b", 1.1)):
         launches = [
-            fake.launch(FAST, lengths(0.04 * scale * machine * (1 + 0.001 * (block % 2))), block=block)
-            for block, machine in enumerate(BLOCKS)
-            if (side, block) != ("b", 2)
+            fake.launch(FAST, lengths(0.04 * scale * machine * (1 + 0.001 * (repetition % 2))), repetition=repetition)
+            for repetition, machine in enumerate(BLOCKS)
+            if (side, repetition) != ("b", 2)
         ]
         fake.write(path, launches, label=side, interleaved={"run": "r", "side": side})
     (row,) = told("compare", f"{path}@a", f"{path}@b")["cases"]

@@ -85,8 +85,10 @@ def test_numbers_name_the_shared_launch(tmp_path):
     cases = [fake.case(bucket_mib=size) for size in (1, 2, 3, 4)]
     rng = np.random.default_rng(0)
     launches = [fake.launch(cases[0])]
-    for block, own in ((1, cases[:2]), (1, cases[2:]), (2, cases[:2])):
-        launches += fake_turns.launches(fake_turns.shared([case.id for case in own], rng, seed=block), own, block)
+    for repetition, own in ((1, cases[:2]), (1, cases[2:]), (2, cases[:2])):
+        launches += fake_turns.launches(
+            fake_turns.shared([case.id for case in own], rng, seed=repetition), own, repetition
+        )
     results = fake.write(tmp_path / "r.db", launches)
     table = numbers(results, select_session(results))
     assert table["shared_launch"].tolist() == [1, 2, 2, 4, 4, 6, 6]

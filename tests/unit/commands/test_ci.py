@@ -33,14 +33,14 @@ def script(job, step):
     return found
 
 
-def blocks(language):
-    """The blocks of the page in that language; plain ones have none."""
+def repetitions(language):
+    """The repetitions of the page in that language; plain ones have none."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return [text for named, text in found if named == language]
 
 
 def gitlab():
-    text, _ = blocks("yaml")
+    text, _ = repetitions("yaml")
     (job,) = yaml.load(text, Loader=yaml.BaseLoader).values()
     return job
 
@@ -48,7 +48,7 @@ def gitlab():
 def command_lines():
     """Return the shell lines of the workflow and the page that start with one of the two commands."""
     shell = [step["run"] for _, step in steps() if "run" in step]
-    shell += [*blocks(""), *gitlab()["script"]]
+    shell += [*repetitions(""), *gitlab()["script"]]
     lines = [line.strip() for text in shell for line in text.splitlines()]
     return [line for line in dict.fromkeys(lines) if re.match(r"(parabench|pytest) ", line)]
 

@@ -26,7 +26,7 @@ from parabench.session.request import Request
 from parabench.session.runner import Runner
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
+from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION
 
 OF_SEVERAL = '''\
 """What would more ranks give?"""
@@ -142,13 +142,17 @@ def test_launches_are_those_that_a_session_makes(gpus):
 
     Runner(plan=plan, launch=FakeLauncher(), keep=kept.append).run()
     launches = list(Runner(plan=plan).expected())
-    assert Counter((case, block) for case, block, _ in launches) == Counter((each.case, each.block) for each in kept)
+    assert Counter((case, repetition) for case, repetition, _ in launches) == Counter(
+        (each.case, each.repetition) for each in kept
+    )
     for kind in (
-        lambda block: block >= 0,
-        lambda block: block == REFERENCE_BLOCK,
-        lambda block: block == EXPLAIN_BLOCK,
+        lambda repetition: repetition >= 0,
+        lambda repetition: repetition == REFERENCE_REPETITION,
+        lambda repetition: repetition == EXPLAIN_REPETITION,
     ):
-        assert [case for case, block, _ in launches if kind(block)] == [each.case for each in kept if kind(each.block)]
+        assert [case for case, repetition, _ in launches if kind(repetition)] == [
+            each.case for each in kept if kind(each.repetition)
+        ]
 
 
 def test_dry_run_estimates_from_measured_cases(suite, tmp_path):

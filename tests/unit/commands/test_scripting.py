@@ -79,7 +79,7 @@ def test_run_writes_the_json_of_best(launcher: FakeLauncher) -> None:
     alone = parabench("run", "mine.py", "--json", "-")
     assert alone.exit_code == 0
     assert alone.stdout == parabench("best", "--json", "-").stdout
-    assert "] block 1 of 2" in alone.stderr
+    assert "] repetition 1 of 2" in alone.stderr
     assert "report: parabench-results/report.html" in alone.stderr
     written = parabench("run", "mine.py", "--json", "answer.json", "--out", "other")
     assert written.stdout.endswith("json:   answer.json\n")
@@ -101,7 +101,7 @@ def test_quiet_run_writes_failures_to_standard_error(launcher: FakeLauncher) -> 
     done = parabench("run", "mine.py", "-q")
     assert done.exit_code == 1
     assert [re.sub(r"^\[./.\] ", "", line) for line in done.stderr.splitlines()] == [
-        f"block {block} of 2, ddp native, 2 ranks: crashed: rank 1: ended by SIGKILL" for block in (1, 2)
+        f"repetition {repetition} of 2, ddp native, 2 ranks: crashed: rank 1: ended by SIGKILL" for repetition in (1, 2)
     ]
     assert "crashed" not in done.stdout
 

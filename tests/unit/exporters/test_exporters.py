@@ -32,9 +32,9 @@ def training(path: Path, **more: Any) -> SessionData:
     """DDP at 40, 41 and 42 ms, and one that never succeeded."""
     cases = [fake.case(), fake.case(bucket_mib=1.0)]
     launches = [
-        fake.launch(case, (0.040 + 0.001 * block) * (1 + 0.5 * at), block=block)
+        fake.launch(case, (0.040 + 0.001 * repetition) * (1 + 0.5 * at), repetition=repetition)
         for at, case in enumerate(cases)
-        for block in range(3)
+        for repetition in range(3)
     ]
     launches.append(fake.launch(fake.case(strategy="fsdp"), status=Status.CRASHED))
     fake.write(path, launches, **more)
@@ -42,7 +42,9 @@ def training(path: Path, **more: Any) -> SessionData:
 
 
 def collectives(path: Path) -> SessionData:
-    launches = [fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9, block=b) for b in range(2)]
+    launches = [
+        fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9, repetition=b) for b in range(2)
+    ]
     return session_data(fake_collectives.write(path, launches))
 
 

@@ -185,7 +185,7 @@ def test_times_of_logs_are_rows_for_a_prediction(tmp_path: Path) -> None:
 def own_session(tmp_path: Path) -> Any:
     pairs = itertools.product(("all_reduce", "all_gather"), ("ring", "native"))
     cases = [fake.case(op, algorithm=name, world_size=4) for op, name in pairs]
-    launches = fake.sweep(cases, lambda case, size: call_us(size) / 1e6, blocks=2, protocol=fake.THROUGHPUT)
+    launches = fake.sweep(cases, lambda case, size: call_us(size) / 1e6, repetitions=2, protocol=fake.THROUGHPUT)
     results = fake.write(tmp_path / "own.db", launches, protocol=fake.THROUGHPUT)
     return results, select_session(results)
 

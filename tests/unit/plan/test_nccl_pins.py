@@ -24,7 +24,7 @@ from parabench.session import session as run_module
 from parabench.session.links import case_of
 from parabench.session.request import Request
 from parabench.session.session import run_session
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Launch, Status
 from parabench.store.results import load
 
 UNKNOWN = Nccl()
@@ -111,10 +111,10 @@ def test_refuted_pin_is_launched_no_more(refused: Callable[..., int], tmp_path: 
     assert refused(launcher) == 0
     results = load(tmp_path / "out" / "results.db")
     pinned = results.launch[results.launch["algorithm"] == "nccl:nvls"]
-    assert list(pinned["block"]) == [EXPLAIN_BLOCK]
-    assert sorted(results.launch[results.launch["algorithm"] == "native"]["block"]) == [
-        EXPLAIN_BLOCK,
-        REFERENCE_BLOCK,
+    assert list(pinned["repetition"]) == [EXPLAIN_REPETITION]
+    assert sorted(results.launch[results.launch["algorithm"] == "native"]["repetition"]) == [
+        EXPLAIN_REPETITION,
+        REFERENCE_REPETITION,
         0,
         1,
     ]

@@ -112,8 +112,8 @@ def test_every_block_has_every_case_once_in_a_seeded_order(machine):
     assert launches == made.launches()
     assert launches != made.replace(seed=8).launches()
     orders = []
-    for block in range(3):
-        own = [each for each in launches if each.block == block]
+    for repetition in range(3):
+        own = [each for each in launches if each.repetition == repetition]
         assert [turn.position for turn in own] == list(range(8))
         assert {turn.case for turn in own} == set(made.cases)
         orders.append([turn.case for turn in own])

@@ -23,7 +23,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, Runner
-from parabench.store.record import EXPLAIN_BLOCK, Launch, Status
+from parabench.store.record import EXPLAIN_REPETITION, Launch, Status
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
 def test_each_nccl_case_has_one_explaining_launch() -> None:
     launches = walked((NCCL, *OTHERS))
     blocks = [(launch.case, launch.block) for launch in launches.kept]
-    assert blocks[0] == (NCCL, EXPLAIN_BLOCK)
-    assert [case for case, block in blocks if block == EXPLAIN_BLOCK] == [NCCL]
+    assert blocks[0] == (NCCL, EXPLAIN_REPETITION)
+    assert [case for case, block in blocks if block == EXPLAIN_REPETITION] == [NCCL]
     assert [case for case, protocol in launches.protocols if protocol.explain] == [NCCL]
     assert {protocol.instrumented for _, protocol in launches.protocols if protocol.explain} == {0}
 
 
 def explaining(text: str, **more: Any) -> Launch:
     facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
-    return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts=facts, **more)
+    return fake.launch(NCCL, 99.0, block=EXPLAIN_REPETITION, facts=facts, **more)
 
 
 def test_explaining_launch_is_in_no_statistic(tmp_path: Path) -> None:

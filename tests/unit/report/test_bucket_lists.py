@@ -37,7 +37,7 @@ def store(tmp_path_factory):
     """Two sessions of the same cases."""
     path = tmp_path_factory.mktemp("lists") / "results.db"
     for seed, name in enumerate(("one", "two")):
-        fake.write(path, fake.sweep(CASES, slowness, noise=0.001, seed=seed, blocks=4), label=name)
+        fake.write(path, fake.sweep(CASES, slowness, noise=0.001, seed=seed, repetitions=4), label=name)
     return path
 
 

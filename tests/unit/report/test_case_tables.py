@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fake_results as fake
-from parabench.report.spec import BLOCK, ERROR, FORMATS, MOST_ROWS, STATUS, WORDED, Column, out_of, table_of
+from parabench.report.spec import ERROR, FORMATS, MOST_ROWS, REPETITION, STATUS, WORDED, Column, out_of, table_of
 
 
 def test_table_lists_the_first_rows_with_a_note():
@@ -39,7 +39,7 @@ def test_column_reads_a_path_or_calls_a_function():
         (Column("", "ok", show=out_of("ok", "all")), {"ok": math.nan, "all": 3}, "–"),
         (STATUS, {"status": "oom"}, {"text": "oom", "bad": True}),
         (STATUS, {"status": "ok"}, "ok"),
-        (BLOCK, {"block": -1}, "reference"),
+        (REPETITION, {"repetition": -1}, "reference"),
         (Column("", "why", ERROR, ""), {"why": None}, ""),
         (Column("", "s.1", "ms"), {"s.1": 0.05}, "50.0"),
     ],

@@ -44,8 +44,8 @@ def truth(case):
     return 0.04
 
 
-def steady(factor=1.0, noise=0.001, seed=1, cases=CASES, blocks=4):
-    return fake.sweep(cases, lambda c: truth(c) * factor, noise=noise, seed=seed, blocks=blocks)
+def steady(factor=1.0, noise=0.001, seed=1, cases=CASES, repetitions=4):
+    return fake.sweep(cases, lambda c: truth(c) * factor, noise=noise, seed=seed, repetitions=repetitions)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def everything(folder):
     """Return two sides with every outcome and hostile texts."""
     broke, fixed, missing, added, few, bad, slow = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
     evil = {"status": Status.CRASHED, "failure": Failure(EVIL, rank=1)}
-    good = [fake.launch(broke, block=b) for b in range(3)]
+    good = [fake.launch(broke, repetition=b) for b in range(3)]
     old = [*good, fake.launch(fixed, **OOM), *map(fake.launch, (missing, few)), fake.launch(bad, **OOM)]
-    new = [*(fake.launch(broke, block=b, **evil) for b in range(3)), *map(fake.launch, (fixed, added, few))]
+    new = [*(fake.launch(broke, repetition=b, **evil) for b in range(3)), *map(fake.launch, (fixed, added, few))]
     old += fake.sweep([slow], truth, noise=0.001)
     new += [fake.launch(bad, **OOM), *fake.sweep([slow], lambda c: 0.05, noise=0.001, seed=1)]
     hostile = fake.ENVIRONMENT | {"env": {EVIL: "1", "OMP_NUM_THREADS": EVIL}}
@@ -156,8 +156,8 @@ def test_markdown_escapes_hostile_text(gates):
     assert "@all" not in outside
     assert not re.search(r"(?<!\\)\[x", outside)
     # All rows of a table have the same number of cells.
-    for block in re.findall(r"(?:^\|.*\|\n)+", outside, flags=re.MULTILINE):
-        assert len({line.count("|") for line in block.splitlines()}) == 1, block
+    for repetition in re.findall(r"(?:^\|.*\|\n)+", outside, flags=re.MULTILINE):
+        assert len({line.count("|") for line in repetition.splitlines()}) == 1, repetition
     assert written.count("<details>") == written.count("</details>")
 
 
@@ -221,7 +221,7 @@ def foreign(tmp_path_factory):
     """A store of another hand: its labels, errors and settings hold what no writer here would write."""
     path = tmp_path_factory.mktemp("foreign") / "evil.db"
     environment = fake.ENVIRONMENT | {"env": {"OMP_NUM_THREADS": HOSTILE}}
-    broken = [fake.launch(CASES[0], block=b, status=Status.OOM, failure=Failure(HOSTILE)) for b in range(4)]
+    broken = [fake.launch(CASES[0], repetition=b, status=Status.OOM, failure=Failure(HOSTILE)) for b in range(4)]
     fake.write(path, steady(), label="one")
     fake.write(path, broken + steady(cases=CASES[1:]), label="two", environment=environment)
     with closing(sqlite3.connect(path)) as db, db:

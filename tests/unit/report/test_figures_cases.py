@@ -17,10 +17,10 @@ MEASURED = {("ddp", 4): (0.02, 60), ("ddp", 2): (0.04, 40), ("fsdp", 2): (0.06, 
 CASES = [fake.case(strategy=name, world_size=ranks) for name, ranks in MEASURED]
 
 
-def made(folder, blocks=1) -> SessionData:
+def made(folder, repetitions=1) -> SessionData:
     launches = [
-        fake.launch(case, seconds, block=block, peak_bytes=(mib - case.world_size + 1) * MIB)
-        for block in range(blocks)
+        fake.launch(case, seconds, repetition=repetition, peak_bytes=(mib - case.world_size + 1) * MIB)
+        for repetition in range(repetitions)
         for case, (seconds, mib) in zip(CASES, MEASURED.values(), strict=True)
     ]
     failed = fake.launch(fake.case(world_size=8), status=Status.HUNG, failure=Failure("no step for 60 s"))
@@ -44,7 +44,7 @@ def test_ranking_has_the_fastest_on_top_and_only_measured_cases(seen):
 def test_ranking_is_relative_to_the_best_when_intervals_are_known(seen):
     own = seen.once(page_cases).iloc[:3].assign(
         compared=True, slower=[0, 0.05, 0.02], slower_low=[None, 0.01, -0.01], slower_high=[None, 0.09, 0.05],
-        left_after_block=[None, 3, None], left_at_least=[None, 0.011, None], strategy="ddp",
+        left_after_repetition=[None, 3, None], left_at_least=[None, 0.011, None], strategy="ddp",
     ).astype({"slower_low": float, "slower_high": float})  # fmt: skip
     figure = drawn(_ranking(pd.DataFrame(own)))
     (trace,) = figure.data
@@ -57,7 +57,7 @@ def test_ranking_is_relative_to_the_best_when_intervals_are_known(seen):
 
 
 def test_front_fills_what_no_other_case_beats(tmp_path):
-    (panel,) = front(made(tmp_path, blocks=3))
+    (panel,) = front(made(tmp_path, repetitions=3))
     line, *strategies = drawn(panel).data
     assert (line.name, line.meta) == ("beaten by none", "all")
     assert (line.x, line.y) == (pytest.approx((20, 40, 80)), pytest.approx((60, 40, 30)))

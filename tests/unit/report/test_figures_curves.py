@@ -27,8 +27,8 @@ def case(strategy, algorithm, ranks, mib, **more):
     return fake.case(strategy=strategy, algorithm=algorithm, world_size=ranks, bucket_mib=mib, **more)
 
 
-def seen(folder, steps, blocks=2) -> SessionData:
-    launches = fake.sweep(steps, steps.__getitem__, blocks=blocks)
+def seen(folder, steps, repetitions=2) -> SessionData:
+    launches = fake.sweep(steps, steps.__getitem__, repetitions=repetitions)
     return session_data(fake.write(folder / "r.db", launches))
 
 
@@ -61,7 +61,7 @@ def test_buckets_have_a_curve_per_algorithm_and_the_default_apart(known):
 
 def test_bucket_bars_span_the_launches(tmp_path):
     cases = [fake.case(bucket_mib=mib) for mib in (1.0, 2.0)]
-    launches = [fake.launch(each, seconds, block=at) for at, seconds in enumerate((0.04, 0.06)) for each in cases]
+    launches = [fake.launch(each, seconds, repetition=at) for at, seconds in enumerate((0.04, 0.06)) for each in cases]
     (panel,) = buckets(session_data(fake.write(tmp_path / "r.db", launches)))
     (trace,) = drawn(panel).data
     assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(40)

@@ -37,8 +37,8 @@ def found(folder, launches, environment=None):
     return {one.code: one for one in check(stored(folder, launches, environment))}
 
 
-def gpu_launch(block=0, **more):
-    return fake_nodes.read(fake.launch(gpu_case(world_size=4), block=block), **more)
+def gpu_launch(repetition=0, **more):
+    return fake_nodes.read(fake.launch(gpu_case(world_size=4), repetition=repetition), **more)
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
@@ -126,13 +126,13 @@ def test_different_nodes_cause_a_warning(tmp_path, changed, said):
 # -- slow nodes, slow ranks, clocks --------------------------------------------------------------------------------
 
 
-def spanning(blocks=3, *, slow=(), node=1, factor=1.5):
+def spanning(repetitions=3, *, slow=(), node=1, factor=1.5):
     return [
-        fake_nodes.slowed(of, node, factor) if of.block in slow else of
+        fake_nodes.slowed(of, node, factor) if of.repetition in slow else of
         for of in (
-            fake_nodes.spread(fake.launch(fake.case(world_size=4, bucket_mib=bucket), block=block))
+            fake_nodes.spread(fake.launch(fake.case(world_size=4, bucket_mib=bucket), repetition=repetition))
             for bucket in (1.0, 25.0)
-            for block in range(blocks)
+            for repetition in range(repetitions)
         )
     ]
 

@@ -19,7 +19,7 @@ def store(tmp_path_factory):
     """Two sessions, in the folder of a run."""
     path = tmp_path_factory.mktemp("outputs") / "results.db"
     for seed, name in enumerate(("one", "two")):
-        fake.write(path, fake.sweep(CASES, lambda _: 0.04, noise=0.001, seed=seed, blocks=4), label=name)
+        fake.write(path, fake.sweep(CASES, lambda _: 0.04, noise=0.001, seed=seed, repetitions=4), label=name)
     return path
 
 

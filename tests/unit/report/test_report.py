@@ -30,7 +30,7 @@ def test_the_page_answers_in_order(rich):
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
         "Fastest: ddp ring 25 MiB, 4 ranks: 22.2 ms per step",
-        "81 of 84 launches succeeded (28 configurations, 3 blocks, 20 measured steps each)",
+        "81 of 84 launches succeeded (28 configurations, 3 repetitions, 20 measured steps each)",
         "The CPU governor is powersave. Set it to performance.",
         "rank 2 · SIGKILL",
         "RuntimeError: peer closed",

@@ -54,7 +54,9 @@ def shown(tmp_path, *launches):
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory):
     """Two launches of 10 s steps, and a faster FSDP with one."""
-    launches = [step(step(fake.launch(fake.case(), 8.0, block=block)), 26, longer=1.0) for block in range(2)]
+    launches = [
+        step(step(fake.launch(fake.case(), 8.0, repetition=repetition)), 26, longer=1.0) for repetition in range(2)
+    ]
     fsdp = step(fake.launch(fake.case(strategy="fsdp"), 5.0), name="all_gather")
     return Shown(fake.write(tmp_path_factory.mktemp("ddp") / "r.db", [*launches, fsdp]))
 

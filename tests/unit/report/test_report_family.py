@@ -46,11 +46,11 @@ def test_missing_part_of_a_step_is_unknown(family):
     assert len(set(bars.values())) == len(bars)
 
 
-@pytest.mark.parametrize(("blocks", "first"), [(1, "Smallest model states"), (3, "Fastest")])
-def test_page_starts_with_certain_facts(tmp_path, blocks, first):
+@pytest.mark.parametrize(("repetitions", "first"), [(1, "Smallest model states"), (3, "Fastest")])
+def test_page_starts_with_certain_facts(tmp_path, repetitions, first):
     seconds = {"ddp": 0.03, "fsdp": 0.06}
     cases = [fake.case(strategy=name) for name in seconds]
-    launches = fake.sweep(cases, lambda one: seconds[one.strategy], blocks=blocks)
+    launches = fake.sweep(cases, lambda one: seconds[one.strategy], repetitions=repetitions)
     for one in launches:
         fake.tell(one, fake.SIZES, parameter_bytes=seconds[one.case.strategy], gradient_bytes=1.0, optimizer_bytes=2.0)
     page = render(fake.write(tmp_path / "r.db", launches))

@@ -55,13 +55,13 @@ def four_gpus(**more):
 
 def launches():
     for size in (1, 2, 4):
-        for block in range(3):
+        for repetition in range(3):
             facts = {"model": MODEL, "clock": {"began_s": 100.0}, "phases": {"measure": [103.0, 107.0]}}
             samples = [
                 DeviceSample(device, t / 5, "energy_j", 5e6 + 25 * t) for device in range(size) for t in range(46)
             ]
             case = fake.case(device="cuda", backend="nccl", precision="bf16-mixed", world_size=size, model="gpt2")
-            yield fake.launch(case, 0.02 / size, block=block, facts=facts, device_samples=samples)
+            yield fake.launch(case, 0.02 / size, repetition=repetition, facts=facts, device_samples=samples)
 
 
 def page(tmp_path, environment, runs=None):

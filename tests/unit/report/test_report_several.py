@@ -75,7 +75,7 @@ def test_difference_below_session_variation_is_unclear(stores, tmp_path):
     assert set(work.outcomes) == {Outcome.UNCLEAR}
     assert "old and later are not statistically distinguishable overall" in text
     # By hand: launches next to no noise, an allowance of 5% in each session, the normal quantile.
-    quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
+    quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, repetitions=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
     mean = told(*own)[0].means[STEP]
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
@@ -83,11 +83,11 @@ def test_difference_below_session_variation_is_unclear(stores, tmp_path):
 
 
 def test_interleaved_sessions_are_compared_by_block(tmp_path):
-    """The variation between blocks is a hundred times the noise, so only pairs of launches detect 4%."""
+    """The variation between repetitions is a hundred times the noise, so only pairs of launches detect 4%."""
     paths = []
     for name, factor in (("a", 1.0), ("b", 1.04)):
         launches = fake.sweep(
-            CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, blocks=5, seed=len(name)
+            CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, repetitions=5, seed=len(name)
         )
         fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved={"run": "one", "side": name})
         paths.append((tmp_path / f"{name}.db", None))
@@ -110,13 +110,13 @@ def test_report_and_gate_agree_about_each_configuration(tmp_path, factor, tied):
     paths = []
     for side, scale in (("a", 1.0), ("b", factor)):
         ends = {broke: "a", flaky: "ab", mended: "b"}
-        own = fake.sweep(CASES, lambda c, f=scale: f * 0.08 / c.world_size, noise=0.004, blocks=6, seed=ord(side))
+        own = fake.sweep(CASES, lambda c, f=scale: f * 0.08 / c.world_size, noise=0.004, repetitions=6, seed=ord(side))
         for case, well in ends.items():
             own += [
-                fake.launch(case, 0.04, block=block)
-                if side in well and (block, case, side) != (5, flaky, "b")
-                else fake.launch(case, block=block, **OOM)
-                for block in range(6)
+                fake.launch(case, 0.04, repetition=repetition)
+                if side in well and (repetition, case, side) != (5, flaky, "b")
+                else fake.launch(case, repetition=repetition, **OOM)
+                for repetition in range(6)
             ]
         own.append(fake.launch(single, 0.04 * scale))
         more = {"interleaved": {"run": "one", "side": side}} if tied else {}
@@ -178,7 +178,7 @@ def test_page_of_four_sessions_has_every_section(stores, tmp_path):
 
 def test_configurations_without_a_ratio_have_a_reason(stores, tmp_path):
     added = fake.case(strategy="fsdp")
-    more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
+    more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], repetition=0, **OOM)])
     every, missing = sections(view_of(stores["old"], more))["ratios"].tables
     row = {label: cells for label, *cells in every.rows}
     assert len(row) == 7
@@ -213,7 +213,11 @@ def test_sessions_without_ratios_have_a_sentence(stores, tmp_path, which):
 
 def scaled(folder, name, factors, **more):
     """Write a session whose launches take exactly `factors` times 40 ms, by case."""
-    launches = [fake.launch(case, 0.04 * factor, block=block) for block in range(3) for case, factor in factors.items()]
+    launches = [
+        fake.launch(case, 0.04 * factor, repetition=repetition)
+        for repetition in range(3)
+        for case, factor in factors.items()
+    ]
     return write(folder, name, cases=[], launches=launches, **more)
 
 

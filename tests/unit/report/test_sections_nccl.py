@@ -9,7 +9,7 @@ import fake_results as fake
 from parabench.analysis.session import session_data
 from parabench.report.sections.nccl import nccl_section
 from parabench.report.spec import Section
-from parabench.store.record import EXPLAIN_BLOCK, Launch
+from parabench.store.record import EXPLAIN_REPETITION, Launch
 
 NCCL = fake.case(device="cuda", backend="nccl")
 TOLD: dict[str, Any] = {
@@ -33,7 +33,9 @@ def section(folder: Path, *launches: Launch) -> Section | None:
 
 def test_nccl_section_has_choices_and_connections(tmp_path: Path) -> None:
     logs = [{"rank": 0, **TOLD}, {"rank": 1, **NOTHING}]
-    found = section(tmp_path, fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts={"nccl": logs}), fake.launch(NCCL))
+    found = section(
+        tmp_path, fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts={"nccl": logs}), fake.launch(NCCL)
+    )
     assert found is not None
     (table,) = found.tables
     assert [row[1:] for row in table.rows] == [

@@ -27,7 +27,7 @@ def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
     """Two launches of DDP and two of FSDP are around 1 s, the mean of their logarithms."""
     ddp, fsdp, once = fake.case(), fake.case(strategy="fsdp"), fake.case(strategy="zero1")
     steps = [(ddp, 1 / 1.01, 0), (fsdp, 1 / 1.02, 0), (once, 1.0, 0), (ddp, 1.01, 1), (fsdp, 1.02, 1)]
-    launches = [fake.launch(case, [seconds] * 20, block=block) for case, seconds, block in steps]
+    launches = [fake.launch(case, [seconds] * 20, repetition=repetition) for case, seconds, repetition in steps]
     (panel,) = sections(fake.write(tmp_path / "r.db", launches))["spread"].panels
     figure = drawn(panel)
     assert panel.title == "4 launches of 2 configurations"
@@ -37,7 +37,7 @@ def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
     assert (found["ddp"].x, found["ddp"].y) == (pytest.approx((100 * (1 / 1.01 - 1), 1)), (1, 1))
     assert (found["fsdp"].x, found["fsdp"].y) == (pytest.approx((100 * (1 / 1.02 - 1), 2)), (0, 0))
     assert found["ddp"].customdata == (ddp.id,) * 2
-    assert found["ddp"].hovertext[0].endswith("<br>block 0: 990 ms<br>−1.0% from its configuration's step time")
+    assert found["ddp"].hovertext[0].endswith("<br>repetition 0: 990 ms<br>−1.0% from its configuration's step time")
 
 
 def test_spread_has_no_band_for_a_device_of_unknown_variation(tmp_path):
@@ -53,8 +53,8 @@ def test_spread_is_empty_for_single_launches(tmp_path):
 
 def test_details_have_warnings_about_one_configuration(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 2.0)]
-    launches = [fake.launch(cases[0], s, block=i) for i, s in enumerate((0.04, 0.05))]
-    launches += [fake.launch(cases[1], 0.04, block=i) for i in range(2)]
+    launches = [fake.launch(cases[0], s, repetition=i) for i, s in enumerate((0.04, 0.05))]
+    launches += [fake.launch(cases[1], 0.04, repetition=i) for i in range(2)]
     findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
     seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
     found = {one["case"]["case_id"]: [each[:2] for each in one["warnings"]] for one in case_details(seen, ())}

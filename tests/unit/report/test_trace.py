@@ -42,8 +42,8 @@ def told(lengths=(6.0, 7.0, 9.0), step_s: float = 10.0) -> Launch:
 @pytest.fixture
 def store(tmp_path):
     launches = [told(step_s=11.0), told(), told(step_s=9.0), fake.launch(fake.case(strategy="single", world_size=1))]
-    for block, launch in enumerate(launches):
-        launch.block = block
+    for repetition, launch in enumerate(launches):
+        launch.repetition = repetition
     fake.write(tmp_path / "results.db", launches)
     return tmp_path / "results.db"
 

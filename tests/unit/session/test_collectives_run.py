@@ -48,11 +48,11 @@ def test_collectives_run_writes_database_report_and_answer(tmp_path):
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
     assert code == 0
-    assert "# all_reduce, 2 ranks: ring is fastest from 64 KiB to 1 MiB (2 blocks)." in said
+    assert "# all_reduce, 2 ranks: ring is fastest from 64 KiB to 1 MiB (2 repetitions)." in said
     assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
     results = load(tmp_path / "out" / "results.db")
     assert results.launch[["strategy", "model"]].drop_duplicates().to_numpy().tolist() == [["collectives", ""]]
-    assert list(results.launch["block"]) == [0, 0, 1, 1]
+    assert list(results.launch["repetition"]) == [0, 0, 1, 1]
     # Launches, ranks and sizes; two batches of warm-up and ten of four calls.
     assert len(results.collective) == 4 * 2 * 3 * (2 + 10)
     timed = results.collective[results.collective["phase"] == "measure"]
@@ -150,7 +150,7 @@ def session(tmp_path):
         return 1e-4 + size * 1e-9
 
     cases = [fake.case(op, world_size=4, max_bytes=1 << 18) for op in OPS]
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases, truth, blocks=2))
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases, truth, repetitions=2))
     return results, select_session(results)
 
 
@@ -240,11 +240,11 @@ def test_shared_launch_removes_variance_between_launches(tmp_path):
     assert code == 0
     assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"]] * 4
     assert len(set(map(tuple, shared(launcher)))) > 1
-    assert "# all_reduce, 2 ranks: native is fastest from 64 KiB to 1 MiB (4 blocks)." in said
-    assert "# [4/4] block 4 of 4, 3 cases in turns: 10 rounds, " in said
+    assert "# all_reduce, 2 ranks: native is fastest from 64 KiB to 1 MiB (4 repetitions)." in said
+    assert "# [4/4] repetition 4 of 4, 3 cases in turns: 10 rounds, " in said
     results = load(tmp_path / "out" / "results.db")
-    assert sorted(results.launch["block"]) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
-    assert results.launch.groupby("block")["position"].apply(sorted).tolist() == [[0, 1, 2]] * 4
+    assert sorted(results.launch["repetition"]) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert results.launch.groupby("repetition")["position"].apply(sorted).tolist() == [[0, 1, 2]] * 4
     assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
 
 

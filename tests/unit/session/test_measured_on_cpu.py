@@ -54,7 +54,7 @@ def test_cpu_is_announced_for_collectives(tmp_path, options, expected):
 
 
 def test_answer_starts_with_why_the_cpu_was_measured(tmp_path):
-    launches = [fake.launch(fake.case(), block=block) for block in range(3)]
+    launches = [fake.launch(fake.case(), repetition=repetition) for repetition in range(3)]
     findings = planned(HERE, tmp_path)[1].findings
     seen = session_data(fake.write(tmp_path / "r.db", launches, findings=findings))
     assert closing_lines(seen)[0] == LINE

@@ -13,7 +13,7 @@ from parabench.plan.protocol import Protocol
 from parabench.session.request import Request
 from parabench.session.resume import left_of
 from parabench.session.runner import Runner
-from parabench.store.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
+from parabench.store.record import REFERENCE_REPETITION, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.verify import TOLERANCES, reference_of, verify
 
@@ -41,11 +41,11 @@ def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
     code, said = run(request(suite, tmp_path), fake)
     assert code == 0
     assert "Fastest: ddp native 4 MiB, 2 ranks: 10.1 ms" in said
-    assert "[6/6] block 2 of 2" in said
+    assert "[6/6] repetition 2 of 2" in said
     assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
     results = load(tmp_path / "out" / "results.db")
     assert list(results.launch["status"]) == ["ok"] * 7
-    assert list(results.launch["block"]) == [REFERENCE_BLOCK, 0, 0, 0, 1, 1, 1]
+    assert list(results.launch["repetition"]) == [REFERENCE_REPETITION, 0, 0, 0, 1, 1, 1]
     assert results.session["finished_utc"].notna().all()
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["report.html", "results.db"]
 

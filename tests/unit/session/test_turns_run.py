@@ -12,7 +12,7 @@ from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
 from parabench.session.request import Request
 from parabench.signals import STOPPED
-from parabench.store.record import TWIN_BLOCK, Failure, Status
+from parabench.store.record import TWIN_REPETITION, Failure, Status
 from parabench.store.results import load
 
 SUITE = '''"""Which is fastest?"""
@@ -80,7 +80,7 @@ def test_resume_runs_only_the_remaining_launches(run, tmp_path):
     assert code == 0
     assert [len(spec.cases) for spec in again.specs] == [4, 4]
     launch = load(tmp_path / "out" / "results.db").launch
-    assert not launch.duplicated(["case_id", "block"]).any()
+    assert not launch.duplicated(["case_id", "repetition"]).any()
     assert len(launch) == 1 + 4 * 4
 
 
@@ -104,7 +104,7 @@ def test_self_check_shows_the_noise_floor(run, tmp_path):
     assert twins == [1, 1, 1]
     seen = session_data(load(tmp_path / "out" / "results.db"))
     table = seen.numbers
-    assert table["repetition"].eq(TWIN_BLOCK).sum() == 3
+    assert table["repetition"].eq(TWIN_REPETITION).sum() == 3
     assert set(seen.cases["n_launches"]) == {4}
     (answer,) = of_launches(seen.numbers)
     assert answer.launches == 12
@@ -132,7 +132,7 @@ def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
     assert sizes[:3] == [4, 4, 2]
     assert set(sizes[2:]) <= {1, 2}
     assert "2 of 4 cases may be the fastest, ±" in said
-    assert "Eliminated: 2 configurations by block 3, " in said
+    assert "Eliminated: 2 configurations by repetition 3, " in said
     plan = select_session(load(tmp_path / "out" / "results.db")).plan
     assert len(plan["extra"]) == len(sizes) - 2
     # Separate launches are short. In shared launches, the turns of all cases take about equally long.

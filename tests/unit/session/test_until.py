@@ -18,7 +18,7 @@ from answers_helpers import check, sweet_spots
 from command_line import command_of
 from fake_launch import FakeLauncher, run_fake
 from parabench.analysis.numbers import numbers
-from parabench.analysis.ranking.race import FEWEST_BLOCKS, next_seconds, undecided
+from parabench.analysis.ranking.race import FEWEST_REPETITIONS, next_seconds, undecided
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.plan.case import Case
@@ -91,12 +91,12 @@ def plan_of(results: Results) -> Plan:
 
 
 def order(results: Results) -> list[tuple[str, int, int]]:
-    own = results.launch[results.launch["block"] >= 0]
-    return list(zip(own["case_id"], own["block"], own["position"], strict=True))
+    own = results.launch[results.launch["repetition"] >= 0]
+    return list(zip(own["case_id"], own["repetition"], own["position"], strict=True))
 
 
 def planned(plan: Plan) -> list[tuple[str, int, int]]:
-    return [(each.case.id, each.block, each.position) for each in plan.launches()]
+    return [(each.case.id, each.repetition, each.position) for each in plan.launches()]
 
 
 def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, concluded: list[Path]) -> None:
@@ -104,22 +104,24 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     assert code == 0
     assert concluded == [tmp_path / "out" / "results.db"]  # once, at the end
     results = stored(tmp_path)
-    extra = results.launch[results.launch["block"] >= 2]
+    extra = results.launch[results.launch["repetition"] >= 2]
     assert set(extra["bucket_mib"]) == NEAR
-    blocks = extra["block"].max() + 1
-    assert len(extra) == 2 * (blocks - 2) > 0
+    repetitions = extra["repetition"].max() + 1
+    assert len(extra) == 2 * (repetitions - 2) > 0
     assert order(results) == planned(plan_of(results))
     answer = sweet_spots(results)[0]
-    assert answer.more_blocks is None
+    assert answer.more_repetitions is None
     assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
-    assert said.count("2 of 4 cases may be the fastest, ±") == blocks - 2
+    assert said.count("2 of 4 cases may be the fastest, ±") == repetitions - 2
     assert results.session["finished_utc"].notna().all()
     # Unequal numbers of launches cause no warning.
     assert {finding.code for finding in check(results)} <= {"few_launches"}
 
     again = Noisy(0.01)
     assert run(None, tmp_path, again)[0] == run(None, tmp_path, again, until_decided=False)[0] == 0
-    assert run(suite, tmp_path, again, resume=True)[0] == 0  # as it was planned, which the extra blocks do not change
+    assert (
+        run(suite, tmp_path, again, resume=True)[0] == 0
+    )  # as it was planned, which the extra repetitions do not change
     assert again.calls == []
     assert order(stored(tmp_path)) == order(results)
 
@@ -137,30 +139,32 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     said: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
-        assert late.next_block(store, 1, plan_of(results), said.append, "go on") is None
+        assert late.next_repetition(store, 1, plan_of(results), said.append, "go on") is None
         assert said[0].startswith("2 of 4 cases may be the fastest, ±")
         assert said[0].endswith(": the race ends after 60 s")
         early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
-        grown = early.next_block(store, 1, plan_of(results), said.append, "go on")
+        grown = early.next_repetition(store, 1, plan_of(results), said.append, "go on")
     assert grown is not None
     assert set(grown.extra[0]) == set(left.cases)
     assert plan_of(stored(tmp_path)) == grown
 
 
 def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path) -> None:
-    code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
+    code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_REPETITIONS - 1)
     assert code == 0
     results = stored(tmp_path)
-    assert plan_of(results).blocks == FEWEST_BLOCKS  # with fewer blocks the noise is not known
+    assert plan_of(results).repetitions == FEWEST_REPETITIONS  # with fewer repetitions the noise is not known
     launches = numbers(results, select_session(results))
     minutes = math.ceil(95 * next_seconds(launches, launches["case"].unique()) / 60)
     anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
-    assert f"too noisy: 100 blocks would hardly resolve 2%; go on anyway with: {anyway}" in said
+    assert f"too noisy: 100 repetitions would hardly resolve 2%; go on anyway with: {anyway}" in said
     command_of("run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
+        grown = AdaptiveStopping(budget_s=60 * minutes).next_repetition(
+            store, 1, plan_of(results), lines.append, "go on"
+        )
     assert grown is not None
     assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 cases may be the fastest, ±")
 
@@ -177,12 +181,12 @@ def test_works_are_decided_apart(tmp_path: Path) -> None:
     alone = fake_results.case(global_batch=32)
     level = {8: (0.04, 0.04), 16: (0.04, 0.08)}
     launches = [
-        fake_results.launch(each, seconds * random.lognormvariate(0, 0.01), block=block)
-        for block in range(3)
+        fake_results.launch(each, seconds * random.lognormvariate(0, 0.01), repetition=repetition)
+        for repetition in range(3)
         for batch, both in work.items()
         for each, seconds in zip(both, level[batch], strict=True)
     ]
-    launches += [fake_results.launch(alone, 0.04, block=block) for block in range(3)]
+    launches += [fake_results.launch(alone, 0.04, repetition=repetition) for repetition in range(3)]
     left = undecided(of(*launches, path=tmp_path / "results.db"), raced=False)
     assert set(left.cases) == {case.id for case in work[8]}
     assert left.half_width is not None

@@ -1,4 +1,4 @@
-"""The block of `watch` in one process."""
+"""The repetition of `watch` in one process."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_call_has_the_time_of_its_slowest_rank(tmp_path):
 
 def test_quantiles_are_over_calls_and_spread_over_launches(tmp_path):
     launches = [
-        fake.launch(fake.case(max_bytes=1 << 16), lambda size, f=f: f, block=b) for b, f in enumerate((1e-3, 2e-3))
+        fake.launch(fake.case(max_bytes=1 << 16), lambda size, f=f: f, repetition=b) for b, f in enumerate((1e-3, 2e-3))
     ]
     for launch in launches:
         launch.collectives = [
@@ -73,7 +73,7 @@ def cases(*algorithms, **fields):
 
 
 def test_crossover_is_between_two_certain_sizes(tmp_path):
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, noise=0.005, blocks=4))
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, noise=0.005, repetitions=4))
     found = answer(session_data(results))
     ranges = found.tables["ranges"][["first_bytes", "last_bytes", "algorithms"]]
     assert ranges.values.tolist() == [[SIZES[0], SIZES[1], ("native",)], [SIZES[2], SIZES[3], ("ring",)]]
@@ -86,9 +86,9 @@ def test_crossover_is_between_two_certain_sizes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "blocks"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
+    ("names", "repetitions"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
 )
-def test_false_crossovers_are_rare(names, blocks):
+def test_false_crossovers_are_rare(names, repetitions):
     """5% at each of six sizes would be 26% of the sessions, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
     columns = dict.fromkeys(CALL_COLUMNS) | {"op": "all_reduce", "world_size": 2, "nodes": 1, "device": "cpu"}
@@ -99,9 +99,9 @@ def test_false_crossovers_are_rare(names, blocks):
     for _ in range(80):
         rows = [
             columns
-            | {"case": name, "label": name, "algorithm": name, "repetition": block, "bytes": size}
+            | {"case": name, "label": name, "algorithm": name, "repetition": repetition, "bytes": size}
             | {"launch_id": launch, "shared_launch": launch, "call_s": time, "compared_s": time}
-            for launch, (block, name) in enumerate(itertools.product(range(blocks), names))
+            for launch, (repetition, name) in enumerate(itertools.product(range(repetitions), names))
             for size in sizes
             for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
         ]

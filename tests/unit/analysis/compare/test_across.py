@@ -49,8 +49,8 @@ def burning(launch, watts, metric="energy_j"):
 def gpus(tmp_path_factory):
     """0.4 times the step; three quarters of the power; the same peak."""
     folder = tmp_path_factory.mktemp("gpus")
-    old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05, noise=0.01, blocks=4, seed=1)]
-    new = [burning(each, 300.0) for each in fake.sweep(CUDA, lambda c: 0.02, noise=0.01, blocks=4, seed=2)]
+    old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05, noise=0.01, repetitions=4, seed=1)]
+    new = [burning(each, 300.0) for each in fake.sweep(CUDA, lambda c: 0.02, noise=0.01, repetitions=4, seed=2)]
     other = {"versions": {"torch": "2.14.0"}, "host": EVIL}
     return compared(
         side(folder, "base", old, environment=on("A100", 8)),
@@ -132,8 +132,8 @@ def test_markdown_and_page_hold_every_case_and_no_script(request, which):
         assert label in page
         assert label in written
     tables = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
-    for block in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
-        assert len({line.count("|") for line in block.splitlines()}) == 1, block
+    for repetition in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
+        assert len({line.count("|") for line in repetition.splitlines()}) == 1, repetition
 
 
 def test_machines_have_no_pass_and_no_fail(tmp_path):

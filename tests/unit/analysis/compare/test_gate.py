@@ -57,8 +57,8 @@ def outcomes(found):
 
 
 def test_an_injected_slowdown_is_flagged_alone(tmp_path):
-    base = side(tmp_path, "base", fake.sweep(CASES, truth, noise=0.005, blocks=6, seed=1))
-    launches = fake.sweep(CASES, lambda c: truth(c) * (1.1 if c == CASES[1] else 1), noise=0.005, blocks=6, seed=2)
+    base = side(tmp_path, "base", fake.sweep(CASES, truth, noise=0.005, repetitions=6, seed=1))
+    launches = fake.sweep(CASES, lambda c: truth(c) * (1.1 if c == CASES[1] else 1), noise=0.005, repetitions=6, seed=2)
     slow = side(tmp_path, "new", launches)
     found = compare(base, slow)
     assert verdict(found) is Verdict.REGRESSION
@@ -81,7 +81,7 @@ def test_outcome_depends_on_tolerance_and_noise(tmp_path):
     assert verdict(compare(base, within)) is Verdict.NO_REGRESSION
     beyond = side(tmp_path, "b", fake.sweep(CASES, lambda c: truth(c) * 1.021))
     assert verdict(compare(base, beyond)) is Verdict.REGRESSION
-    noisy = [fake.launch(CASES[0], s, block=b) for b, s in enumerate((0.031, 0.034, 0.050))]
+    noisy = [fake.launch(CASES[0], s, repetition=b) for b, s in enumerate((0.031, 0.034, 0.050))]
     (row, *_) = rows(compare(base, side(tmp_path, "c", noisy)))
     assert (row.case_id, row.outcome) == (CASES[0].id, Outcome.UNCLEAR)
     assert row.note == "beyond the tolerance, but not beyond the noise"
@@ -91,8 +91,8 @@ def test_outcome_depends_on_tolerance_and_noise(tmp_path):
 def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, expected):
     """+1.5% measured so well that 0.6% would have been found: it passes a tolerance of 2%, and says what is ruled
     out. +1.98% measured as well does not pass it."""
-    base = fake.sweep(CASES[:1], truth, noise=0.002, blocks=20, seed=1)
-    new = fake.sweep(CASES[:1], lambda c: slower * truth(c), noise=0.002, blocks=20, seed=2)
+    base = fake.sweep(CASES[:1], truth, noise=0.002, repetitions=20, seed=1)
+    new = fake.sweep(CASES[:1], lambda c: slower * truth(c), noise=0.002, repetitions=20, seed=2)
     found = compare(*pair(tmp_path, base, new))
     (row,) = rows(found)
     assert verdict(found) is expected
@@ -123,7 +123,7 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     assert f"Equal sides would pass with about {needed} launches per side (90%)." in sentence(found)
     assert verdict(compare(base, same, tolerance=0.4)) is Verdict.NO_REGRESSION
     enough = [
-        side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, blocks=2 * needed, seed=seed))
+        side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, repetitions=2 * needed, seed=seed))
         for seed in (3, 4)
     ]
     passed = compare(*enough)
@@ -152,9 +152,9 @@ def test_nothing_is_dropped(tmp_path):
     broke, fixed, missing, added, few, bad, wrong = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
     oom = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
     off = {"status": Status.WRONG, "failure": Failure("loss differs")}
-    good = [fake.launch(broke, block=b) for b in range(3)]
+    good = [fake.launch(broke, repetition=b) for b in range(3)]
     base = [*good, fake.launch(fixed, **oom), *map(fake.launch, (missing, few, wrong)), fake.launch(bad, **oom)]
-    new = [*good[:2], fake.launch(broke, block=2, **oom), *map(fake.launch, (fixed, added)), fake.launch(few, 0.9)]
+    new = [*good[:2], fake.launch(broke, repetition=2, **oom), *map(fake.launch, (fixed, added)), fake.launch(few, 0.9)]
     new += [fake.launch(bad, **oom), fake.launch(wrong, **off)]
     skipped = [(missing, "no such <device>")]
     found = compare(side(tmp_path, "base", base), side(tmp_path, "new", new, skipped=skipped))
@@ -205,7 +205,7 @@ def test_gate_refuses_other_hardware_unless_changed(tmp_path):
 def sessions_of(tmp_path, name, levels, noise=0.001, first=0, environment=None, **more):
     """A store with a session of each level, the last one its newest."""
     for i, level in enumerate(levels):
-        launches = fake.sweep(CASES, lambda c, at=level: at * truth(c), noise=noise, blocks=4, seed=first + i)
+        launches = fake.sweep(CASES, lambda c, at=level: at * truth(c), noise=noise, repetitions=4, seed=first + i)
         last = fake.write(tmp_path / f"{name}.db", launches, label=f"{name}{i}", environment=environment, **more)
     return side_of(last)
 
@@ -259,8 +259,8 @@ def test_nothing_in_common_is_refused(tmp_path):
 OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
 
 
-def steady(cases=CASES, blocks=4, seed=1):
-    return fake.sweep(cases, truth, noise=0.001, blocks=blocks, seed=seed)
+def steady(cases=CASES, repetitions=4, seed=1):
+    return fake.sweep(cases, truth, noise=0.001, repetitions=repetitions, seed=seed)
 
 
 @pytest.mark.parametrize(

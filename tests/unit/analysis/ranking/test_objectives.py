@@ -25,19 +25,19 @@ def spots(tmp_path, launches, objective="step_time_s", by=(), **more):
     return answers
 
 
-def holding(peaks, device="cpu", blocks=3, **noise):
-    """Every case in every block; `peaks` are (case, seconds, MiB on its last rank)."""
+def holding(peaks, device="cpu", repetitions=3, **noise):
+    """Every case in every repetition; `peaks` are (case, seconds, MiB on its last rank)."""
     random = np.random.default_rng(0)
     wobble = {"time": 0.0, "memory": 0.0} | noise
     return [
         fake.launch(
             case,
             float(seconds * np.exp(wobble["time"] * random.standard_normal())),
-            block=block,
+            repetition=repetition,
             peak_bytes=mib * MIB * float(np.exp(wobble["memory"] * random.standard_normal()))
             - (case.world_size - 1) * MIB,
         )
-        for block in range(blocks)
+        for repetition in range(repetitions)
         for case, seconds, mib in peaks
     ]
 
@@ -75,7 +75,7 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     assert answer.basis == "peak resident memory of the largest rank"
     said = answer.sentence
     assert said.startswith(f"Lowest peak memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB (±")
-    assert "Not statistically distinguishable from it (95%, 3 blocks, ±" in said
+    assert "Not statistically distinguishable from it (95%, 3 repetitions, ±" in said
     assert (
         f"PyTorch's default (ddp native, default bucket, same world size) needs {answer.default.slower:.0%}".replace(
             "%", "% more memory"
@@ -87,20 +87,20 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
 # -- energy ------------------------------------------------------------------------------------------------------
 
 
-def metered(case, watts, block, source="energy_j", seconds=0.2):
+def metered(case, watts, repetition, source="energy_j", seconds=0.2):
     """A launch of 20 steps within 4 s, and a counter or power readings of device 0 around them."""
     moments = np.linspace(0.0, 20.0, 201)
     readings = [DeviceSample(0, t, source, watts * t if source == "energy_j" else watts) for t in moments]
     facts = {"clock": {"began_s": 1000.0}, "phases": {"measure": [1010.0, 1014.0]}}
-    return fake.launch(case, seconds, block=block, facts=facts, device_samples=readings)
+    return fake.launch(case, seconds, repetition=repetition, facts=facts, device_samples=readings)
 
 
 def test_energy_is_of_a_token(tmp_path):
     cases = [fake.case(device="cuda", backend="nccl", world_size=n, global_batch=8 * n) for n in (1, 2)]
     wobble = (1.0, 1.01, 0.99)
     launches = [
-        metered(case, watts * wobble[block], block)
-        for block in range(3)
+        metered(case, watts * wobble[repetition], repetition)
+        for repetition in range(3)
         for case, watts in zip(cases, (300.0, 500.0), strict=True)
     ]
     (answer,) = spots(tmp_path, launches, "joules", environment=GPU)
@@ -108,7 +108,7 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
     assert answer.sentence.startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
-    assert "ddp native, 1 rank needs 20% more energy (95%, 3 blocks)." in answer.sentence
+    assert "ddp native, 1 rank needs 20% more energy (95%, 3 repetitions)." in answer.sentence
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
 
@@ -127,7 +127,7 @@ def test_the_best_for_each_value_of_an_axis(tmp_path):
         )
 
     launches = fake.sweep(cases, seconds, noise=0.004)
-    launches += [fake.launch(oom, block=block, status=Status.OOM) for block in range(3)]
+    launches += [fake.launch(oom, repetition=repetition, status=Status.OOM) for repetition in range(3)]
     (answer,) = spots(tmp_path, launches, by=("algorithm",))
     found = {place.names[0]: place for place in answer.by}
     assert list(found)[2:] == ["–", "tree"]
@@ -172,7 +172,7 @@ def test_every_answer_fits_the_schema(tmp_path):
     spots(tmp_path, [fake.launch(fake.case(), status=Status.OOM)])
     spots(tmp_path, [])
     spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.04))
-    spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1, 4, 25)], lambda _: 0.04, blocks=1))
+    spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1, 4, 25)], lambda _: 0.04, repetitions=1))
     spots(tmp_path, fake.sweep([fake.case(global_batch=g) for g in (8, 16)], lambda _: 0.04))
     results = fake.family(tmp_path / "family.db")
     for objective in ("step_time_s", "tokens_per_s", "memory"):

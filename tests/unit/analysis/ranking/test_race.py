@@ -17,15 +17,15 @@ def simulated(truth, noise, looks, rounds=None, seed=0):
     lot = np.random.default_rng(seed)
     rows = {name: [] for name in ("case", "repetition", "shared_launch", "in_turns", "turns", "step_s")}
     racing, found = list(truth), {}
-    for block in range(1, looks + 2):
+    for repetition in range(1, looks + 2):
         turns = 1 if rounds is None else rounds(len(racing))
         level = lot.normal(0, 0.1)
         for case in racing:
             step_s = truth[case] * math.exp(level + lot.normal(0, noise / math.sqrt(turns)))
-            for name, value in zip(rows, (case, block, block, True, turns, step_s), strict=True):
+            for name, value in zip(rows, (case, repetition, repetition, True, turns, step_s), strict=True):
                 rows[name].append(value)
-        if block > 1:
-            found = race(pd.DataFrame(rows), {each: 10.0 * each for each in range(block + 1)})
+        if repetition > 1:
+            found = race(pd.DataFrame(rows), {each: 10.0 * each for each in range(repetition + 1)})
             racing = list(found["race"][-1]["racing"])
     return found
 
@@ -33,7 +33,9 @@ def simulated(truth, noise, looks, rounds=None, seed=0):
 def test_race_eliminates_slow_cases_with_a_bound():
     found = simulated({"a": 1.0, "b": 1.01, "c": 1.5, "d": 3.0}, noise=0.01, looks=6)
     looks = found["race"]
-    assert [(look["block"], look["seconds"]) for look in looks] == [(block, 10.0 * block) for block in range(2, 8)]
+    assert [(look["repetition"], look["seconds"]) for look in looks] == [
+        (repetition, 10.0 * repetition) for repetition in range(2, 8)
+    ]
     left = {row["case_id"]: row for row in found["eliminated"]}
     assert {"c", "d"} <= left.keys() <= {"b", "c", "d"}
     assert left["d"]["slower"] == pytest.approx(2.0, abs=0.2)
@@ -45,20 +47,20 @@ def test_race_eliminates_slow_cases_with_a_bound():
 
 def test_exits_have_the_last_elimination_of_a_case():
     looks = [{"racing": ("a", "b")}, {"racing": ("a", "b", "c", "d")}, {"racing": ("a", "c")}]
-    left = [{"block": block, "case_id": case} for block, case in ((2, "c"), (2, "d"), (4, "d"))]
+    left = [{"repetition": repetition, "case_id": case} for repetition, case in ((2, "c"), (2, "d"), (4, "d"))]
     assert exits({"race": looks, "eliminated": left}) == {"d": left[-1]}
 
 
 def test_eliminated_case_stays_out_at_later_looks():
     """Nothing is heard of c after its two launches, and what a and b do later changes nothing about them."""
     lot, rows = np.random.default_rng(0), []
-    for block in range(1, 16):
-        for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if block < 3 else {})}.items():
-            rows.append((case, block, block, True, 1, math.exp(behind + lot.normal(0, 0.03))))
+    for repetition in range(1, 16):
+        for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if repetition < 3 else {})}.items():
+            rows.append((case, repetition, repetition, True, 1, math.exp(behind + lot.normal(0, 0.03))))
     names = ("case", "repetition", "shared_launch", "in_turns", "turns", "step_s")
     launches = pd.DataFrame(rows, columns=names)
     found = race(launches, dict.fromkeys(range(16), 0.0))
-    assert [(row["block"], row["case_id"]) for row in found["eliminated"]] == [(2, "c")]
+    assert [(row["repetition"], row["case_id"]) for row in found["eliminated"]] == [(2, "c")]
     assert "c" not in found["race"][-1]["racing"]
     effects = fit(launches)
     assert "c" in effects.indistinguishable("a", confidence_of(10_000))

@@ -43,35 +43,35 @@ def test_flat_curve_has_no_winner_and_names_more_blocks(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.03, seed=3))
     assert len(answer.tied) == 4
     assert answer.half_width > 0.02
-    assert answer.more_blocks > 3
+    assert answer.more_repetitions > 3
     within = f"±{100 * answer.half_width:.0f}%"
     named = "No clear winner among 5 configurations "
-    too_few = f"{named}(95%, 3 blocks, {within})"
+    too_few = f"{named}(95%, 3 repetitions, {within})"
     assert answer.sentence.startswith(too_few)
     assert "no difference" not in answer.sentence
-    assert f"Resolving 2% needs about {answer.more_blocks} more blocks." in answer.sentence
+    assert f"Resolving 2% needs about {answer.more_repetitions} more repetitions." in answer.sentence
 
 
 def test_blocks_for_is_the_fewest_that_resolve_a_difference():
-    """A cell of complete blocks has an equal share of the residual's degrees of freedom."""
+    """A cell of complete repetitions has an equal share of the residual's degrees of freedom."""
     random, weight = np.random.default_rng(1), effects_module.COMMON_WEIGHT
     rows = [(str(c), b, math.exp(random.normal(0, 0.02))) for b in range(3) for c in range(4)]
     effects = fit(pd.DataFrame(rows, columns=["case", "repetition", "step_s"]))
-    blocks = effects.blocks_for(0.02)
+    repetitions = effects.blocks_for(0.02)
     widths = []
-    for n in (blocks, blocks - 1):
+    for n in (repetitions, repetitions - 1):
         own, df = 3 * (n - 1) / 4, 3 * (n - 1)
         freedom = (weight + own) ** 2 / (own / 2 + weight * (weight + 2 * own) / df)
         widths.append(dunnett(3, freedom, 0.95) * effects.strata[0].residual * math.sqrt(2 / n))
     assert widths[0] <= 0.02 < widths[1]
     quiet, *_, loud, loudest = sorted(effects.cases, key=effects.variances.__getitem__)
-    assert effects.blocks_for(0.01, among=[quiet]) < effects.blocks_for(0.01, among=[loudest])
-    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.cases))
+    assert effects.blocks_for(0.01, among=[quiet]) < effects.repetitions_for(0.01, among=[loudest])
+    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.repetitions_for(0.01, among=list(effects.cases))
 
 
 def test_tied_cases_are_those_whose_interval_reaches_0(tmp_path):
     cases = [fake.case(bucket_mib=float(size)) for size in range(1, 7)]
-    launches = fake.sweep(cases, lambda case: 0.04 * (1 + 0.01 * case.bucket_mib), noise=0.01, blocks=4)
+    launches = fake.sweep(cases, lambda case: 0.04 * (1 + 0.01 * case.bucket_mib), noise=0.01, repetitions=4)
     (answer,) = spots(tmp_path, launches)
     assert answer.tied
     assert answer.slower
@@ -86,16 +86,18 @@ def test_tied_cases_are_those_whose_interval_reaches_0(tmp_path):
 
 def test_one_block_cannot_decide(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, blocks=1))
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, repetitions=1))
     assert not answer.decided
     assert len(answer.tied) == 1
     assert answer.half_width is None
-    assert answer.sentence.startswith("One block cannot be tested against noise")
+    assert answer.sentence.startswith("One repetition cannot be tested against noise")
     assert "Best estimate: ddp native 1 MiB" in answer.sentence
 
 
 def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
-    bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
+    bad = [
+        fake.launch(fake.case(), repetition=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))
+    ]
     (answer,) = spots(tmp_path, bad)
     assert answer.best is None
     assert answer.sentence.endswith("so the fastest configuration is unknown (2 oom, 1 hung).")
@@ -104,7 +106,7 @@ def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
 
 def test_the_reference_launch_never_takes_part(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
-    reference = fake.launch(fake.case(strategy="single", world_size=1), 0.001, block=-1)
+    reference = fake.launch(fake.case(strategy="single", world_size=1), 0.001, repetition=-1)
     (answer,) = spots(tmp_path, [reference, *fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, noise=0.001)])
     assert answer.best.case_id == cases[0].id
     assert answer.launches == 6
@@ -113,7 +115,7 @@ def test_the_reference_launch_never_takes_part(tmp_path):
 def test_adjacent_sizes_are_named_as_a_range(tmp_path):
     cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
     near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
-    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.025, blocks=5)
+    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.025, repetitions=5)
     (answer,) = spots(tmp_path, launches)
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
@@ -121,8 +123,8 @@ def test_adjacent_sizes_are_named_as_a_range(tmp_path):
     number = f"{answer.best.step_time_s * 1e3:.1f} ms per step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
     within = f"±{100 * answer.half_width:.1f}%"
-    more = f"Resolving 2% needs about {answer.more_blocks} more block"
-    assert f"from it (95%, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
+    more = f"Resolving 2% needs about {answer.more_repetitions} more repetition"
+    assert f"from it (95%, 5 repetitions, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
@@ -152,23 +154,24 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
 def test_cases_without_a_common_repetition_are_not_compared(tmp_path):
     first, second = ([fake.case(strategy=s) for s in some] for some in (("ddp", "zero1"), ("fsdp", "tp")))
     launches = [
-        fake.launch(case, 0.04 * (1 + 0.01 * ((block + at) % 3)), block=block)
-        for some, blocks in ((first, (0, 1, 2)), (second, (3, 4, 5)))
-        for block in blocks
+        fake.launch(case, 0.04 * (1 + 0.01 * ((repetition + at) % 3)), repetition=repetition)
+        for some, repetitions in ((first, (0, 1, 2)), (second, (3, 4, 5)))
+        for repetition in repetitions
         for at, case in enumerate(some)
     ]
     (answer,) = spots(tmp_path, launches)
-    assert (answer.decided, answer.blocks, answer.winner) == (True, 3, None)
+    assert (answer.decided, answer.repetitions, answer.winner) == (True, 3, None)
     assert {each.case_id for each in answer.candidates} == {case.id for case in first}
     assert {each.case_id for each in answer.not_compared} == {case.id for case in second}
     assert "Not compared, because no launch or repetition that counts connects them with these: " in answer.sentence
 
 
-def curve_of(tmp_path, truth, noise, blocks=3):
+def curve_of(tmp_path, truth, noise, repetitions=3):
     cases = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)]
     other = fake.case(strategy="fsdp")
     (answer,) = spots(
-        tmp_path, fake.sweep([*cases, other], lambda c: 0.08 if c == other else truth(c), noise=noise, blocks=blocks)
+        tmp_path,
+        fake.sweep([*cases, other], lambda c: 0.08 if c == other else truth(c), noise=noise, repetitions=repetitions),
     )
     (curve,) = answer.curves
     assert (curve.name, curve.sizes) == ("ddp native, 2 ranks", (0.25, 4.0, 25.0, None))
@@ -183,7 +186,7 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
     spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
     assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
     assert (
-        "ddp native, 2 ranks: the bucket size makes no significant difference (3 blocks, "
+        "ddp native, 2 ranks: the bucket size makes no significant difference (3 repetitions, "
         f"±{100 * curve.half_width:.1f}%; no size is more than {100 * curve.at_most:.1f}% behind)."
     ) in answer.sentence
 
@@ -197,7 +200,9 @@ def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
         GROUP BY step"""
     with closing(sqlite3.connect(tmp_path / "r.db")) as db:
         for each in answer.candidates:
-            of = db.execute("SELECT id FROM launch WHERE case_id = ? AND status = 'ok' AND block >= 0", (each.case_id,))
+            of = db.execute(
+                "SELECT id FROM launch WHERE case_id = ? AND status = 'ok' AND repetition >= 0", (each.case_id,)
+            )
             assert sorted(each.launch_ids) == sorted(at for (at,) in of)
             numbers = [np.quantile([seconds for (seconds,) in db.execute(query, (at,))], 0.1) for at in each.launch_ids]
             assert len(numbers) == each.launches == 3

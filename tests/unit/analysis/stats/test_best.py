@@ -26,11 +26,11 @@ def test_dunnett_quantile_matches_published_tables(df, confidence, published):
 
 
 def session(random, launches, truth, noise=0.02):
-    """A launch of each case in each of its first blocks."""
+    """A launch of each case in each of its first repetitions."""
     case = np.repeat(np.arange(len(launches)), launches)
-    block = np.concatenate([np.arange(n) for n in launches])
-    logs = np.asarray(truth)[case] + 0.2 * random.standard_normal(max(launches))[block]
-    return {"case": case, "repetition": block, "step_s": np.exp(logs + noise * random.standard_normal(len(case)))}
+    repetition = np.concatenate([np.arange(n) for n in launches])
+    logs = np.asarray(truth)[case] + 0.2 * random.standard_normal(max(launches))[repetition]
+    return {"case": case, "repetition": repetition, "step_s": np.exp(logs + noise * random.standard_normal(len(case)))}
 
 
 def held(launches, truth, sessions):

@@ -27,10 +27,10 @@ def test_false_alarms_are_one_percent_at_most():
     assert false_alarms(SHARED, 5, gates=1000) <= 0.01
 
 
-@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 3), (PURE, 5), (PURE, 2), (UNLIKE, 2)])
-def test_a_gate_of_one_case_raises_no_more(noise, blocks):
+@pytest.mark.parametrize(("noise", "repetitions"), [(QUIET, 2), (SHARED, 3), (PURE, 5), (PURE, 2), (UNLIKE, 2)])
+def test_a_gate_of_one_case_raises_no_more(noise, repetitions):
     """Where variances leaned on other cases, or on a prior, one case alone raised 2.6% with 2 launches."""
-    assert false_alarms(noise, blocks, cases=1, gates=2000) <= few(0.01, 2000)
+    assert false_alarms(noise, repetitions, cases=1, gates=2000) <= few(0.01, 2000)
 
 
 def test_the_noisiest_of_two_cases_raises_no_more():
@@ -52,15 +52,15 @@ def test_sessions_that_differ_raise_no_more(stored, cases):
     assert false_alarms(days, 5, paired=False, sessions=stored, cases=cases, gates=count) <= few(0.01, count)
 
 
-@pytest.mark.parametrize("blocks", [5, 10])
-def test_sessions_that_drift_raise_no_more(blocks):
-    """Blocks drift by 3%, so the mean of a session is as uncertain as one launch."""
-    assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
+@pytest.mark.parametrize("repetitions", [5, 10])
+def test_sessions_that_drift_raise_no_more(repetitions):
+    """Repetitions drift by 3%, so the mean of a session is as uncertain as one launch."""
+    assert false_alarms(SHARED, repetitions, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
-@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 5), (PURE, 3), (PURE, 20), (UNLIKE, 3)])
-def test_slowdown_of_the_tolerance_passes_in_5_percent(noise, blocks):
-    assert wrong_passes(noise, blocks, cases=1, gates=1000) <= few(0.05, 1000)
+@pytest.mark.parametrize(("noise", "repetitions"), [(QUIET, 2), (SHARED, 5), (PURE, 3), (PURE, 20), (UNLIKE, 3)])
+def test_slowdown_of_the_tolerance_passes_in_5_percent(noise, repetitions):
+    assert wrong_passes(noise, repetitions, cases=1, gates=1000) <= few(0.05, 1000)
 
 
 def test_the_bound_is_not_too_wide_either():
@@ -88,7 +88,7 @@ def test_tied_set_holds_every_case_that_is_as_fast():
 
 
 def test_launching_until_decided_ends_with_the_true_best():
-    right, decided, launches = until_decided(QUIET, blocks=3, gap=0.02, sessions=3)
+    right, decided, launches = until_decided(QUIET, repetitions=3, gap=0.02, sessions=3)
     assert (right, decided) == (1.0, 1.0)
     assert launches < 50
 
@@ -102,11 +102,11 @@ def test_the_unit_is_the_launch_through_the_whole_tool(tmp_path, repeated):
     for name, shift in (("base", 0.0), ("new", 0.05)):
         random = np.random.default_rng(7)
         launches = []
-        for block in range(4):
+        for repetition in range(4):
             for case in cases:
                 seconds = 0.1 * np.exp(shift + 0.1 * random.standard_normal())
-                steps = seconds * np.exp(0.001 * np.random.default_rng(block).standard_normal(11))
-                launches.append(fake.launch(case, np.repeat(steps, repeated).tolist(), block=block))
+                steps = seconds * np.exp(0.001 * np.random.default_rng(repetition).standard_normal(11))
+                launches.append(fake.launch(case, np.repeat(steps, repeated).tolist(), repetition=repetition))
         sides.append(side_of(fake.write(tmp_path / f"{name}.db", launches, label=name)))
     found = compare(*sides, allowance=0.0)
     cases = found.tables["cases"]

@@ -1,4 +1,4 @@
-"""The fit of case + block against least squares by the pseudo-inverse of the whole design matrix."""
+"""The fit of case + repetition against least squares by the pseudo-inverse of the whole design matrix."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from parabench.analysis.stats.quantiles import studentized_range
 
 
 def dense(frame):
-    """(means, variances, residual, df, scales of all pairs) by the textbook: one column a case and one a block."""
-    cases, blocks = list(frame["case"].unique()), list(frame["repetition"].unique())
+    """(means, variances, residual, df, scales of all pairs) by the textbook: one column a case and one a repetition."""
+    cases, repetitions = list(frame["case"].unique()), list(frame["repetition"].unique())
     y = np.log(frame["step_s"].to_numpy())
     case = frame["case"].map(cases.index).to_numpy()
-    design = np.zeros((len(frame), len(cases) + len(blocks)))
+    design = np.zeros((len(frame), len(cases) + len(repetitions)))
     design[np.arange(len(frame)), case] = 1
-    design[np.arange(len(frame)), len(cases) + frame["repetition"].map(blocks.index).to_numpy()] = 1
+    design[np.arange(len(frame)), len(cases) + frame["repetition"].map(repetitions.index).to_numpy()] = 1
     pseudo = np.linalg.pinv(design)
     beta = pseudo @ y
     df = len(y) - np.linalg.matrix_rank(design)
@@ -40,17 +40,17 @@ def dense(frame):
 
 
 def design(kind: str, random: np.random.Generator) -> list[tuple[int, int]]:
-    """(case, block) of each launch."""
+    """(case, repetition) of each launch."""
     whole = list(itertools.product(range(int(random.integers(2, 7))), range(int(random.integers(2, 6)))))
-    if kind == "one block":
+    if kind == "one repetition":
         return [(case, 0) for case in range(4)]
     if kind == "missing launches":
         return [pair for pair in whole if random.random() < 0.7] or whole
     if kind == "apart":
-        other = [(case + 10, block + 10) for case, block in itertools.product(range(3), range(2))]
+        other = [(case + 10, repetition + 10) for case, repetition in itertools.product(range(3), range(2))]
         return [pair for pair in whole if random.random() < 0.8] + other + [(20, 20)]
-    if kind == "more blocks of few cases":
-        return whole + [(case, block) for block in range(10, 14) for case in (0, 1)]
+    if kind == "more repetitions of few cases":
+        return whole + [(case, repetition) for repetition in range(10, 14) for case in (0, 1)]
     if kind == "a launch twice":
         return [*whole, whole[0], whole[-1]]
     return whole
@@ -58,13 +58,13 @@ def design(kind: str, random: np.random.Generator) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
-    "kind", ["whole", "missing launches", "apart", "one block", "more blocks of few cases", "a launch twice"]
+    "kind", ["whole", "missing launches", "apart", "one repetition", "more repetitions of few cases", "a launch twice"]
 )
 def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     random = np.random.default_rng(seed)
     pairs = design(kind, random)
     logs = random.normal(-3, 0.3, len(pairs))
-    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case", "repetition"])
+    frame = pd.DataFrame([(f"c{case}", repetition) for case, repetition in pairs], columns=["case", "repetition"])
     frame = frame.assign(step_s=np.exp(logs)).sample(frac=1, random_state=seed)
     means, variances, residual, df, scales = dense(frame)
     effects = fit(frame)

@@ -18,15 +18,15 @@ TRUTH = dict(zip(CASES, np.log([1.0, 1.02, 1.03, 1.2, 1.25, 1.1]), strict=True))
 LAUNCH_SD, TURN_SD = 0.10, 0.01
 
 
-def session(rng, blocks=6, launch_sd=LAUNCH_SD, turn_sd=TURN_SD, cohorts=COHORTS, truth=TRUTH):
+def session(rng, repetitions=6, launch_sd=LAUNCH_SD, turn_sd=TURN_SD, cohorts=COHORTS, truth=TRUTH):
     rows = []
-    for block in range(blocks):
+    for repetition in range(repetitions):
         drift = 0.05 * rng.standard_normal()
         for at, cohort in enumerate(cohorts):
             level = drift + launch_sd * rng.standard_normal()
             for case in cohort:
                 seconds = math.exp(truth[case] + level + turn_sd * rng.standard_normal())
-                rows.append((case, block, 10 * block + at, seconds))
+                rows.append((case, repetition, 10 * repetition + at, seconds))
     return pd.DataFrame(rows, columns=["case", "repetition", "shared_launch", "step_s"])
 
 
@@ -53,14 +53,14 @@ def test_without_a_shared_launch_it_is_the_model_of_blocks():
 
 
 def test_one_launch_of_each_cohort_decides_nothing_between_them():
-    effects = fit(session(np.random.default_rng(3), blocks=1))
+    effects = fit(session(np.random.default_rng(3), repetitions=1))
     assert effects.half_widths("a")["d"] == math.inf
     assert effects.best_half_widths("a")["d"] == math.inf
 
 
 def test_eliminated_case_is_compared_by_its_launches():
     rng = np.random.default_rng(4)
-    rows = session(rng, blocks=8, turn_sd=1e-4)
+    rows = session(rng, repetitions=8, turn_sd=1e-4)
     rows = rows[~((rows["case"] == "c") & (rows["repetition"] >= 4))]
     effects = fit(rows)
     assert effects.means["c"] - effects.means["a"] == pytest.approx(math.log(1.03), abs=1e-3)

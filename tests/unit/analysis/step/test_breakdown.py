@@ -24,8 +24,8 @@ PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", 
 @pytest.fixture
 def seen_of(tmp_path):
     def gather(*launches: Launch) -> SessionData:
-        for block, launch in enumerate(launches):
-            launch.block = block
+        for repetition, launch in enumerate(launches):
+            launch.repetition = repetition
         results = fake.write(tmp_path / "results.db", launches)
         return session_data(results)
 

@@ -26,8 +26,8 @@ def found(folder: Path, *launches: Launch) -> list[Finding]:
     return [finding for finding in check(results) if finding.code in CODES]
 
 
-def launch(block: int = 0, **changed: fake_devices.Value) -> Launch:
-    return read(fake.launch(gpu_case(), block=block), device_samples(**changed), host_samples())
+def launch(repetition: int = 0, **changed: fake_devices.Value) -> Launch:
+    return read(fake.launch(gpu_case(), repetition=repetition), device_samples(**changed), host_samples())
 
 
 def moving_clock(t: float) -> float:
@@ -90,8 +90,8 @@ def test_busy_host_causes_a_warning(tmp_path):
     (finding,) = found(
         tmp_path,
         read(fake.launch(cpu), host=host_samples(others=busy)),
-        read(fake.launch(cpu, block=1), host=host_samples(others=lambda t: 0.9 - busy(t) * 2.2)),
-        read(fake.launch(cpu, block=2), host=host_samples(others=0.09)),
+        read(fake.launch(cpu, repetition=1), host=host_samples(others=lambda t: 0.9 - busy(t) * 2.2)),
+        read(fake.launch(cpu, repetition=2), host=host_samples(others=0.09)),
     )
     assert finding.code == "host_busy"
     assert "in 1 of 3 launches other processes used up to 40% of the host's CPU time" in finding.message

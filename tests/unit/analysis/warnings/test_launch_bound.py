@@ -13,9 +13,9 @@ from parabench.plan.case import Case
 from parabench.store.record import Finding, Launch
 
 
-def lagging(of: Case, *lags_s: float, step_s: float = 0.004, block: int = 0, data: float | None = None) -> Launch:
+def lagging(of: Case, *lags_s: float, step_s: float = 0.004, repetition: int = 0, data: float | None = None) -> Launch:
     """Return a launch with these lags of the ranks' devices, and a lag of a second in the warm-up."""
-    made = fake.launch(of, step_s, block=block)
+    made = fake.launch(of, step_s, repetition=repetition)
     for sample in list(made.samples):
         if sample.metric == "step_s":
             lag_s = 1.0 if sample.phase == "warmup" else lags_s[sample.rank]
@@ -35,7 +35,7 @@ def found(folder: Path, *launches: Launch) -> list[Finding]:
 
 
 def test_device_that_never_lags_waits_for_its_host(tmp_path: Path) -> None:
-    [finding] = found(tmp_path, *(lagging(of(), 0.00005, 0.00006, block=block) for block in range(3)))
+    [finding] = found(tmp_path, *(lagging(of(), 0.00005, 0.00006, repetition=repetition) for repetition in range(3)))
     assert (finding.code, finding.case_id) == ("launch_bound", of().id)
     assert "never more than 0.0500 ms behind its host, in a step of 4.00 ms" in finding.message
     assert "compile=on" in finding.advice
