@@ -1,6 +1,6 @@
 """Simulate launches with a known truth.
 
-A step of launch `l` of case `c` in block `b` of session `s` takes
+A step of launch `l` of case `c` in repetition `b` of session `s` takes
     truth[c] * exp(session[s] + drift[b] + launch[l] + step) * (1 + an occasional spike)
 """
 
@@ -25,7 +25,7 @@ Seconds = np.ndarray
 class Noise:
     """Standard deviations of logarithms. `launch` is that deviation of a typical case; cases differ by exp(`unlike` z).
 
-    `drift` is a random walk over blocks, which interleaved variants share; `session` is drawn once per session. A
+    `drift` is a random walk over repetitions, which interleaved variants share; `session` is drawn once per session. A
     launch is an outlier with probability `outliers`, and then slower by an exponential of mean `outlier_size`. Steps
     have `spikes` and `spike_size` for the same.
     """
@@ -59,13 +59,13 @@ class Machine:
         """Return the standard deviation of the launches of each case."""
         return self.noise.launch * np.exp(self.noise.unlike * self._random.standard_normal(cases))
 
-    def mood(self, blocks: int) -> Seconds:
-        """Return the level of each block of a session: the level of the session plus the drift."""
-        walk = np.cumsum(self.noise.drift * self._random.standard_normal(blocks))
+    def mood(self, repetitions: int) -> Seconds:
+        """Return the level of each repetition of a session: the level of the session plus the drift."""
+        walk = np.cumsum(self.noise.drift * self._random.standard_normal(repetitions))
         return walk + self.noise.session * self._random.standard_normal()
 
     def session(self, truth: Seconds, loudness: Seconds, mood: Seconds) -> Seconds:
-        """Return step times in seconds, of shape (cases, blocks, steps). `mood` has one row, or one per case."""
+        """Return step times in seconds, of shape (cases, repetitions, steps). `mood` has one row, or one per case."""
         noise, draw = self.noise, self._random
         shape = len(truth), mood.shape[-1]
         launch = loudness[:, None] * draw.standard_normal(shape)
@@ -76,22 +76,30 @@ class Machine:
         return truth[:, None, None] * np.exp(np.atleast_2d(mood)[:, :, None] + launch[:, :, None] + step)
 
     def numbers(self, seconds: Seconds) -> Seconds:
-        """Return the per-launch statistics in seconds, of shape (cases, blocks)."""
+        """Return the per-launch statistics in seconds, of shape (cases, repetitions)."""
         return np.quantile(seconds, self.quantile, axis=-1)
 
-    def pair(self, truth: Seconds, blocks: int, *, slower: Seconds | float = 1.0, interleaved: bool) -> list[Seconds]:
+    def pair(
+        self, truth: Seconds, repetitions: int, *, slower: Seconds | float = 1.0, interleaved: bool
+    ) -> list[Seconds]:
         """Return step times of a baseline and of a candidate, whose truth is `slower` times the baseline's."""
-        loudness, mood = self.loudness(len(truth)), self.mood(blocks)
+        loudness, mood = self.loudness(len(truth)), self.mood(repetitions)
         base = self.session(truth, loudness, mood)
-        return [base, self.session(truth * slower, loudness, mood if interleaved else self.mood(blocks))]
+        return [base, self.session(truth * slower, loudness, mood if interleaved else self.mood(repetitions))]
 
 
-def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[int] | None = None) -> pd.DataFrame:
+def launch_frame(
+    numbers: Seconds, repetitions: list[int] | None = None, cases: list[int] | None = None
+) -> pd.DataFrame:
     """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, as `contrasts.fit` takes
     them."""
     chosen = list(range(numbers.shape[0])) if cases is None else cases
-    begun = list(range(numbers.shape[1])) if blocks is None else blocks
-    rows = [(f"{case:02d}", block, numbers[i, j]) for i, case in enumerate(chosen) for j, block in enumerate(begun)]
+    begun = list(range(numbers.shape[1])) if repetitions is None else repetitions
+    rows = [
+        (f"{case:02d}", repetition, numbers[i, j])
+        for i, case in enumerate(chosen)
+        for j, repetition in enumerate(begun)
+    ]
     return pd.DataFrame(rows, columns=["case", "repetition", "step_s"])
 
 
@@ -108,12 +116,12 @@ def numbers(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
                 "case": case.id,
                 "case_json": json.dumps(case.to_dict()),
                 "label": case.label,
-                "repetition": block,
+                "repetition": repetition,
             }
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
             | {"verified": True, "in_turns": False, "counted": True, "timed": True}
             | {"step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
             | {"token_s": seconds / (case.global_batch * case.seq_len)}
-            for i, (case, block, seconds) in enumerate(rows)
+            for i, (case, repetition, seconds) in enumerate(rows)
         ]
     )

@@ -32,7 +32,7 @@ COMMANDS = {
     "compare": "Compare two sessions for regressions (CI gate).",
     "doctor": "Check devices, versions, backends and noise.",
     "export": "Write a session for another tool, or one step as a trace.",
-    "history": "Show when the step time of each case changed.",
+    "history": "Show when the step time of each configuration changed.",
     "init": "Write a suite and a workflow for your own model.",
     "list": "Show suites, strategies, algorithms and models.",
     "noise": "Tell what `ab` can show here, in how many minutes.",

@@ -175,7 +175,7 @@ def compare(
     allowance = read(Share, between_sessions, "between_sessions")
     first, other = _side("base", base), _side("candidate", candidate)
     found = gate.compare(first, other, tolerance, alpha, _names(changed), allowance)
-    return replace(found, figures=_titled(gate_figure(found), "Change of each case"))
+    return replace(found, figures=_titled(gate_figure(found), "Change of each configuration"))
 
 
 def _side(role: str, given: LoadedSession | str | Path) -> SessionData:

@@ -60,7 +60,7 @@ class SentProgress(Progress):
         self._tell = tell
 
     def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
-        label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else cases[0].label
+        label = f"{format.count(len(cases), 'configuration')} interleaved" if len(cases) > 1 else cases[0].label
         self._tell(messages.Progress(label, repetition))
 
     def launched(self, launch: Launch) -> None:

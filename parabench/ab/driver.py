@@ -271,7 +271,7 @@ class Turns:
             return {}
         alone = opened[0]["alone"] | opened[1]["alone"]
         for why, cases in Counter(alone.values()).items():
-            self.log(f"whole launches alternate in {format.count(cases, 'case')}: {why}")
+            self.log(f"whole launches alternate in {format.count(cases, 'configuration')}: {why}")
         places = [{case: at for at, cohort in enumerate(each["cohorts"]) for case in cohort} for each in opened]
         return {case: (places[0][case], places[1][case]) for case in places[0] if case not in alone}
 
@@ -336,7 +336,7 @@ class Turns:
 
     def _set_apart(self, cases: list[str], why: str) -> set[str]:
         """Launch these cases alternately from now on, and log why."""
-        self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {why}")
+        self.log(f"whole launches alternate in {format.count(len(cases), 'configuration')}: {why}")
         self._alone |= {*cases}
         return {*cases}
 
@@ -384,7 +384,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
     ]
     both = [case for case in plans[0]["cases"] if case in plans[1]["cases"]]
     if not both:
-        why = next(chain(*(each.values() for each in apart)), "no cases")
+        why = next(chain(*(each.values() for each in apart)), "no configurations")
         raise UsageError(f"no configuration runs in both variants: {why}")
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():

@@ -124,7 +124,7 @@ def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History
             labels = list(dict.fromkeys(table["label"]))
             hint = did_you_mean(case, [*labels, *" ".join(labels).replace(",", "").split()])
             raise UsageError(
-                f"--case {case!r} is in no case's label and begins no id; {hint}there are {format.listed(labels, 3)}"
+                f"--case {case!r} is in no label and begins no id; {hint}there are {format.listed(labels, 3)}"
             )
         table = table[chosen]
     series = [_series(visits, group) for _, group in table.groupby(["suite", "case"], sort=False)]
@@ -270,11 +270,12 @@ def sentence(found: History) -> str:
     changed = sum(bool(series["shifts"]) for series in found.series)
     unsure = [series["why_not"] for series in found.series if series["why_not"] is not None]
     text = f"{format.count(len(found.visits), 'session')} of {suites}, {days}: {changed} of "
-    text += f"{format.count(len(found.series), 'case')} changed, {len(found.series) - len(unsure) - changed} did not"
+    text += f"{format.count(len(found.series), 'configuration')} changed, "
+    text += f"{len(found.series) - len(unsure) - changed} did not"
     if unsure:
-        text += f"; {format.count(len(unsure), 'case')} cannot be judged yet ({unsure[0]})"
+        text += f"; {format.count(len(unsure), 'configuration')} cannot be judged yet ({unsure[0]})"
     if away := sum(series["away"] is not None for series in found.series):
-        text += f"; the newest session of {format.count(away, 'case')} is an outlier"
+        text += f"; the newest session of {format.count(away, 'configuration')} is an outlier"
     return f"{text}."
 
 

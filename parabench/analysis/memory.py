@@ -127,11 +127,11 @@ def _against_theory(states: pd.DataFrame) -> Iterator[str]:
     for own, formula in ((known[exact], "the formula"), (known[~exact], "the formula for an even split")):
         if len(own):
             between = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (own["ratio"].min(), own["ratio"].max())))
-            yield f"Measured memory is {between} times {formula} in {format.count(len(own), 'case')}."
+            yield f"Measured memory is {between} times {formula} in {format.count(len(own), 'configuration')}."
     off = known["strategy"][exact & ((known["ratio"] - 1).abs() > OFF)]
     if len(off):
         yield f"More than {100 * OFF:g}% off the formula: {format.joined(off.unique())}."
     reasons: Any = unknown.fillna({"why_unknown": ""}).groupby("why_unknown", sort=False)
     for why, own in reasons:
         names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""
-        yield f"No formula for {format.count(len(own), 'case')}: {names}{because}."
+        yield f"No formula for {format.count(len(own), 'configuration')}: {names}{because}."

@@ -322,10 +322,10 @@ def exit_code(of: Answer) -> int:
 
 
 def _sentence(pilot: Row, seen: Sequence[Row], needs: Sequence[Row]) -> str:
-    """Return 'Here `ab` of quick sees 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.', or
+    """Return 'Here `ab` of quick detects 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.', or
     the reason why the pilot is too short."""
     if not pilot["cases"]:
-        return "The pilot has no result: no case succeeded on both sides; look at the report of a `parabench run`."
+        return "The pilot has no result: nothing succeeded on both variants; look at the report of a `parabench run`."
     if not seen:
         minutes = pilot["minutes_needed"]
         more = "" if minutes is None else f": give --minutes {_rounded_up(minutes)}"
@@ -338,7 +338,7 @@ def _sentence(pilot: Row, seen: Sequence[Row], needs: Sequence[Row]) -> str:
     gate = next(each for each in needs if each["change"] == TOLERANCE)
     time = _minutes(gate["gate_minutes"]) or f"more than {MOST_LAUNCHES} launches"
     sees = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
-    return f"Here `ab` of {pilot['suite']} sees {sees}; its gate needs {time} for {format.percent(TOLERANCE)}."
+    return f"Here `ab` of {pilot['suite']} detects {sees}; its gate needs {time} for {format.percent(TOLERANCE)}."
 
 
 def lines(of: Answer) -> Iterator[str]:
@@ -349,7 +349,7 @@ def lines(of: Answer) -> Iterator[str]:
         left = f"; left out: {format.listed(pilot['left_out'], most=3)}" if pilot["left_out"] else ""
         yield (
             f"{format.count(pilot['pairs'], 'pair')} of launches of {format.count(pilot['rounds'] or 1, 'round')}, "
-            f"{format.count(pilot['cases'], 'case')}: pairs of a typical one differ by {format.percent(pilot['sd'])} "
+            f"{format.count(pilot['cases'], 'configuration')}: pairs of one differ by {format.percent(pilot['sd'])} "
             f"(standard deviation; {format.percent(INTERVAL)}: {_between(pilot['sd_low'], pilot['sd_high'])}), of "
             f"{pilot['noisiest']} by {format.percent(pilot['noisiest_sd'])}; a pair took "
             f"{format.duration(pilot['pair_s'] or 0.0)}, all before the first "
@@ -357,12 +357,14 @@ def lines(of: Answer) -> Iterator[str]:
         )
     if not seen:
         return
-    yield from format.aligned([("minutes", "--launches", "sees", "interval", "passes"), *map(_seen_row, seen)], texts=0)
+    yield from format.aligned(
+        [("minutes", "--launches", "detects", "interval", "passes"), *map(_seen_row, seen)], texts=0
+    )
     head = ("change", "to see it", "--launches", "to pass with it", "--launches")
     yield from format.aligned([head, *map(_needs_row, needs)], texts=0)
     yield (
-        f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
-        "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often; "
+        f"detects: the smallest slowdown of a typical configuration that is a regression in {format.percent(POWER)} of "
+        "runs (with a tolerance of half of it); passes: the smallest tolerance that equal variants pass as often; "
         f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
     )
     gates = (each for each in needs[::-1] if each["gate_launches"] is not None and each["change"] >= TOLERANCE)

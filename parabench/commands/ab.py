@@ -178,7 +178,7 @@ def _series(
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
-    help="Rounds per launch of the `ab` that is predicted. [default: fewer with more cases, at least 4]",
+    help="Rounds per launch of the `ab` that is predicted. [default: fewer with more configurations, at least 4]",
 )
 @shared(file_option("json", "Write JSON (docs/reference/json.md)."))
 @shared(*session_options)

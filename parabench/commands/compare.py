@@ -21,7 +21,7 @@ _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 # The files of a comparison.
 OUTPUTS = (
     file_option("json", "Write JSON (docs/reference/json.md)."),
-    file_option("junit", "Write JUnit XML: a test for each case."),
+    file_option("junit", "Write JUnit XML: a test for each configuration."),
     file_option("markdown", "Write Markdown, for a job summary or a comment."),
     file_option("html", "Write a page with figures."),
 )

@@ -180,7 +180,7 @@ def problems(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "one_core",
             "there is one core",
-            "ranks share it; compare cases with each other, not with times of other machines",
+            "ranks share it; compare configurations with each other, not with times of other machines",
         )
     if machine.cores < (os.cpu_count() or 1):
         yield Finding(

@@ -58,7 +58,7 @@ def format_options(command: F) -> F:
     help="For --trace: a folder of other tools' recordings, whose ranks are written into one trace on one clock.",
 )
 @click.option("-o", "--output", metavar="PLACE", help="File, folder, or tracking URI of MLflow. [default: by format]")
-@click.option("--launch", type=int, help="For --trace: its id in the store. [default: the case's median one]")
+@click.option("--launch", type=int, help="For --trace: its id in the store. [default: the configuration's median one]")
 @click.option("--step", type=int, help="For --trace: an instrumented step. [default: the launch's median one]")
 def export(
     store: str,
@@ -84,7 +84,9 @@ def export(
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:
         if case is None or case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
-            raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
+            raise UsageError(
+                f"--from {source} goes with --trace alone: without a configuration, a store, --launch and --step"
+            )
         from parabench.imports import read_folder
         from parabench.imports.merged import write_merged
 

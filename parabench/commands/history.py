@@ -27,20 +27,20 @@ def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
 @click.command(
     cls=Command,
     examples={
-        "When did a case get slower?": "parabench history nightly.db",
+        "When did a configuration get slower?": "parabench history nightly.db",
         "Over several stores, as a page:": "parabench history monday.db tuesday.db --html history.html",
-        "All ring cases of this year, for a script:": (
+        "All ring configurations of this year, for a script:": (
             "parabench history nightly.db --case ring --since 2026-01-01 --all --json -"
         ),
     },
 )
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=complete_stores)
-@click.option("--case", metavar="TEXT", help="Only cases whose label holds TEXT, or whose id begins with it.")
+@click.option("--case", metavar="TEXT", help="Only configurations whose label holds TEXT, or whose id begins with it.")
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option(
     "--since", metavar="DATE", callback=_utc, help="Only sessions that started then or later, such as 2026-01-31 (UTC)."
 )
-@click.option("--all", "every", is_flag=True, help="List the cases that did not change, too.")
+@click.option("--all", "every", is_flag=True, help="List the configurations that did not change, too.")
 @file_option("json", "Write JSON (docs/reference/json.md).")
 @file_option("html", "Write a page with figures.")
 def history(

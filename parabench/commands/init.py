@@ -101,7 +101,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     path = trial / "training.py"
     path.write_text(suite, encoding="utf-8")
     command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), *TRIAL]
-    note(["trying the suite: each case once, a few steps"])
+    note(["trying the suite: each configuration once, a few steps"])
     environment = dict(os.environ)
     checkout = Path(parabench.__file__).parents[1]
     if checkout == Path.cwd():  # parabench may not be installed

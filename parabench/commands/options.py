@@ -89,7 +89,7 @@ gate_options = (
         type=ALPHAS,
         default=0.01,
         show_default=True,
-        help="False-alarm rate, over all cases together.",
+        help="False-alarm rate, over all configurations together.",
     ),
 )
 # The option of a gate whose sides were not interleaved.
@@ -224,8 +224,7 @@ turns_options = (
     click.option(
         "--until-decided",
         is_flag=True,
-        help="Measure the cases that may still be the fastest until a difference of 2% is detectable, without a time "
-        "limit.",
+        help="Measure the configurations that may still be the fastest until 2% is detectable, without a time limit.",
     ),
     click.option(
         "--budget",

@@ -36,8 +36,8 @@ EXPORTERS = {
         ("pytorch", "pytorch-benchmark.json", None, "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
         ("openmetrics", "parabench.prom", "prometheus_client",
          "OpenMetrics text, for node exporter's textfile collector and Pushgateway."),
-        ("parquet", "parquet", "pyarrow", "A folder of Parquet tables: cases, launches and samples."),
-        ("mlflow", "", "mlflow", "MLflow: a run for the session with its report, and one for each case."),
+        ("parquet", "parquet", "pyarrow", "A folder of Parquet tables: configurations, launches and samples."),
+        ("mlflow", "", "mlflow", "MLflow: a run for the session with its report, and one for each configuration."),
     )
 }  # fmt: skip
 

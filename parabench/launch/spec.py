@@ -32,9 +32,9 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len({(each.nodes, each.device, each.backend) for each in self.cases}) != 1:
-            raise ValueError("the cases of a launch must have nodes, device and backend in common")
+            raise ValueError("the configurations of a launch must have nodes, device and backend in common")
         if self.nodes > 1 and len({each.world_size for each in self.cases}) != 1:
-            raise ValueError("the cases of a launch on several nodes must have one world size in common")
+            raise ValueError("the configurations of a launch on several nodes must have one world size in common")
 
     @classmethod
     def of(

@@ -55,7 +55,7 @@ class Partner:
         os.write(self._from, READY)
         message = os.read(self._to, 1)
         if message == ENDED:
-            raise PartnerEnded("the launch of the other side has ended")
+            raise PartnerEnded("the launch of the other variant has ended")
         self.first.append(message == FIRST)
 
     def end(self) -> None:

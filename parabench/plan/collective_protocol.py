@@ -144,7 +144,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         Rounds,
         Field(
             option="--rounds",
-            help=f"Turns of each case per size in a shared launch; 0: separate launches. [default: {ROUNDS}]",
+            help=f"Turns of each configuration per size in a shared launch; 0: separate launches. [default: {ROUNDS}]",
         ),
     ] = 0
     deadline_s: Annotated[Deadline | None, DEADLINE] = None

@@ -46,7 +46,7 @@ def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
     called = {op for each in communicators(case) or () if each.size > 1 for op in each.calls}
     if called and called.isdisjoint(NCCL_ALGORITHMS[own]):
         return (
-            f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, and this case calls {_listed(sorted(called))}: "
+            f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, but it calls {_listed(sorted(called))}: "
             "the pin would change nothing; use native"
         )
     return None

@@ -195,7 +195,9 @@ def make_plan(
         else:
             skipped.append(Skipped(case, reason))
     if not found:
-        raise UsageError(f"suite {suite.name}: nothing to run; an axis without values makes no cases; give it some")
+        raise UsageError(
+            f"suite {suite.name}: nothing to run; an axis without values makes no configurations; give it some"
+        )
     if not cases:
         raise NothingToRun(f"suite {suite.name}: nothing to run; {skipped[0].reason}", skipped)
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)

@@ -65,7 +65,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Warmup = Annotated[int, Meta(ge=2, le=MOST_STEPS)]
 Deadline = Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)]
 
-LAUNCHES_HELP = "Launches per case, one per repetition."
+LAUNCHES_HELP = "Launches per configuration, one per repetition."
 DEADLINE = Field(
     option="--deadline",
     metavar="SECONDS",
@@ -90,7 +90,7 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     launches: Annotated[
         Count | None,
-        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race if cases share launches]"),
+        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race if configurations share launches]"),
     ] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_STEPS)] | None,
@@ -139,7 +139,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             role=TURNS,
             option="--rounds",
-            help="Turns of each case in a shared launch; 0: cases have separate launches. [default: as many as fill "
+            help="Rounds in a shared launch; 0: configurations have separate launches. [default: as many as fill "
             f"{SHARED_S:g} s; 0 with --launches]",
         ),
     ] = None
@@ -148,7 +148,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         Field(
             role=TURNS,
             option="--aa",
-            help="Measure one case twice in every shared launch: the difference of its copies is the noise floor.",
+            help="Measure one configuration twice in every shared launch: their difference is the noise floor.",
         ),
     ] = False
     budget_s: Annotated[Deadline, Field(role=TURNS)] = BUDGET_S

@@ -53,7 +53,7 @@ class SuiteFile(pytest.File):
         """
         if not self.config.pluginmanager.hasplugin("benchmark"):
             raise self.CollectError(
-                "parabench: pytest-benchmark is needed for the cases of a suite; install it, and leave out "
+                "parabench: pytest-benchmark is needed for the configurations of a suite; install it, and leave out "
                 "-p no:benchmark"
             )
         try:

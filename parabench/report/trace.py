@@ -110,9 +110,9 @@ def _case(seen: SessionData, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"case {name!r} is not one case; it may be {format.listed(sorted(found))}")
+        raise UsageError(f"configuration {name!r} is not one configuration; it may be {format.listed(sorted(found))}")
     raise UsageError(
-        f"case {name!r} is not in session {seen.session.label or seen.session.id}; "
+        f"configuration {name!r} is not in session {seen.session.label or seen.session.id}; "
         f"{did_you_mean(name, [*labels, *labels.values()], most=3, cutoff=0.4)}"
         f"give an id, the beginning of one, or a label: it has {format.listed(labels.values()) or 'none'}"
     )

@@ -32,7 +32,7 @@ def measure_links(
         return
     case = case_of(state.plan.cases, machine)
     if case.world_size < 2:
-        log("links: none to measure, every case has one rank")
+        log("links: none to measure, every configuration has one rank")
         return
     log(f"links: measuring them between {case.world_size} ranks")
     protocol = LinkProtocol()

@@ -75,7 +75,7 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
     for each in skipped:
         reasons.setdefault(each.reason, []).append(each.case.label)
     return [
-        f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}"
+        f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} configurations'}: {reason}"
         for reason, labels in reasons.items()
     ]
 
@@ -153,7 +153,7 @@ class PlainProgress(Progress):
 
 
 def _of_cases(cases: int, rounds: int) -> str:
-    return f"{format.count(cases, 'case')} {'in turns' if rounds else 'one after the other'}"
+    return f"{format.count(cases, 'configuration')} {'interleaved' if rounds else 'one after the other'}"
 
 
 class LiveProgress(PlainProgress):

@@ -173,7 +173,7 @@ def plan_training(request: Request, suite: Suite, machine: Machine, turns: bool 
         protocol = protocol.without_turns()
     if protocol.aa_test and not protocol.takes_turns:
         raise UsageError(
-            "--aa measures a case twice in a launch that cases share, and here none do; drop --launches, or "
+            "--aa measures a configuration twice in a shared launch, and here no launch is shared; drop --launches, or "
             "give --rounds with it"
         )
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
@@ -197,8 +197,7 @@ def plan_training(request: Request, suite: Suite, machine: Machine, turns: bool 
 
 NO_MEMORY_SNAPSHOT = Finding(
     "no_memory_snapshot",
-    "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs on the "
-    "CPU.",
+    "No memory snapshot is written: torch records allocations on CUDA only, and every configuration runs on the CPU.",
     "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
 )
 

@@ -187,7 +187,7 @@ def resume(
         raise UsageError(f"{store.path} holds no session to resume; run without --resume")
     if last.interleaved:
         go_on = ab_command(store.path, settings_of(ab_sides(store, last)))
-        raise UsageError(f"the last session in {store.path} is one side of an ab; continue both with {go_on!r}")
+        raise UsageError(f"the last session in {store.path} is one variant of an ab; continue both with {go_on!r}")
     there = last.plan.get("kind", "training")
     if there != kind:
         raise UsageError(

@@ -54,7 +54,7 @@ def sharded(
     policy = MixedPrecisionPolicy()
     if narrow := context.case.arithmetic.autocast:
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, narrow), reduce_dtype=torch.float32)
-    units = group_repetitions(model.blocks, context.case.bucket_cap)
+    units = group_blocks(model.blocks, context.case.bucket_cap)
     unit_bytes = [sum(_bytes(block) for block in unit) for unit in units]
     root_bytes = _bytes(model.module) - sum(unit_bytes)
     for unit in units:
@@ -74,7 +74,7 @@ def _reducing(module: FSDPModule, reduces: bool) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def group_repetitions(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
+def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
     """Return units of consecutive blocks, each up to `bucket_mib` or one block. With None, each block is a unit."""
     units: list[list[nn.Module]] = []
     filled = 0

@@ -22,7 +22,7 @@ IMPORTS = {
     for module, names in {
         "contextlib": ("nullcontext",),
         "functools": ("partial",),
-        "parabench.strategies.fsdp": ("group_repetitions",),
+        "parabench.strategies.fsdp": ("group_blocks",),
         "parabench.strategies.tensor_parallel": ("Parts",),
         "torch.distributed.device_mesh": ("init_device_mesh",),
         "torch.distributed.fsdp": ("MixedPrecisionPolicy", "fully_shard"),
@@ -131,7 +131,7 @@ def _mesh(case: Case, inside: int | None = None, *names: str) -> str:
 
 
 def _sharded(case: Case, mesh: str = "mesh", *, reshard: bool = True) -> str:
-    units = "blocks" if case.bucket_cap is None else f"group_repetitions(blocks, {number(case.bucket_cap)})"
+    units = "blocks" if case.bucket_cap is None else f"group_blocks(blocks, {number(case.bucket_cap)})"
     policy, options = [], f"mesh={mesh}"
     if narrow := case.arithmetic.autocast:
         policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]

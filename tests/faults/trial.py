@@ -39,7 +39,9 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=2, rounds=2, instrumented=1{more
 # How many launches of several ranks that is, and how many steps each case takes in one that it has for itself.
 LAUNCHES, STEPS = 4, 5
 
-_ENDED = re.compile(r"\[(\d+)/(\d+)\] (?:block \d+(?: of \d+)?, )?(?:(\d+) cases? in turns)?", re.MULTILINE)
+_ENDED = re.compile(
+    r"\[(\d+)/(\d+)\] (?:repetition \d+(?: of \d+)?, )?(?:(\d+) configurations? interleaved)?", re.MULTILINE
+)
 
 
 class CannotTry(Exception):

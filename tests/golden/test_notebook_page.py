@@ -30,16 +30,16 @@ def write(path: str, side: str, factor: float = 1.0) -> None:
     cases = [fake.case(bucket_mib=size) for size in (4.0, 25.0)] + [fake.case(strategy="fsdp")]
     seconds, peaks = (0.040, 0.042, 0.052), (120, 140, 90)
     launches = []
-    for block, (at, one) in itertools.product(range(4), enumerate(cases)):
-        noise = 1 + (5 * at + (3 if side == "a" else 4) * block) % 7 / 1000
-        of = fake.launch(one, seconds[at] * factor * noise, block=block, peak_bytes=peaks[at] * MIB)
+    for repetition, (at, one) in itertools.product(range(4), enumerate(cases)):
+        noise = 1 + (5 * at + (3 if side == "a" else 4) * repetition) % 7 / 1000
+        of = fake.launch(one, seconds[at] * factor * noise, repetition=repetition, peak_bytes=peaks[at] * MIB)
         for rank in range(one.world_size):
             calls = [
                 {
                     "op": op,
                     "bytes": 4 * MIB,
                     "start_s": 0.016 + 0.01 * i,
-                    "duration_s": duration + 0.0001 * (block + rank),
+                    "duration_s": duration + 0.0001 * (repetition + rank),
                 }
                 for i, (op, duration) in enumerate(OPS[one.strategy])
             ]

@@ -184,7 +184,7 @@ def _contrast(
     for at, (first, other) in enumerate(launches):
         test = tests.get(at)
         old, new = (float(own.mean()) if len(own) else None for own in logs[at])
-        few = f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {len(first)} and {len(other)}"
+        few = f"an interval needs {FEWEST_LAUNCHES} launches per variant; there are {len(first)} and {len(other)}"
         rows.append(
             {
                 "base": None if old is None else math.exp(old),

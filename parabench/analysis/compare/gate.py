@@ -28,9 +28,9 @@ from parabench.store.results import records
 
 UNPAIRED = Finding(
     "unpaired",
-    "The sides were not interleaved: anything else that changed in between (clocks, temperature, other load) is "
+    "The variants were not interleaved: anything else that changed in between (clocks, temperature, other load) is "
     "attributed to the candidate.",
-    "Interleave the sides with `parabench ab`.",
+    "Interleave the variants with `parabench ab`.",
 )
 
 
@@ -91,8 +91,8 @@ def compare(
     check_distinct((base, candidate))
     if base.cases_by_id.index.intersection(candidate.cases_by_id.index).empty:
         raise UsageError(
-            f"no case is in both {base.session.name} of {base.results.path} and {candidate.session.name} of "
-            f"{candidate.results.path}; measure the same suite with the same --set on both sides"
+            f"no configuration is in both {base.session.name} of {base.results.path} and {candidate.session.name} of "
+            f"{candidate.results.path}; measure the same suite with the same --set on both variants"
         )
     paired = interleaved(base, candidate)
     differing = list(differences(base, candidate))
@@ -184,21 +184,21 @@ def _sentences(verdict: dict[str, Any], cases: pd.DataFrame) -> Iterator[str]:
     wide = judged[not_ruled_out(judged, verdict["tolerance"])]
     if len(judged):
         largest = judged.sort_values("upper", ascending=False, kind="stable").iloc[0]
-        ruled_out = f"{len(judged) - len(wide):,} of {format.count(len(judged), 'case')} judged"
+        ruled_out = f"{len(judged) - len(wide):,} of {format.count(len(judged), 'configuration')} judged"
         bound = f"the largest upper bound is {format.signed(largest['upper'] - 1)}, {largest['label']}"
         within = f"Slowdowns above {tolerated(verdict['tolerance'])} are ruled out in {ruled_out}"
         yield f"{within} ({format.percent(CONFIDENCE)}; {bound})."
     if verdict["verdict"] is Verdict.INCONCLUSIVE:
         if _not_judged(cases).any():
-            yield "Measure the cases that were not judged, or take a base without them."
+            yield "Measure the configurations that were not judged, or take a base without them."
         launches = needed(cases, verdict["tolerance"])
         if launches is not None:
-            yield f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})."
+            yield f"Equal variants would pass with about {launches} launches per variant ({format.percent(POWER)})."
         elif len(wide):
             drift = ((wide["session_sd"] > 0) & wide["launches_needed"].isna()).any()
             noisy = "the launches are too noisy for this tolerance"
-            why = "interleave the sides with `parabench ab`" if drift else noisy
-            yield f"{MOST_LAUNCHES} launches per side would not suffice: {why}."
+            why = "interleave the variants with `parabench ab`" if drift else noisy
+            yield f"{MOST_LAUNCHES} launches per variant would not suffice: {why}."
     if len(judged):
         yield from _basis(verdict, judged)
 
@@ -214,7 +214,7 @@ def _outcomes(cases: pd.DataFrame) -> str:
                 pairs = zip(labels, own["ratio"], strict=True)
                 labels = [f"{label} {format.signed(ratio - 1)}" for label, ratio in pairs]
             named = "" if outcome is Outcome.SAME else f" ({format.listed(labels, most=3)})"
-            found.append(f"{len(own):,}" if found else format.count(len(own), "case"))
+            found.append(f"{len(own):,}" if found else format.count(len(own), "configuration"))
             found[-1] += f" {outcome}{named}"
     return ", ".join(found)
 
@@ -224,15 +224,15 @@ def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
     both = zip(judged["base_launches"], judged["candidate_launches"], strict=True)
     fewest = [min(len(own), len(other)) for own, other in both]
     many = f"{min(fewest)} to {max(fewest)}" if min(fewest) < max(fewest) else str(max(fewest))
-    yield f"{many} launches per side, {'' if verdict['paired'] else 'not '}interleaved."
+    yield f"{many} launches per variant, {'' if verdict['paired'] else 'not '}interleaved."
     if verdict["paired"]:
         return
     sessions = format.count(verdict["sessions"], "session")
     if verdict["measured"]:
         typical = format.percent(judged["session_sd"].median())
-        yield f"The bounds contain the variation between {sessions}: {typical} (standard deviation, typical case)."
+        yield f"The bounds contain the variation between {sessions}: {typical} (standard deviation)."
     if verdict["allowed"]:
-        which = "" if verdict["allowed"] == len(judged) else f" in {format.count(verdict['allowed'], 'case')}"
+        which = "" if verdict["allowed"] == len(judged) else f" in {format.count(verdict['allowed'], 'configuration')}"
         share = f"{100 * verdict['allowance']:.6g}% or more{which} (standard deviation, --between-sessions)"
         there = f"the store of base has {sessions} of its suite and environment"
         yield f"Sessions are assumed to differ by {share}: {there}, and {FEWEST_SESSIONS} are needed to measure it."

@@ -115,7 +115,7 @@ def _mean(of: Comparison, rows: pd.Index[int], name: str) -> Mean:
     own = of.of(name)
     own = own[own["row"].isin(rows)]
     if own.empty:
-        return Mean(reason=f"no case in common with {of.base.role}")
+        return Mean(reason=f"no configuration in common with {of.base.role}")
     base, candidate = of.known[name]
     logs, judged = [], []
     for pair in of.cases.loc[own["row"], ["base_id", "candidate_id"]].itertuples(index=False, name=None):
@@ -179,7 +179,7 @@ def _sentences(names: tuple[str, str], work: Workload) -> Iterator[str]:
     base, candidate = names
     mean = work.means[STEP]
     if mean.ratio is None:
-        yield f"No ranked case succeeded both on {base} and on {candidate}, so nothing can be compared."
+        yield f"No ranked configuration succeeded both on {base} and on {candidate}, so nothing can be compared."
     else:
         yield _verdict(names, mean, work.cases)
     if mean.session_sd is not None:
@@ -188,10 +188,10 @@ def _sentences(names: tuple[str, str], work: Workload) -> Iterator[str]:
         yield f"Not interleaved: the intervals contain a standard deviation between sessions of {sd}."
     if work.outcomes:
         counts = [f"{each} in {work.outcomes[each]:,}" for each in Outcome if each in work.outcomes]
-        yield f"Case by case against {base}: {candidate} {', '.join(counts)}."
+        yield f"Configuration by configuration against {base}: {candidate} {', '.join(counts)}."
     for count, there, here in ((work.lost, base, candidate), (work.mended, candidate, base)):
         if count:
-            yield f"{format.count(count, 'case')} with a step time on {there} and none on {here}."
+            yield f"{format.count(count, 'configuration')} with a step time on {there} and none on {here}."
     if mean.ratio is None:
         return
     for name, unit in GIVES.items():
@@ -206,9 +206,9 @@ def _sentences(names: tuple[str, str], work: Workload) -> Iterator[str]:
 def _verdict(names: tuple[str, str], mean: Mean, cases: int) -> str:
     base, candidate = names
     ratio = mean.ratio or math.nan
-    where = "overall" if mean.cases == cases else f"over {mean.cases:,} of {format.count(cases, 'case')}"
+    where = "overall" if mean.cases == cases else f"over {mean.cases:,} of {format.count(cases, 'configuration')}"
     if mean.low is None or mean.high is None:
-        faster = "Significance cannot be tested with one launch per case"
+        faster = "Significance cannot be tested with one launch per configuration"
     elif mean.low <= 1 <= mean.high:
         faster = f"{base} and {candidate} are not statistically distinguishable {where}"
     else:
@@ -219,7 +219,7 @@ def _verdict(names: tuple[str, str], mean: Mean, cases: int) -> str:
 def _over(mean: Mean) -> str:
     """Return 'geometric mean of 3 cases; 95%: 0.40 to 0.42'."""
     ends = "no interval" if mean.low is None else f"95%: {interval(mean.low, mean.high)}"
-    return f"geometric mean of {format.count(mean.cases, 'case')}; {ends}"
+    return f"geometric mean of {format.count(mean.cases, 'configuration')}; {ends}"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -246,7 +246,7 @@ def _other_causes(of: Comparison) -> Iterator[Finding]:
     base, candidate = (side.role for side in sides)
     yield Finding(
         "one_machine",
-        "Each side is one machine: the intervals do not cover the variation between machines of a kind.",
+        "Each variant is one machine: the intervals do not cover the variation between machines of a kind.",
         "Measure several machines of a kind before you decide on one.",
     )
 
@@ -283,7 +283,7 @@ def _other_causes(of: Comparison) -> Iterator[Finding]:
         yield Finding(
             "software",
             f"The software differs too: {format.listed(software, most=8)}. The ratios include its effect.",
-            "Measure both sides with the same software to isolate the hardware.",
+            "Measure both variants with the same software to isolate the hardware.",
         )
 
 

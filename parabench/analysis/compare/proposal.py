@@ -60,7 +60,7 @@ def judge_proposal(
     found = judged(tests.get(""), len(logs), spend, least, over)
     if len(worse):
         named = format.listed((worse["label"] + " " + worse["outcome"]).tolist(), most=3)
-        return Judgement(False, f"a case is worse: {named}", found.pairs, found.gain, found.low, found.high)
+        return Judgement(False, f"a configuration is worse: {named}", found.pairs, found.gain, found.low, found.high)
     return found
 
 

@@ -18,7 +18,7 @@ SIDES = ("base", "candidate")
 _APART = {
     True: "The ranges over the steps do not overlap.",
     False: "The ranges over the steps overlap.",
-    None: "A side has one step, so its spread is unknown.",
+    None: "A variant has one step, so its spread is unknown.",
 }
 
 
@@ -42,10 +42,10 @@ def _sentences(table: pd.DataFrame, base: SessionData, candidate: SessionData) -
             f"{_APART[row['apart']]}"
         )
     if steps.empty:
-        yield "Steps cannot be compared: a side has no trace with steps."
+        yield "Steps cannot be compared: a variant has no trace with steps."
     yield (
-        "Each side is one recording, so the variance between launches is unknown, and a difference may be noise: "
-        "record several launches of each side."
+        "Each variant is one recording, so the variance between launches is unknown, and a difference may be noise: "
+        "record several launches of each variant."
     )
     for name, column in (("ranks", "world_size"), ("device", "device"), ("backend", "backend")):
         own, new = (str(side.numbers.iloc[0][column]) for side in (base, candidate))

@@ -37,7 +37,7 @@ def _facts(session: Session) -> dict[str, str | None]:
     """Return the facts that could explain a difference between sessions; None if one was not recorded."""
     environment, protocol = session.environment, session.plan.get("protocol") or {}
     gpus = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
-    shared = "shared by cases that take turns" if session.shares_launches else "each of one case"
+    shared = "shared by interleaved configurations" if session.shares_launches else "each of one configuration"
     amounts = {
         name: protocol.get(name) if protocol.get(seconds) is None else f"{protocol[seconds]:g} s"
         for name, seconds in BY_STEPS_OR_TIME.items()
@@ -125,13 +125,13 @@ def check_alike(found: list[Difference], changed: tuple[str, ...], option: str =
         if name not in known:
             there = ", ".join(known) or "nothing"
             hint = did_you_mean(name, known)
-            raise UsageError(f"{option} {name}: it is the same on both sides; {hint}what differs is {there}")
+            raise UsageError(f"{option} {name}: it is the same on both variants; {hint}what differs is {there}")
     others = [difference for difference in found if difference.matters and difference.name not in changed]
     if others:
         listed = "; ".join(f"{each.name} ({each.base} in base, {each.candidate} in candidate)" for each in others)
         names = " ".join(f"{option} {each.name}" for each in others)
         raise UsageError(
-            f"the sides differ in what decides a step time: {listed}; measure both on one machine, or judge that "
+            f"the variants differ in what decides a step time: {listed}; measure both on one machine, or judge that "
             f"difference with {names}, or compare machines with `parabench compare --across-hardware`"
         )
 

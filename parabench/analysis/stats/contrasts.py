@@ -610,7 +610,7 @@ def geometric_mean(
     difference = levels[-1] - (levels[0] if len(sides) > 1 else 0.0)
     ratio = math.exp(difference)
     if not enough:
-        why = f"an interval needs {FEWEST_LAUNCHES} launches of a case on each side"
+        why = f"an interval needs {FEWEST_LAUNCHES} launches of a configuration on each variant"
         return Mean(ratio, cases=len(known), reason=why)
     fewest = np.array([side.count().min() for side in sides])
     variances = fewest / (fewest - 1) * [float((_shares(side) ** 2).sum()) for side in sides]

@@ -85,7 +85,7 @@ COMMON = (
     Rule(
         "oversubscribed",
         lambda row: row["threads_there"] > 0,
-        "{label}: up to {threads_there:.0f} computing threads on {cores:#core} of a node, so ranks take turns and "
+        "{label}: up to {threads_there:.0f} computing threads on {cores:#core} of a node, so ranks share cores and "
         "scaling cannot be read from this.",
         "Keep ranks per node x threads at {cores:.0f} or below, or use a machine with more cores.",
         worst="threads_there",
@@ -102,7 +102,7 @@ COMMON = (
 OTHER_ARITHMETIC = Rule(
     "other_arithmetic",
     None,
-    "{label}: {other}, so this is not the precision that the case names.",
+    "{label}: {other}, so this is not the precision that the configuration names.",
     "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
     worst="launch_id",
 )
@@ -110,8 +110,7 @@ ABOVE_PEAK = Rule(
     "mfu_above_peak",
     lambda row: row["mfu"] > 1,
     "{label}: up to {mfu:percent} of the devices' peak FLOP/s, which is impossible.",
-    "Check whether matrix products ran in a narrower arithmetic than the case's precision; if not, the FLOP count is "
-    "wrong.",
+    "Check whether matrix products ran in a narrower arithmetic than this precision; if not, the FLOP count is wrong.",
     worst="mfu",
 )
 NOISY_CASES = Rule(

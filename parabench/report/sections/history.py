@@ -76,15 +76,15 @@ def render(history: History) -> str:
             _section(history, ""),
             Section(
                 "cases",
-                "Every case",
+                "Every configuration",
                 "“Sessions differ” is the standard deviation between sessions, beyond the variation of launches.",
-                tables=(table_of("Every case", _CASES, history.series, closed=False),),
+                tables=(table_of("Every configuration", _CASES, history.series, closed=False),),
             ),
             Section("sessions", "Sessions", "The newest first.", tables=(_sessions(history),)),
         ],
         title=f"{suites} over time",
         kicker=f"{suites} · {' to '.join(days)}",
-        question="When did each case's step time change?",
+        question="When did each configuration's step time change?",
         trust=[f"Stores: {stores}."],
     )
 

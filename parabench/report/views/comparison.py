@@ -38,7 +38,7 @@ def gate_view(of: Answer) -> AnswerView:
     tolerance = verdict["tolerance"]
     cases = of.tables["cases"]
     same = cases["outcome"] == Outcome.SAME
-    ruled_out = f"{format.count(int(same.sum()), 'case')} without slowdowns above {gate.tolerated(tolerance)}"
+    ruled_out = f"{format.count(int(same.sum()), 'configuration')} without slowdowns above {gate.tolerated(tolerance)}"
     changes = Section(
         "changes",
         "Change of each configuration",
@@ -212,7 +212,7 @@ def _missing(names: Sequence[str], answers: Sequence[Answer]) -> Any:
         for label, why in machines.without_ratio(answer)
     ]
     columns = (_LABEL, Column("Session", "side"), Column("Why it has no ratio", "why"))
-    return table_of(f"{format.count(len(rows), 'case')} without a ratio", columns, rows, closed=False)
+    return table_of(f"{format.count(len(rows), 'configuration')} without a ratio", columns, rows, closed=False)
 
 
 def _best(sides: Sequence[SessionData]) -> Section:

@@ -17,12 +17,15 @@ _ESCAPES = str.maketrans(
     | {mark: f"\\{mark}" for mark in "*_[]~$!"}
     | {mark: f"{mark}&#8203;" for mark in "@#"}
 )
+# Commands and options in sentences, such as `parabench ab`.
+_CODE = re.compile("(`[a-z0-9 .=-]+`)")
 
 
 def text(value: object, most: int = CELL) -> str:
     """Return `value` in one line of `most` characters that GitHub shows unchanged, also in a table."""
     line = format.one_line(value)
-    shown = (line if len(line) <= most else f"{line[: most - 1]}…").translate(_ESCAPES)
+    parts = _CODE.split(line if len(line) <= most else f"{line[: most - 1]}…")
+    shown = "".join(part if at % 2 else part.translate(_ESCAPES) for at, part in enumerate(parts))
     # GitHub makes links of addresses.
     return re.sub(r"\b(www)\.", r"\1&#46;", shown.replace("://", "&#58;//"), flags=re.IGNORECASE)
 

@@ -241,7 +241,7 @@ def test_shared_launch_removes_variance_between_launches(tmp_path):
     assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"]] * 4
     assert len(set(map(tuple, shared(launcher)))) > 1
     assert "# all_reduce, 2 ranks: native is fastest from 64 KiB to 1 MiB (4 repetitions)." in said
-    assert "# [4/4] repetition 4 of 4, 3 cases in turns: 10 rounds, " in said
+    assert "# [4/4] repetition 4 of 4, 3 configurations interleaved: 10 rounds, " in said
     results = load(tmp_path / "out" / "results.db")
     assert sorted(results.launch["repetition"]) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
     assert results.launch.groupby("repetition")["position"].apply(sorted).tolist() == [[0, 1, 2]] * 4
