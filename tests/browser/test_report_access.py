@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 # What a dark page can do worse than a light one.
-OF_COLOUR = ["color-contrast", "link-in-text-repetition"]
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")

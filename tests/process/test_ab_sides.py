@@ -196,7 +196,7 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
     assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"
     assert candidate.argv[5:9] == ["--baseline", "fast", "--candidate", candidate.interleaved["setting"]]
     assert (tmp_path / "results" / "report.html").exists()
-    assert "2 launches per side" in output
+    assert "2 launches per variant" in output
 
     label = dict(zip(results.session["id"], results.session["label"], strict=True))
     there = {

@@ -113,7 +113,7 @@ def test_checkout_answers_from_another_folder(checkout: Path, nightly: Path, tmp
         f"exit code 0: {name}" for name in ("list", "run", "history", "report", "best", "collectives")
     ], output
     assert "Does a checkout measure?" in output  # the additional suite
-    assert "0 of 1 case changed, 1 did not" in output
+    assert "0 of 1 configuration changed, 1 did not" in output
 
 
 def test_command_names_missing_package_and_remedy(checkout: Path) -> None:

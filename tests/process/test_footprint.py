@@ -19,9 +19,9 @@ assert GPT.parameters is not None
 
 K = 4.0 * GPT.parameters
 # A block's matrices and their biases: what tensor parallel splits. The biases of its two row-wise layers are not.
-SPLIT = 4.0 * GPT.repetitions * (12 * GPT.width**2 + 7 * GPT.width)
+SPLIT = 4.0 * GPT.blocks * (12 * GPT.width**2 + 7 * GPT.width)
 # What stands outside the blocks, FSDP's root: embeddings and the final norm.
-ROOT = K - 4.0 * GPT.repetitions * (12 * GPT.width**2 + 13 * GPT.width)
+ROOT = K - 4.0 * GPT.blocks * (12 * GPT.width**2 + 13 * GPT.width)
 
 
 @dataclass(frozen=True)

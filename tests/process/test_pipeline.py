@@ -301,12 +301,12 @@ def test_bubbles_are_measured_and_theoretical(tmp_path: Path) -> None:
         [
             fake_results.launch(case(strategy="ddp", microbatches=None)),
             shown(one, [0.7, 0.9]),
-            shown(one, [0.5, 0.6], block=1),
-            shown(one, [0.8, 0.8], block=2),
-            shown(one, [0.0, 0.0], block=3, status=Status.WRONG),
-            shown(one, [0.1, None], block=4),
-            shown(one, [0.1], block=5),
-            shown(one, [0.0, 0.0], block=-1),
+            shown(one, [0.5, 0.6], repetition=1),
+            shown(one, [0.8, 0.8], repetition=2),
+            shown(one, [0.0, 0.0], repetition=3, status=Status.WRONG),
+            shown(one, [0.1, None], repetition=4),
+            shown(one, [0.1], repetition=5),
+            shown(one, [0.0, 0.0], repetition=-1),
             shown(other, []),
         ],
     )

@@ -142,10 +142,10 @@ def test_best_refuses_what_it_cannot_rank(session: LoadedSession, options: dict[
 
 def test_compare_takes_sessions_and_sources(path: Path, session: LoadedSession) -> None:
     answer = parabench.compare(session, f"{path}@after", tolerance=0.05)
-    assert answer.sentences[0].startswith("Regression: 3 cases slower")
+    assert answer.sentences[0].startswith("Regression: 3 configurations slower")
     assert answer.tables["verdict"]["verdict"].tolist() == ["regression"]
     assert set(answer.tables["cases"]["outcome"]) == {"slower"}
-    assert go.Figure(answer.figures["Change of each case"]).data
+    assert go.Figure(answer.figures["Change of each configuration"]).data
     with pytest.raises(UsageError, match="is given twice"):
         parabench.compare(session, f"{path}@before")
 

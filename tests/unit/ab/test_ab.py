@@ -130,14 +130,14 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert "[1/18] repetition 1 of 3, " in lab.output
     assert "\na: this checkout and environment\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
     assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
-    assert "3 launches per side, interleaved." in lab.output
+    assert "3 launches per variant, interleaved." in lab.output
     assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]
 
 
 def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     lab.step_s["b"] = 0.012
     assert lab.run(label="mine") == 1, lab.output
-    assert "Regression: 3 cases slower (" in lab.output
+    assert "Regression: 3 configurations slower (" in lab.output
     lab.step_s["b"] = 0.008
     axes = [word for axis in AXES for word in ("--set", axis)]
     given = [
@@ -206,7 +206,7 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     assert len(before) == 7
 
     # One variant alone cannot be resumed, nor can others.
-    with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
+    with pytest.raises(UsageError, match=r"is one variant of an ab; continue both with .parabench ab --resume"):
         run_session(Request.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
     with pytest.raises(UsageError, match=r"the candidate was 'TOKEN=...' and is now 'KEN=...'; resume with the same"):
         lab.run(suite=None, b="KEN=hush", resume=True)
@@ -247,7 +247,7 @@ def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
     assert len(pairs) == 12
     assert len({each["run"] for each in pairs}) == 1
     # Separate launches are not compared.
-    assert "2 launches per side" in lab.output
+    assert "2 launches per variant" in lab.output
 
 
 def test_ab_interleaves_by_default(lab: Lab) -> None:

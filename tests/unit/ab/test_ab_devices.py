@@ -102,7 +102,7 @@ def test_ab_alternates_launches_when_both_do_not_fit(
     assert lab.pairs == []
     lines = [line for line in lab.output.splitlines() if "whole launches alternate" in line]
     assert len(lines) == 1
-    assert re.search(f"whole launches alternate in 2 cases: {why}", lines[0]), lines
+    assert re.search(f"whole launches alternate in 2 configurations: {why}", lines[0]), lines
     # All the same each case was launched as often on both sides.
     assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
 
@@ -119,7 +119,9 @@ def test_ab_alternates_launches_after_running_out_of_memory(lab: Devices, monkey
     lab.befalls = too_much
     assert lab.measure() in (0, 3), lab.output
     assert lab.pairs == [("a", 2), ("b", 2)]
-    assert "whole launches alternate in 2 cases: the candidate ran out of memory next to the other" in lab.output
+    assert (
+        "whole launches alternate in 2 configurations: the candidate ran out of memory next to the other" in lab.output
+    )
     assert set(load(lab.folder / "out" / "results.db").launch["status"]) == {"ok"}
 
 

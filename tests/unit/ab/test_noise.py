@@ -51,10 +51,10 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     assert asked.answer.pairs == 23  # 10 s each, and the time before the first look
     assert asked.answer.rounds == TURNS["cpu"] // 3
     assert asked.answer.cases == 3
-    assert "Here `ab` of quick sees " in lab.output
+    assert "Here `ab` of quick detects " in lab.output
     assert "in 3 minutes, " in lab.output
     assert (
-        f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: pairs of a typical one differ by" in lab.output
+        f"23 pairs of launches of {asked.answer.rounds} rounds, 3 configurations: pairs of one differ by" in lab.output
     )
     gate = next(each for each in asked.answer.needs if each.change == 0.02)
     options = f"--tolerance 2% --launches {gate.gate_launches} --rounds {asked.answer.rounds}"
@@ -65,7 +65,7 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     said = parabench("noise", "--from", lab.folder / "out")
     assert said.exit_code == 0
     assert said.output.splitlines() == [line for line in lab.output.splitlines() if line in said.output.splitlines()]
-    assert said.output.startswith("Here `ab` of quick sees ")
+    assert said.output.startswith("Here `ab` of quick detects ")
     told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
     assert told["sentences"][0] == said.output.splitlines()[0]

@@ -52,7 +52,7 @@ def test_series_accepts_gains_and_rejects_the_rest(lab: Lab) -> None:
     assert "Series: 2 proposals, 1 accepted; " in lab.output
     lab.step_s["b"] = 0.0103
     assert propose(lab, "SLOW=1") == 1
-    assert "Proposal 3: rejected: a case is worse: ddp native 25 MiB, 2 ranks slower." in lab.output
+    assert "Proposal 3: rejected: a configuration is worse: ddp native 25 MiB, 2 ranks slower." in lab.output
     one, two, three = series(lab).proposals
     assert [each.alpha for each in (one, two, three)] == pytest.approx([0.01 / 2, 0.01 / 6, 0.01 / 12])
     assert (one.proposal, one.accept, one.pairs) == ("FAST=...", True, min(SPENT))

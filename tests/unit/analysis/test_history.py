@@ -83,7 +83,7 @@ def test_history_gives_a_reason_when_sessions_are_few(stepped):
     seen = of_visits(visits_of([stepped])[:3])
     assert {series["state"] for series in seen.series} == {"too few"}
     assert all(len(series["points"]) == 3 and series["shifts"] == [] for series in seen.series)
-    assert "2 cases cannot be judged yet (3 sessions with a number so far, and " in history_text.sentence(seen)
+    assert "2 configurations cannot be judged yet (3 sessions with a number so far, and " in history_text.sentence(seen)
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
 
 
@@ -136,7 +136,7 @@ def test_change_has_date_size_and_what_changed(stepped):
     assert steady["points"].loc[steady["points"]["outlier"], "visit"].tolist() == [4]
     assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]
     assert history_text.sentence(outcome) == (
-        "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 cases changed, 1 did not."
+        "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 configurations changed, 1 did not."
     )
     assert len(history_text.lines(outcome)) == 2
     assert len(history_text.lines(outcome, every=True)) == 3
@@ -179,8 +179,8 @@ def test_history_command_filters_cases_and_sessions(stepped):
     assert len(said) == 2
     assert said[1].startswith(f"slower: {A.label}: ")
     assert len(parabench("history", stepped.path, "--all").stdout.splitlines()) == 3
-    assert "0 of 1 case changed" in parabench("history", stepped.path, "--case", "RING").stdout
-    assert "1 of 1 case changed" in parabench("history", stepped.path, "--case", A.id[:8]).stdout
+    assert "0 of 1 configuration changed" in parabench("history", stepped.path, "--case", "RING").stdout
+    assert "1 of 1 configuration changed" in parabench("history", stepped.path, "--case", A.id[:8]).stdout
     assert "4 sessions" in parabench("history", stepped.path, "--since", "2026-03-09").stdout
     assert "3 sessions" in parabench("history", stepped.path, "--since", "2026-03-09T06:00+02:00").stdout
 
@@ -201,7 +201,7 @@ def test_page_draws_levels_and_changes(stepped, tmp_path):
     assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
     assert levels["x"] == [*range(12)]
     assert len(set(levels["y"])) == 2
-    for text in ("Over time", "nightly-8 torch 2.13.0 → 2.13.1; commit", "Every case", "Sessions"):
+    for text in ("Over time", "nightly-8 torch 2.13.0 → 2.13.1; commit", "Every configuration", "Sessions"):
         assert text in Page(page).text
 
 

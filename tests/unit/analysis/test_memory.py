@@ -82,14 +82,17 @@ def said(tmp_path, *launches):
 
 def test_strategies_off_their_formula_are_named(tmp_path):
     (text,) = said(tmp_path, holding(48), holding(24, strategy="zero1"), holding(14.28, strategy="fsdp", world_size=4))
-    assert "Measured memory is 0.67 to 1.02 times the formula in 3 cases. More than 5% off the formula: zero1." in text
+    assert (
+        "Measured memory is 0.67 to 1.02 times the formula in 3 configurations. More than 5% off the formula: zero1."
+        in text
+    )
 
 
 def test_headroom_holds_neither_least_nor_most(tmp_path):
     (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
     assert ": fsdp native, 2 ranks: 26.0 MiB." in text
     assert said(tmp_path, holding(48, strategy="local_only")) == [
-        "Measured memory is 1.00 times the formula in 1 case."
+        "Measured memory is 1.00 times the formula in 1 configuration."
     ]
 
 

@@ -141,4 +141,6 @@ def test_job_fails_when_nothing_was_measured(shell, tmp_path):
 def test_without_pytest_benchmark_a_suite_is_one_sentence(pytester):
     pytester.makepyfile(question='from parabench import sweep\nCASES = sweep(strategy="single")\n')
     said = pytester.runpytest("-p", "no:benchmark", "question.py")
-    said.stdout.fnmatch_lines(["parabench: pytest-benchmark is needed for the cases of a suite; install it, *"])
+    said.stdout.fnmatch_lines(
+        ["parabench: pytest-benchmark is needed for the configurations of a suite; install it, *"]
+    )

@@ -123,7 +123,7 @@ def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
 
 def test_dry_run_lists_skipped_cases_with_reasons(suite, tmp_path):
     said = planned("run", suite, "--set", "nodes=1,2", "--out", tmp_path)
-    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in said
+    assert "skipped 3 configurations: nodes is 2, and this is one machine; see --nnodes" in said
 
 
 # -- counts and time -----------------------------------------------------------------------------------------------

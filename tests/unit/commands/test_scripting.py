@@ -113,7 +113,7 @@ def test_a_quiet_gate_says_its_verdict_and_nothing_else(tmp_path: Path, monkeypa
     words += ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "algorithm=native", "--set", "bucket_mib=25"]
     said = parabench(*words, "-q", "--out", tmp_path / "out")
     assert (said.exit_code, said.stderr) == (1, "")
-    assert said.stdout.startswith("Regression: 1 case slower (")
+    assert said.stdout.startswith("Regression: 1 configuration slower (")
     assert "store:" not in said.stdout
     silent = parabench(*words, "-q", "--out", tmp_path / "other", "--json", tmp_path / "verdict.json")
     assert (silent.exit_code, silent.output) == (1, "")

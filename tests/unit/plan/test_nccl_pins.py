@@ -41,8 +41,8 @@ def case(algorithm: str, strategy: str = "ddp", **fields: Any) -> Case:
 @pytest.mark.parametrize(
     ("pinned", "why"),
     [
-        (case("tree", "fsdp"), "tree for all_reduce only, and this case calls all_gather, reduce_scatter"),
-        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, and this case calls all_reduce"),
+        (case("tree", "fsdp"), "tree for all_reduce only, but it calls all_gather, reduce_scatter"),
+        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, but it calls all_reduce"),
         (case("ring", "fsdp"), None),
         (case("nvls", "tp", sequence_parallel=True, model="gpt-nano"), None),
         (case("tree", "hsdp", ranks_per_node=2), None),

@@ -86,16 +86,16 @@ def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
 
 def test_each_nccl_case_has_one_explaining_launch() -> None:
     launches = walked((NCCL, *OTHERS))
-    blocks = [(launch.case, launch.block) for launch in launches.kept]
+    blocks = [(launch.case, launch.repetition) for launch in launches.kept]
     assert blocks[0] == (NCCL, EXPLAIN_REPETITION)
-    assert [case for case, block in blocks if block == EXPLAIN_REPETITION] == [NCCL]
+    assert [case for case, repetition in blocks if repetition == EXPLAIN_REPETITION] == [NCCL]
     assert [case for case, protocol in launches.protocols if protocol.explain] == [NCCL]
     assert {protocol.instrumented for _, protocol in launches.protocols if protocol.explain} == {0}
 
 
 def explaining(text: str, **more: Any) -> Launch:
     facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
-    return fake.launch(NCCL, 99.0, block=EXPLAIN_REPETITION, facts=facts, **more)
+    return fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts=facts, **more)
 
 
 def test_explaining_launch_is_in_no_statistic(tmp_path: Path) -> None:

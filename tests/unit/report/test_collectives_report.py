@@ -46,7 +46,7 @@ def test_page_has_the_answer_first_then_figures_and_tables(page):
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     cases = len(OPS) * len(ON_ANY_BACKEND)
-    assert f"{3 * cases} of {3 * cases + 1} launches succeeded ({cases + 1} cases, 3 repetitions)." in text
+    assert f"{3 * cases} of {3 * cases + 1} launches succeeded ({cases + 1} configurations, 3 repetitions)." in text
     assert "All checked elements are correct." in text
     assert "all_reduce nccl:nvls, 2 ranks 0 crashed rank 1: ended by SIGKILL" in section(page, "failed")
     assert "broadcast nccl:tree, 2 ranks NCCL has no broadcast by nccl:tree" in section(page, "skipped")

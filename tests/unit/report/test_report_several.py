@@ -60,9 +60,10 @@ def test_sessions_of_a_known_truth(stores):
     assert mean.low < 0.8 < mean.high
     assert (mean.cases, work.outcomes) == (6, {Outcome.FASTER: 6})
     assert re.match(
-        r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95%: "
+        r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 "
+        r"configurations; 95%: "
         r".*\)\. Not interleaved: the intervals contain a standard deviation between sessions of 5\.0% \(assumed\)\. "
-        r"Case by case against old: new faster in 6\.",
+        r"Configuration by configuration against old: new faster in 6\.",
         text,
     )
     _, text = told(stores["new"], stores["old"])
@@ -201,7 +202,7 @@ def test_sessions_without_ratios_have_a_sentence(stores, tmp_path, which):
         "nothing": (empty, write(tmp_path, "nothing", cases=[])),
     }[which]
     view = view_of(*pair)
-    expected = f"No ranked case succeeded both on old and on {which}, so nothing can be compared."
+    expected = f"No ranked configuration succeeded both on old and on {which}, so nothing can be compared."
     if which == "nothing":
         expected = "Nothing can be compared, because the sessions have no launches."
     assert view.answer.sentences[0] == expected

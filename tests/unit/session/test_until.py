@@ -112,7 +112,7 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     answer = sweet_spots(results)[0]
     assert answer.more_repetitions is None
     assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
-    assert said.count("2 of 4 cases may be the fastest, ±") == repetitions - 2
+    assert said.count("2 of 4 configurations may be the fastest, ±") == repetitions - 2
     assert results.session["finished_utc"].notna().all()
     # Unequal numbers of launches cause no warning.
     assert {finding.code for finding in check(results)} <= {"few_launches"}
@@ -140,7 +140,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
         assert late.next_repetition(store, 1, plan_of(results), said.append, "go on") is None
-        assert said[0].startswith("2 of 4 cases may be the fastest, ±")
+        assert said[0].startswith("2 of 4 configurations may be the fastest, ±")
         assert said[0].endswith(": the race ends after 60 s")
         early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
         grown = early.next_repetition(store, 1, plan_of(results), said.append, "go on")
@@ -166,7 +166,7 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
             store, 1, plan_of(results), lines.append, "go on"
         )
     assert grown is not None
-    assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 cases may be the fastest, ±")
+    assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 configurations may be the fastest, ±")
 
 
 def of(*launches: object, path: Path) -> pd.DataFrame:

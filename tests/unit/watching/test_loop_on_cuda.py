@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fake_cuda import Behind
-from parabench.probes.step_clock import REPETITION, StepClock, read_marks
+from parabench.probes.step_clock import BLOCK, StepClock, read_marks
 from parabench.watching.loop import WIDTH, Loop
 
 QUICK = 5e-6
@@ -61,7 +61,7 @@ def test_loop_on_cuda_takes_device_times_without_waiting(tmp_path: Path, behind:
 
 
 def test_long_loop_on_cuda_reuses_events(tmp_path: Path, behind: Behind) -> None:
-    steps = 4 * REPETITION + 7
+    steps = 4 * BLOCK + 7
     # One more step starts, and is discarded.
     clock = StepClock(tmp_path / "marks", steps + 1, behind.device, WIDTH)
     loop = Loop(clock)
@@ -71,4 +71,4 @@ def test_long_loop_on_cuda_reuses_events(tmp_path: Path, behind: Behind) -> None
     rows = read_marks(tmp_path / "marks", steps + 1, WIDTH)[:steps]
     assert not np.isnan(rows).any()
     assert np.diff(rows[1:, 0]) == pytest.approx(0.009, abs=3 * QUICK)
-    assert behind.made < 3 * REPETITION * WIDTH
+    assert behind.made < 3 * BLOCK * WIDTH

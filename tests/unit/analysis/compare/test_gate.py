@@ -67,10 +67,10 @@ def test_an_injected_slowdown_is_flagged_alone(tmp_path):
     assert row.ratio == pytest.approx(1.1, abs=0.01)
     assert row.low < row.ratio < row.high
     assert sentence(found).startswith(
-        f"Regression: 1 case slower (ddp native 4 MiB, 2 ranks {format.signed(row.ratio - 1)}), 2 same. "
-        "Slowdowns above 2% are ruled out in 2 of 3 cases judged (95%; the largest upper bound is "
+        f"Regression: 1 configuration slower (ddp native 4 MiB, 2 ranks {format.signed(row.ratio - 1)}), 2 same. "
+        "Slowdowns above 2% are ruled out in 2 of 3 configurations judged (95%; the largest upper bound is "
     )
-    assert "6 launches per side, not interleaved." in sentence(found)
+    assert "6 launches per variant, not interleaved." in sentence(found)
     assert outcomes(compare(slow, base))[CASES[1].id] == Outcome.FASTER
     assert verdict(compare(slow, base)) is Verdict.NO_REGRESSION
 
@@ -115,12 +115,12 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     widest = max(rows(found), key=lambda row: row.upper)
     assert the_verdict(found)["upper"] == widest.upper > 1.02
     assert sentence(found).startswith(
-        f"Inconclusive: 3 cases unclear ({'; '.join(row.label for row in rows(found))}). "
-        "Slowdowns above 2% are ruled out in 0 of 3 cases judged (95%; the largest upper bound is "
+        f"Inconclusive: 3 configurations unclear ({'; '.join(row.label for row in rows(found))}). "
+        "Slowdowns above 2% are ruled out in 0 of 3 configurations judged (95%; the largest upper bound is "
         f"{format.signed(widest.upper - 1)}, {widest.label})."
     )
     needed = max(row.launches_needed for row in rows(found))
-    assert f"Equal sides would pass with about {needed} launches per side (90%)." in sentence(found)
+    assert f"Equal variants would pass with about {needed} launches per variant (90%)." in sentence(found)
     assert verdict(compare(base, same, tolerance=0.4)) is Verdict.NO_REGRESSION
     enough = [
         side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, repetitions=2 * needed, seed=seed))
@@ -129,7 +129,8 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     passed = compare(*enough)
     assert verdict(passed) is Verdict.NO_REGRESSION
     assert sentence(passed).startswith(
-        "No regression: 3 cases same. Slowdowns above 2% are ruled out in 3 of 3 cases judged (95%; the largest "
+        "No regression: 3 configurations same. Slowdowns above 2% are ruled out in 3 of 3 configurations judged (95%; "
+        "the largest "
     )
 
 
@@ -174,9 +175,10 @@ def test_nothing_is_dropped(tmp_path):
     }
     text = "\n".join(lines(found))
     assert "skipped in new: no such <device>" in text
-    assert "an interval needs 2 launches per side; there are 1 and 1" in text
+    assert "an interval needs 2 launches per variant; there are 1 and 1" in text
     assert (
-        "Regression: 2 cases broke (ddp native 1 MiB, 2 ranks; ddp native 7 MiB, 2 ranks), 1 cannot be judged" in text
+        "Regression: 2 configurations broke (ddp native 1 MiB, 2 ranks; ddp native 7 MiB, 2 ranks), 1 cannot be judged"
+        in text
     )
 
 
@@ -190,7 +192,7 @@ def test_gate_refuses_other_hardware_unless_changed(tmp_path):
     assert "--changed cores --changed torch" in str(refused.value)
     found = compare(base, new, changed=("torch", "cores"))
     assert [each.name for each in found.tables["differences"].itertuples() if not each.matters] == ["numpy", "host"]
-    with pytest.raises(UsageError, match="--changed driver: it is the same on both sides; what differs is cores, "):
+    with pytest.raises(UsageError, match="--changed driver: it is the same on both variants; what differs is cores, "):
         compare(base, new, changed=("driver",))
     gpus = fake.ENVIRONMENT | {"gpus": [{"name": "H200"}] * 2}
     cuda = [fake.case(device="cuda")]
@@ -252,7 +254,7 @@ def test_between_sessions_counts_comparable_sessions(tmp_path):
 
 def test_nothing_in_common_is_refused(tmp_path):
     sides = [side(tmp_path, f"s{i}", [fake.launch(each)]) for i, each in enumerate(CASES[:2])]
-    with pytest.raises(UsageError, match=r"no case is in both s0 of .* and s1 of .*; measure the same suite"):
+    with pytest.raises(UsageError, match=r"no configuration is in both s0 of .* and s1 of .*; measure the same suite"):
         compare(*sides)
 
 
@@ -284,10 +286,10 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
     assert {outcomes(found)[case.id] for case in CASES[1:]} == {outcome}
     assert verdict(found) is Verdict.INCONCLUSIVE
     assert sentence(found).startswith(
-        f"Inconclusive: 2 cases {outcome} (ddp native 4 MiB, 2 ranks; ddp native 25 MiB, 2 ranks), 1 same. "
+        f"Inconclusive: 2 configurations {outcome} (ddp native 4 MiB, 2 ranks; ddp native 25 MiB, 2 ranks), 1 same. "
     )
-    assert "Slowdowns above 2% are ruled out in 1 of 1 case judged (95%; the largest upper" in sentence(found)
-    assert "Measure the cases that were not judged, or take a base without them." in sentence(found)
+    assert "Slowdowns above 2% are ruled out in 1 of 1 configuration judged (95%; the largest upper" in sentence(found)
+    assert "Measure the configurations that were not judged, or take a base without them." in sentence(found)
     assert [each.code for each in found.warnings] == [*(["unfinished"] if not finished else []), "unpaired"]
     if outcome is Outcome.NOT_OK:
         how = "interrupted" if rest.get("status") else "ok without a step time"

@@ -65,8 +65,8 @@ def test_blocks_for_is_the_fewest_that_resolve_a_difference():
         widths.append(dunnett(3, freedom, 0.95) * effects.strata[0].residual * math.sqrt(2 / n))
     assert widths[0] <= 0.02 < widths[1]
     quiet, *_, loud, loudest = sorted(effects.cases, key=effects.variances.__getitem__)
-    assert effects.blocks_for(0.01, among=[quiet]) < effects.repetitions_for(0.01, among=[loudest])
-    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.repetitions_for(0.01, among=list(effects.cases))
+    assert effects.blocks_for(0.01, among=[quiet]) < effects.blocks_for(0.01, among=[loudest])
+    assert effects.blocks_for(0.01, among=[loud, loudest]) == effects.blocks_for(0.01, among=list(effects.cases))
 
 
 def test_tied_cases_are_those_whose_interval_reaches_0(tmp_path):
