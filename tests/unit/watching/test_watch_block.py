@@ -1,4 +1,4 @@
-"""The repetition of `watch` in one process."""
+"""The block of `watch` in one process."""
 
 from __future__ import annotations
 
