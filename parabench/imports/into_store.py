@@ -49,7 +49,7 @@ _CALL = (
 
 @contextmanager
 def fresh_store(path: Path) -> Iterator[Path]:
-    """Yield the path of a new results database, which replaces `path` unless an error ends the repetition.
+    """Yield the path of a new results database, which replaces `path` unless an error ends the block.
 
     Raises UsageError if `path` has anything but recordings, or cannot be written.
     """
@@ -108,7 +108,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 @contextmanager
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
-    """Yield the results of a folder of recordings, which are deleted after the repetition. Raises UsageError."""
+    """Yield the results of a folder of recordings, which are deleted after the block. Raises UsageError."""
     folder = read_folder(path)
     folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
     if not folder.recordings:

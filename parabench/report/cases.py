@@ -31,16 +31,8 @@ _CASE = [
     "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches", *STEP_PARTS,
 ]  # fmt: skip
 _LAUNCH = [
-    "repetition",
-    "position",
-    "status",
-    "launch_step_s",
-    "p90_s",
-    "drift",
-    "n_steps",
-    "wall_s",
-    "peak_memory_bytes",
-]
+    "repetition", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes",
+]  # fmt: skip
 _COMPARED = ("plus_minus_s", "slower", "slower_low", "slower_high")
 
 
@@ -132,7 +124,7 @@ def page_launches(seen: SessionData) -> pd.DataFrame:
     - `buckets` and `bucket_bytes`: the sizes of its buckets.
     """
     # The page's names of columns.
-    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "repetition", "step_s": "launch_step_s"})
+    every = seen.numbers.rename(columns={"case": "case_id", "step_s": "launch_step_s"})
     every = every.sort_values("launch_id")
     sizes = [seen.facts[at].get("bucket_bytes") or [] for at in every["launch_id"]]
     seconds = seen.cases_by_id["step_time_s"].astype(float).where(seen.cases_by_id["n_ok"] > 1)

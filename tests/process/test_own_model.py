@@ -49,7 +49,7 @@ def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path, monkeypat
     done = CliRunner().invoke(main, [*command, *axes, *steps])
     assert done.exit_code == 0, done.output
     store = sqlite3.connect("out/results.db")
-    launches = store.execute("select strategy, status from launch where block >= 0 order by strategy").fetchall()
+    launches = store.execute("select strategy, status from launch where repetition >= 0 order by strategy").fetchall()
     # Status ok includes the verification: a launch that differs from the reference is `wrong`, and an unverified one
     # has a warning.
     assert launches == [("ddp", "ok"), ("fsdp", "ok")]

@@ -12,7 +12,7 @@ const showTab = () => {
     tab.setAttribute("aria-selected", String(on));
     tab.tabIndex = on ? 0 : -1;
     document.getElementById(tab.getAttribute("aria-controls")).hidden = !on;
-    if (on) tab.scrollIntoView({ repetition: "nearest", inline: "nearest" });
+    if (on) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 };
 const stuckHeight = () => {
