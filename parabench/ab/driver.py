@@ -252,9 +252,8 @@ class Turns:
             for reason in gone.values():
                 self.log(f"left out in both variants: {reason}")
             cohorts = self._cohorts(opened)
-            for repetition, launched in groupby(
-                (each for each in left if each.case not in gone), lambda each: each.repetition
-            ):
+            kept = (each for each in left if each.case not in gone)
+            for repetition, launched in groupby(kept, lambda each: each.repetition):
                 together: dict[Any, list[LaunchPair]] = {}
                 for pair in launched:
                     # The first launch of a case is not shared: it measures its memory and has the instruments.

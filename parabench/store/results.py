@@ -15,7 +15,6 @@ import pandas as pd
 
 from parabench.store.database import open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
-from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
 
 _GROWING = ("session", "launch", "finding")
@@ -92,11 +91,6 @@ class Results:
     span = _table("span")
     links = _table("link")
     link_messages = _table("link_message")
-
-    @cached_property
-    def instrumented(self) -> pd.DataFrame:
-        """The samples of instrumented steps, with the columns of `sample`."""
-        return self.read("sample", f"phase = '{Phase.INSTRUMENT}'")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
