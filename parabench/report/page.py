@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
@@ -39,6 +39,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "text": lambda value: value if isinstance(value, str) else "",
     "when": format.when,
     "line": format.one_line,
+    # A sentence in one line, with its commands, such as `parabench ab`, as code.
+    "coded": lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(format.one_line(text))))),
 }
 # Significant digits of an embedded number, one more than any figure or table shows.
 DIGITS = 5

@@ -51,6 +51,8 @@ def usage_section(seen: SessionData) -> Section:
     if table["joules_per_step"].notna().any():
         columns.append(Column("J per step", "joules_per_step", "digits"))
         columns.append(Column(f"mJ per {unit}", lambda row: row["joules_per_token"] * 1e3, "digits"))
+    if len(columns) == 2:
+        return Section("usage", title, "", " ".join(_sources(seen, table)) or "Neither FLOP/s nor energy is known.")
     return Section(
         "usage",
         title,
