@@ -24,7 +24,7 @@ _FIRST_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Entry):
-    """A kind of recording, and a pattern that is found near the start of such a file."""
+    """A file format of profiler traces, dumps or logs, and the pattern that identifies it near the start of a file."""
 
     pattern: str
 

@@ -72,7 +72,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
     """
     soon = "The results are shown as soon as a run starts."
     if not path.exists() or (path.is_file() and not path.stat().st_size):
-        return nothing(f"There is no store {path} yet. {soon}")
+        return nothing(f"The results database {path} does not exist yet. {soon}")
     results = load(path)
     try:
         session = select_session(results, name)
