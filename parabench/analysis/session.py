@@ -126,7 +126,7 @@ class Session:
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError if the session, in the database `store`, is of another kind."""
         if self.kind != kind:
-            what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "holds others' recordings"
+            what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "has traces or logs of other tools"
             raise UsageError(f"session {self.label or self.id} {what}, not {kind}; name one that did: {store}@SESSION")
 
 

@@ -123,7 +123,10 @@ class Live:
             path, session = split(self._store)
             now = read_progress(path, session)
         except UsageError as problem:
-            return nothing("The store cannot be shown.", str(problem)) | {"page": self._stamp, "again_s": OFTEN_S}
+            return nothing("The results database cannot be shown.", str(problem)) | {
+                "page": self._stamp,
+                "again_s": OFTEN_S,
+            }
         with self._lock:
             in_time = not now["going"] or self._clock() >= self._not_before
             if now["stamp"] not in ("", self._tried) and in_time and not self._making.is_alive():
