@@ -26,7 +26,7 @@ from parabench.signals import STOPPED
 # Each is a function in the module of its name in `parabench.commands`, or in the module that MODULES names.
 COMMANDS = {
     "ab": "Compare two variants of the code, interleaved.",
-    "best": "Show the fastest configuration in a store, and by how much.",
+    "best": "Show the fastest configuration of a session, and its lead.",
     "check": "Try one batch of your model, and list what each strategy needs.",
     "collectives": "Time single collective operations, as nccl-tests does.",
     "compare": "Compare two sessions for regressions (CI gate).",
@@ -35,9 +35,9 @@ COMMANDS = {
     "history": "Show when the step time of each configuration changed.",
     "init": "Write a suite and a workflow for your own model.",
     "list": "Show suites, strategies, algorithms and models.",
-    "noise": "Tell what `ab` can show here, in how many minutes.",
+    "noise": "Measure the slowdown that `ab` can detect here, by minutes.",
     "predict": "Predict step times of more ranks, other links, other buckets.",
-    "report": "Write the HTML report of a store.",
+    "report": "Write the HTML report of a results database.",
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
 }
@@ -103,7 +103,10 @@ class Commands(Exampled, click.Group):
         except UsageError as error:
             text, code = format.error_line(error), USAGE
         except sqlite3.Error as error:
-            text, code = f"the store cannot be used: {format.error_line(error)}; give the results.db of a run", USAGE
+            text, code = (
+                f"the results database cannot be used: {format.error_line(error)}; give the results.db of a run",
+                USAGE,
+            )
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EIO):
                 raise  # click handles a closed pipe; other errors are bugs

@@ -54,7 +54,7 @@ METRICS: dict[str, Metric] = {
     "ecc_corrected": Metric("1", "memory errors corrected since the driver was loaded: a counter"),
     "ecc_uncorrected": Metric("1", "memory errors not corrected since the driver was loaded: a counter"),
     "rss_bytes": Metric("B", "resident set of the rank's process"),
-    "other_cpu_share": Metric("1", "share of the host's CPU time that neither driver nor ranks used since last read"),
+    "other_cpu_share": Metric("1", "share of the host's CPU time that other processes used since the last reading"),
 }
 
 # The parts of an instrumented step whose memory is read, and their content.

@@ -398,7 +398,7 @@ def check_alike(plans: Sequence[dict[str, Any]]) -> None:
     if found:
         differ = ", ".join(f"{name}: {a} in a, {b} in b" for name, (a, b) in found.items())
         options = ", ".join(OPTIONS[name] for name in found if name in OPTIONS)
-        raise UsageError(f"{differ}; {options and f'give {options}, or '}make both suites say the same")
+        raise UsageError(f"{differ}; {options and f'give {options}, or '}make both suites equal")
 
 
 @dataclass(frozen=True, slots=True)

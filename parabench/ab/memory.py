@@ -25,7 +25,12 @@ Need = dict[str, Any]
 
 
 def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Need:
-    """Return the need of a launch of these cases on the CPU, from the `peaks` of each rank in launches of one case."""
+    """Return the host memory that a CPU launch of these cases needs, and the free host memory.
+
+    Args:
+        cases: The cases that share the launch.
+        peaks: The peak memory of each rank in bytes, by case id, from separate launches.
+    """
     own = psutil.Process().memory_info().rss  # about the memory of a rank before it builds anything
     needs = sum(max(0.0, peak - own) for case in cases for peak in peaks.get(case.id, ()))
     free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
@@ -33,7 +38,12 @@ def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Ne
 
 
 def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
-    """Return the need of a launch of these cases on devices. `held` has the bytes of a rank in a launch of one case."""
+    """Return the memory that a launch of these cases needs on each device, and the free memory of the device.
+
+    Args:
+        cases: The cases that share the launch.
+        held: The device memory of a rank in bytes, by case id, from separate launches.
+    """
     unseen = next((case.label for case in cases if case.id not in held), None)
     if unseen is not None:
         return {"unknown": f"the device memory of the ranks of {unseen} is not known"}

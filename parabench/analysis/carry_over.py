@@ -160,13 +160,13 @@ def sentence(tested: CarryOver, labels: Mapping[str, str]) -> str:
     if found := tested.found:
         slower = f"{format.percent(abs(found['size']))} {'slower' if found['size'] > 0 else 'faster'}"
         return (
-            f"Interference between interleaved configurations: turns after {labels[found['case_id']]} are {slower} "
+            f"Interference between interleaved configurations: steps after {labels[found['case_id']]} are {slower} "
             f"than after the others (95%: {format.signed(found['low'])} to {format.signed(found['high'])})."
         )
     effects = tested.effects
     among = "" if effects["last"].all() else "among the configurations of the last, "
     most = float(effects.loc[effects["last"], ["low", "high"]].abs().max().max())
-    bound = f": {among}a turn depends on the configuration before it by less than {format.percent(most)} (95%)"
+    bound = f": {among}a step time depends on the previous configuration by less than {format.percent(most)} (95%)"
     launches = format.count(tested.launches, "shared launch")
     none = f"No interference between interleaved configurations was found in {launches}"
     return f"{none}{bound if format.known(most) else ''}."

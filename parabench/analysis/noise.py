@@ -360,7 +360,7 @@ def lines(of: Answer) -> Iterator[str]:
     yield from format.aligned(
         [("minutes", "--launches", "detects", "interval", "passes"), *map(_seen_row, seen)], texts=0
     )
-    head = ("change", "to see it", "--launches", "to pass with it", "--launches")
+    head = ("change", "to detect it", "--launches", "to pass with it", "--launches")
     yield from format.aligned([head, *map(_needs_row, needs)], texts=0)
     yield (
         f"detects: the smallest slowdown of a typical configuration that is a regression in {format.percent(POWER)} of "

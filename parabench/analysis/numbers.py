@@ -287,8 +287,10 @@ def _timed(table: pd.DataFrame, paired: pd.Series[bool]) -> pd.Series[bool]:
 
 
 def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Return each part of the step: the median on the rank whose median step is longest, or the mean of a watched
-    loop."""
+    """Return the seconds of each part of the step, one value per launch.
+
+    These are medians on the slowest rank, the rank with the longest median step. Watched loops have means.
+    """
     of_rank = medians.pivot(index=["launch_id", "rank"], columns="metric", values="value")
     of_rank = of_rank.reindex(columns=["step_s", *STEP_PARTS]).dropna(subset=["step_s"]).reset_index()
     slowest = of_rank.sort_values(["step_s", "rank"], ascending=[False, True]).drop_duplicates("launch_id")

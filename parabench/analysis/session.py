@@ -126,7 +126,7 @@ class Session:
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError if the session, in the database `store`, is of another kind."""
         if self.kind != kind:
-            what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "holds others' recordings"
+            what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "has traces or logs of other tools"
             raise UsageError(f"session {self.label or self.id} {what}, not {kind}; name one that did: {store}@SESSION")
 
 
@@ -139,7 +139,7 @@ def split(text: str) -> tuple[Path, str | None]:
     if not os.path.exists(text) and "@" in text:
         path, at, session = text.rpartition("@")
     if not path:
-        raise UsageError(f"{text!r} names no store; give the results.db of a run")
+        raise UsageError(f"{text!r} does not name a results database; give the results.db of a run")
     if at and not session:
         raise UsageError(f"{text} names no session after the @; give {path}, or {path}@ with an id or a label")
     store = Path(path)

@@ -393,7 +393,7 @@ class Coordinator(Participants):
     def end(self, code: int) -> None:
         host = f"node 0 ({socket.gethostname()})"
         over = f"the session was stopped; resume it on {host}, which has the results"
-        self.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
+        self.close(code, over if code == STOPPED else f"the session is over; results and report are on {host}")
 
     def close(self, code: int, why: str) -> None:
         """Let every node end with this exit code, and wait a moment for them."""

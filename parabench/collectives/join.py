@@ -180,13 +180,15 @@ def check_groups(device: torch.device, backend: str, algorithm: str, others: Col
             continue
         if found != backend and (found != "gloo" or group is dist.group.WORLD):
             raise RuntimeError(
-                f"process group {group.group_name} ({group.group_desc}) of the strategy runs on {found}, and the case "
-                f"says {backend}: make it with dist.new_group and no backend, and meshes with DeviceMesh.from_group"
+                f"process group {group.group_name} ({group.group_desc}) of the strategy runs on {found}, and the "
+                f"configuration has {backend}: make it with dist.new_group and no backend, and meshes "
+                "with DeviceMesh.from_group"
             )
         if found == "nccl" and not is_backends(algorithm) and not isinstance(group, AlgorithmGroup):
             raise RuntimeError(
                 f"process group {group.group_name} ({group.group_desc}) of the strategy runs {found}'s own algorithms, "
-                f"and the case says {algorithm}: make it with dist.new_group, and give init_process_group no device_id"
+                f"and the configuration has {algorithm}: make it with dist.new_group, and give "
+                "init_process_group no device_id"
             )
 
 

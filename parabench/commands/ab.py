@@ -86,11 +86,11 @@ def ab(
 ) -> None:
     """Is the candidate slower than the baseline on SUITE? Their launches are interleaved.
 
-    A VARIANT is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
-    environment, and any other folder a checkout: the variant runs in it and imports from it first.
+    A VARIANT is one or more words: NAME=VALUE sets an environment variable, a folder that contains bin/python is a
+    virtual environment, and any other folder a checkout: the variant runs in it and imports from it first.
 
-    Exits with 0 if slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3 if
-    the result is inconclusive. With --series: 0 to accept the candidate, 1 to reject it.
+    Exits with 0 if slowdowns beyond the tolerance are ruled out in every configuration, with 1 for a regression, and
+    with 3 if the result is inconclusive. With --series: 0 to accept the candidate, 1 to reject it.
     If a file is -, only this file is on standard output, and all else is on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
@@ -172,7 +172,7 @@ def _series(
     "store",
     metavar="STORE",
     shell_complete=complete_stores,
-    help="Measure nothing: answer from the newest `ab` or `noise` of a store, or of STORE@SESSION.",
+    help="Measure nothing: answer from the newest `ab` or `noise` of a results database, or of STORE@SESSION.",
 )
 @shared(*training_options)
 @click.option(
@@ -185,8 +185,8 @@ def _series(
 def noise(minutes: float, store: str | None, **options: Any) -> None:
     """How small a slowdown does `parabench ab` of SUITE (quick) detect here, and in how many minutes?
 
-    Measures the same code on both sides for --minutes. The differences between pairs of launches show what an `ab` of
-    any length detects, and how long a gate takes.
+    Measures the same code as both variants for --minutes. The differences between pairs of launches predict the
+    slowdown that an `ab` of any length detects, and the time that a gate takes.
 
     Exits with 3 if that time is too short.
     """

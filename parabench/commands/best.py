@@ -32,7 +32,7 @@ from parabench.errors import UsageError
 def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> None:
     """Show the fastest configuration in STORE, or STORE@SESSION by id or label, and its uncertainty.
 
-    STORE is parabench-results when not given.
+    STORE is a results database, by default parabench-results.
     """
     from parabench.analysis.numbers import LAUNCH_NUMBERS
     from parabench.analysis.session import data_of, select_session, split

@@ -34,7 +34,7 @@ OUTPUTS = (
         "The verdict for a pull request and for a test report:": (
             "parabench compare base new --markdown verdict.md --junit junit.xml"
         ),
-        "What changed between two recordings of torch.profiler?": "parabench compare --from traces-before traces-after",
+        "What changed between two folders of profiler traces?": "parabench compare --from traces-before traces-after",
         "How do two machines compare?": "parabench compare old.db new.db --across-hardware",
     },
 )
@@ -43,7 +43,7 @@ OUTPUTS = (
 @shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")
-@click.option("--from", "recorded", is_flag=True, help="Compare two folders of other tools' recordings; no verdict.")
+@click.option("--from", "recorded", is_flag=True, help="Compare two folders of profiler traces; no verdict.")
 @shared(*OUTPUTS)
 def compare(
     base: str,
@@ -56,11 +56,11 @@ def compare(
     recorded: bool,
     **options: Any,
 ) -> None:
-    """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
+    """Did CANDIDATE get slower than BASE? Each is a results database, or STORE@SESSION by id or label.
 
-    Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every case), 1 regression, 3
-    inconclusive. With --across-hardware or --from, the exit code is 0. The file - is standard output, and nothing else
-    is printed then.
+    Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every configuration), 1 regression,
+    3 inconclusive. With --across-hardware or --from, the exit code is 0. The file - is standard output, and nothing
+    else is printed then.
     """
     from parabench.analysis.compare import gate, machines
     from parabench.analysis.compare.sides import read_sides

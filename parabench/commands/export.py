@@ -55,10 +55,12 @@ def format_options(command: F) -> F:
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="For --trace: a folder of other tools' recordings, whose ranks are written into one trace on one clock.",
+    help="For --trace: a folder with traces of other tools; all ranks are written into one trace on one clock.",
 )
 @click.option("-o", "--output", metavar="PLACE", help="File, folder, or tracking URI of MLflow. [default: by format]")
-@click.option("--launch", type=int, help="For --trace: its id in the store. [default: the configuration's median one]")
+@click.option(
+    "--launch", type=int, help="For --trace: its id in the results database. [default: the configuration's median one]"
+)
 @click.option("--step", type=int, help="For --trace: an instrumented step. [default: the launch's median one]")
 def export(
     store: str,
@@ -71,8 +73,8 @@ def export(
 ) -> None:
     """Write a session of STORE for another tool, or one step of it as a trace.
 
-    STORE is parabench-results when not given; STORE@SESSION names a session by id or label. With `-o -` text goes to
-    standard output.
+    STORE is a results database, by default parabench-results; STORE@SESSION names a session by id or label.
+    With `-o -`, text goes to standard output.
     """
     asked = [*([f"--trace {case}"] if case is not None else []), *(f"--{each}" for each in formats)]
     if len(asked) != 1:
@@ -85,7 +87,7 @@ def export(
     if source is not None:
         if case is None or case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
             raise UsageError(
-                f"--from {source} goes with --trace alone: without a configuration, a store, --launch and --step"
+                f"--from {source} goes with --trace alone: without a configuration, a database, --launch and --step"
             )
         from parabench.imports import read_folder
         from parabench.imports.merged import write_merged

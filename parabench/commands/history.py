@@ -28,14 +28,16 @@ def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
     cls=Command,
     examples={
         "When did a configuration get slower?": "parabench history nightly.db",
-        "Over several stores, as a page:": "parabench history monday.db tuesday.db --html history.html",
+        "Over several databases, as a page:": "parabench history monday.db tuesday.db --html history.html",
         "All ring configurations of this year, for a script:": (
             "parabench history nightly.db --case ring --since 2026-01-01 --all --json -"
         ),
     },
 )
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=complete_stores)
-@click.option("--case", metavar="TEXT", help="Only configurations whose label holds TEXT, or whose id begins with it.")
+@click.option(
+    "--case", metavar="TEXT", help="Only configurations whose label contains TEXT, or whose id begins with it."
+)
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option(
     "--since", metavar="DATE", callback=_utc, help="Only sessions that started then or later, such as 2026-01-31 (UTC)."
@@ -46,7 +48,7 @@ def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
 def history(
     stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any
 ) -> None:
-    """Show each case's step time over the sessions of one or more STOREs, and when it changed."""
+    """Show the step time of each configuration over the sessions of one or more STOREs, and when it changed."""
     from parabench.analysis import history as follow
     from parabench.analysis.numbers import STEP_TIMES
     from parabench.analysis.session import split
@@ -57,7 +59,9 @@ def history(
     for store in stores:
         path, session = split(store)
         if session is not None:
-            raise UsageError(f"{store}: a history is of all sessions of a store; give {path}, with --since for fewer")
+            raise UsageError(
+                f"{store}: a history includes all sessions of a results database; give {path}, with --since for fewer"
+            )
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
     outcome = follow.history(read, case=case, suite=suite, since=since)

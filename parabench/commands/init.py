@@ -59,7 +59,7 @@ RANKS = 2
 def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> None:
     """Write a suite, a workflow for pull requests and a note for your model to FOLDER, and try the suite.
 
-    FOLDER is the working directory when not given, and your model is found from there. No file is replaced.
+    FOLDER is the working directory by default, and your model is imported from there. Existing files are not replaced.
     """
     from parabench.machine.machine import this_machine
 

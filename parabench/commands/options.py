@@ -98,7 +98,7 @@ between_sessions = click.option(
     type=Fraction(),
     default="5%",
     show_default=True,
-    help="Standard deviation between sessions of unchanged code, if base's store has fewer than 4 sessions.",
+    help="Standard deviation between sessions of unchanged code, if base's results database has fewer than 4 sessions.",
 )
 
 

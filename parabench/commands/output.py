@@ -56,7 +56,7 @@ class Command(Exampled):
                 is_flag=True,
                 expose_value=False,
                 callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
-                help="Print only the answer, or nothing if a file gets it.",
+                help="Print only the answer; print nothing if it is written to a file.",
             )
         )
 

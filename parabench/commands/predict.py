@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @click.command(
     cls=Command,
     examples={
-        "Predict 8 and 16 ranks from what `parabench run calibration` measured:": (
+        "Predict 8 and 16 ranks from the measurements of `parabench run calibration`:": (
             "parabench predict parabench-results --world-size 8,16"
         ),
-        "Find the fastest configuration of 64 ranks over links that are not here:": (
+        "Find the fastest configuration of 64 ranks, with links that you specify:": (
             "parabench predict parabench-results --world-size 64 --best --link node=25GB/s,20us"
         ),
-        "Compare predictions with what another database has measured:": (
+        "Compare predictions with the measurements in another database:": (
             "parabench predict parabench-results --check other/results.db"
         ),
     },
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "logs",
     metavar="LOGS",
     type=click.Path(path_type=Path),
-    help="Logs of nccl-tests, a file or a folder, that links are fitted to.",
+    help="Logs of nccl-tests to fit the links to: a file or a folder.",
 )
 @click.option("--best", is_flag=True, help="Find the fastest strategy, algorithm and bucket cap.")
 @click.option("--check", metavar="OTHER", help="Compare predictions with the training runs of OTHER, a database.")
@@ -70,7 +70,7 @@ def predict(
     check: str | None,
     **options: Any,
 ) -> None:
-    """Predict step times from what `parabench run calibration` measured into STORE, with 90% intervals.
+    """Predict step times with 90% intervals, from the measurements of `parabench run calibration` in STORE.
 
     Several databases of one kind of machine count as one. If something was neither measured nor given, the prediction
     is refused with the command that measures it; if all are refused, the exit code is 2.
@@ -153,7 +153,7 @@ def _load(name: str) -> Results:
 
     path, session = split(name)
     if session is not None:
-        raise UsageError(f"{name}: predictions are made of all sessions of a store; give {path}")
+        raise UsageError(f"{name}: predictions use all sessions of a results database; give {path}")
     return load(path)
 
 

@@ -23,7 +23,7 @@ TOKEN_BYTES = 32
     examples={
         "Write the report of a run and open it:": "parabench report results --open",
         "Two sessions on one page:": "parabench report results@before results@after -o both.html",
-        "What torch.profiler or NCCL recorded elsewhere:": "parabench report --from traces -o traces.html",
+        "Existing profiler traces or NCCL logs:": "parabench report --from traces -o traces.html",
     },
 )
 @click.argument("stores", nargs=-1, metavar="[STORE]...", shell_complete=complete_stores)
@@ -34,13 +34,13 @@ TOKEN_BYTES = 32
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of recordings, instead of STORE: traces of torch.profiler, flight recorder dumps, NCCL Inspector "
-    "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
+    help="A folder to read instead of STORE, with traces of torch.profiler, flight recorder dumps, NCCL Inspector "
+    "files, logs of nccl-tests, or NCCL debug logs. A results database is written next to the page.",
 )
 def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | None) -> None:
     """Write the HTML report of STORE, or STORE@SESSION by id or label. Two or more are compared on one page.
 
-    STORE is parabench-results when not given.
+    STORE is a results database, by default parabench-results.
     """
     from parabench.analysis.session import split
 
@@ -51,7 +51,7 @@ def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | N
     chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
     if source is not None:
         if stores:
-            raise UsageError(f"--from {source} replaces a store; give it without {stores[0]}")
+            raise UsageError(f"--from {source} replaces a results database; give it without {stores[0]}")
         _of_recordings(source, output, typed("output"))
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
@@ -80,7 +80,9 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
 
     store = output.with_suffix(".db")
     if is_special(output) or store == output:
-        raise UsageError(f"{output} cannot be the page, whose store is written next to it; give -o an HTML file")
+        raise UsageError(
+            f"{output} cannot be the page: its results database is written next to it; give -o an HTML file"
+        )
     if not named and source.is_dir() and output.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{output} would be written into {source}, which is left as it is; give -o another place")
     with fresh_store(store) as part:
@@ -112,7 +114,7 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
 def serve(store: str, port: int, guarded: bool, opened: bool) -> None:
     """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.
 
-    STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
+    STORE is a results database, by default parabench-results. It need not exist yet. Ctrl-C stops the server.
     """
     from parabench.analysis.session import split
     from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress

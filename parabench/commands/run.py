@@ -42,7 +42,7 @@ json_option = file_option("json", "Write the answer as JSON (docs/reference/json
         "Which of these, on two ranks?": (
             "parabench run strategies --set strategy=ddp,fsdp,tp --set world_size=2 --out first"
         ),
-        "What would be run, and for how long?": "parabench run scaling --dry-run",
+        "Which launches would run, and for how long?": "parabench run scaling --dry-run",
         "Only the answer, for a script:": "parabench run quick --label nightly --json -",
     },
 )
@@ -55,7 +55,7 @@ json_option = file_option("json", "Write the answer as JSON (docs/reference/json
 @shared(*launcher_options)
 @dry_run_option
 def run(**options: Any) -> None:
-    """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
+    """Run SUITE (a name that `parabench list` shows, or a file) and write the results database and the report."""
     measure("training", axes=axes_in(options), **options)
 
 

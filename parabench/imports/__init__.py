@@ -24,7 +24,7 @@ _FIRST_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Entry):
-    """A kind of recording, and a pattern that is found near the start of such a file."""
+    """A file format of profiler traces, dumps or logs, and the pattern that identifies it near the start of a file."""
 
     pattern: str
 
@@ -81,7 +81,7 @@ def read_folder(path: Path) -> Folder:
     Links to other folders are not followed. Raises UsageError if no recording can be read.
     """
     if not path.exists():
-        raise UsageError(f"--from {path} does not exist; give the folder that the recordings are in")
+        raise UsageError(f"--from {path} does not exist; give a folder with traces, dumps or logs")
     found, others, damaged = [], 0, dict[str, str]()
     for file in [path] if path.is_file() else _files(path):
         name = file.name if file == path else str(file.relative_to(path))
@@ -100,7 +100,7 @@ def read_folder(path: Path) -> Folder:
     for name, reason in damaged.items():
         raise UsageError(f"{path / name if path.is_dir() else path} cannot be read: {reason}; remove or replace it")
     kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
-    content = f"no recording among its {others} files" if others else "no file"
+    content = f"no trace, dump or log among its {others} files" if others else "no file"
     raise UsageError(f"--from {path} holds {content}; it reads {kinds}")
 
 

@@ -65,7 +65,7 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
     if len(set(clock.values())) < 2:
         return Clocks(dict.fromkeys(hosts, 0.0), "" not in hosts.values(), "")
     names = len(distinct(hosts.values()))
-    differ = f"The recordings are of {names} hosts." if names > 1 else "The ranks have different clocks."
+    differ = f"The traces and dumps are from {names} hosts." if names > 1 else "The ranks have different clocks."
     if (gap := _gaps(calls, ["call"]).max()) > TOLERANCE_S:
         differ += (
             f" Their clocks differ by at least {_length(gap)}: a rank finished a collective that long before another "

@@ -25,7 +25,7 @@ from parabench.store.results import Results, known_records, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
-QUESTION = "What do these recordings show?"
+QUESTION = "What do these traces show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
 _WHOLE = (
     "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
@@ -58,7 +58,7 @@ def fresh_store(path: Path) -> Iterator[Path]:
         logs = set(results.listed.loc[results.listed["suite"] == nccl_tests.NAME, "id"])
         recorded = {*results.of_kind(RecordedCase.kind), *(logs & set(results.of_kind(CollectiveCase.kind)))}
         if not recorded.issuperset(results.listed["id"]):
-            raise UsageError(f"{path} has sessions that are not recordings; give -o another name")
+            raise UsageError(f"{path} has sessions of other kinds; give -o another name")
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         if all(one.kind == nccl.DEBUG for one in others):
             sessions.reverse()
         first = "Logs of nccl-tests" if sessions[0][0] == nccl_tests.NAME else "NCCL's debug logs"
-        message = f"{first} are session 1 of the page's store: `parabench report STORE@1` shows them."
+        message = f"{first} are session 1 of the page's results database: `parabench report STORE@1` shows them."
         sessions[1][-1][0].findings.append(_leaving_out(message, None))
     with Store.open_or_create(path) as store:
         for suite, question, plan, recordings, launches in sessions:
@@ -287,5 +287,5 @@ def _leaving_out(message: str, case_id: str | None) -> Finding:
 def _environment(found: Sequence[Recording]) -> dict[str, Any]:
     hosts = distinct(one.host for one in found)
     known: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
-    unknown = dict.fromkeys(("torch", "python"), "no recording has it")
+    unknown = dict.fromkeys(("torch", "python"), "no file has it")
     return known | {"gpus": next((one.gpus for one in found if one.gpus), []), "unknown_versions": unknown}

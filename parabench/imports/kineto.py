@@ -205,7 +205,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
     info = head.get("distributedInfo") or {}
     size, rank = info.get("world_size"), info.get("rank")
     if size is not None and rank is not None and rank >= size:
-        raise ValueError(f"it says that it is rank {rank} of {size}")
+        raise ValueError(f"it claims to be rank {rank} of {size}")
     backends = distinct([info.get("backend"), *trace.backends])
     found = Recording(
         file=path.name,

@@ -24,7 +24,12 @@ def left(others: Collection[int] = ()) -> list[psutil.Process]:
 
 
 def end(others: Collection[int] = (), gone_s: float = GONE_S) -> None:
-    """Kill all that is `left`, and what it starts meanwhile; wait `gone_s` for killed processes."""
+    """Kill all descendants of this process, including those that start meanwhile.
+
+    Args:
+        others: Process ids to spare.
+        gone_s: The time to wait for killed processes, in seconds.
+    """
     ended: set[int] = set()
     while found := [each for each in left(others) if each.pid not in ended]:
         for each in found:

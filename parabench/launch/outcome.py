@@ -171,7 +171,7 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
             message += f" (its device; its host had enqueued {position(enqueued)})"
         message += next(_on(node, nodes) for node in nodes if rank in node.ranks)
     else:
-        rank, message = None, f"{len(least)} ranks came equally far, {far}; their stacks say where each waits"
+        rank, message = None, f"{len(least)} ranks came equally far, {far}; see their stacks"
     if missing:
         message += f"; {missing}"
     stacks = [f"rank {r}: {pending_calls(answers[r])}".rstrip(": ") + f":\n{tail}" for r, tail in enumerate(tails)]

@@ -149,7 +149,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
         Field(option="--factor", help="Factor between sizes. [default: 4]"),
     ] = 4
     device: Annotated[
-        str, Field(choices=DEVICES, option="--device", help="cpu or cuda. [default: cuda where there is one]")
+        str, Field(choices=DEVICES, option="--device", help="cpu or cuda. [default: cuda if available]")
     ] = "auto"
     backend: Annotated[
         str, Field(choices=BACKENDS, option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")

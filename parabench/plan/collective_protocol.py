@@ -122,7 +122,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         Field(
             option="--measure-seconds",
             metavar="SECONDS",
-            help="Throughput: timed seconds per size and launch. [default: 0.25, at least 20 calls]",
+            help="Throughput: time per size and launch. [default: 0.25, at least 20 calls]",
         ),
     ] = 0.25
     batches: Annotated[
@@ -144,7 +144,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         Rounds,
         Field(
             option="--rounds",
-            help=f"Turns of each configuration per size in a shared launch; 0: separate launches. [default: {ROUNDS}]",
+            help=f"Interleaved rounds per size in a shared launch; 0: separate launches. [default: {ROUNDS}]",
         ),
     ] = 0
     deadline_s: Annotated[Deadline | None, DEADLINE] = None

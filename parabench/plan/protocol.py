@@ -90,7 +90,10 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     launches: Annotated[
         Count | None,
-        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race if configurations share launches]"),
+        Field(
+            option="--launches",
+            help=f"{LAUNCHES_HELP} [default: 3, or racing if configurations share launches; in `ab`, 8 if interleaved]",
+        ),
     ] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_STEPS)] | None,

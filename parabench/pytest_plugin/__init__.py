@@ -28,7 +28,9 @@ ROUNDS = "interleaved rounds of the configurations that share a launch (default:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of `parabench run`."""
     group = parser.getgroup("parabench", "distributed training suites")
-    group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
+    group.addoption(
+        "--parabench-out", default="parabench-results", metavar="DIR", help="for results.db and report.html"
+    )
     for each in launch_options().values():
         more: dict[str, Any] = {"action": "store_true", "default": None}
         if each.type is not bool:

@@ -44,12 +44,12 @@ LAUNCH_COLUMNS = (
 
 
 def case_columns_shown(unit: str, margins: bool, compared: bool) -> list[Column]:
-    """Return the columns of the table of all cases.
+    """Return the columns of the page's table of configurations.
 
     Args:
-        unit: What the throughput counts.
-        margins: Whether to include the ±.
-        compared: Whether to include the ratio to the best.
+        unit: The unit of throughput: tokens or samples.
+        margins: Include the ± of the step time.
+        compared: Include the percentage by which a configuration is slower than the best.
     """
     return [
         NAME,

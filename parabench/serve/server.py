@@ -72,7 +72,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
     """
     soon = "The results are shown as soon as a run starts."
     if not path.exists() or (path.is_file() and not path.stat().st_size):
-        return nothing(f"There is no store {path} yet. {soon}")
+        return nothing(f"The results database {path} does not exist yet. {soon}")
     results = load(path)
     try:
         session = select_session(results, name)
@@ -123,7 +123,10 @@ class Live:
             path, session = split(self._store)
             now = read_progress(path, session)
         except UsageError as problem:
-            return nothing("The store cannot be shown.", str(problem)) | {"page": self._stamp, "again_s": OFTEN_S}
+            return nothing("The results database cannot be shown.", str(problem)) | {
+                "page": self._stamp,
+                "again_s": OFTEN_S,
+            }
         with self._lock:
             in_time = not now["going"] or self._clock() >= self._not_before
             if now["stamp"] not in ("", self._tried) and in_time and not self._making.is_alive():

@@ -324,7 +324,7 @@ def check_outputs(request: Request) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give a file for --json")
     if path.resolve() in [(request.out / name).resolve() for name in (REPORT_NAME, STORE_NAME)]:
-        raise UsageError(f"{path} is this run's own store or report; give another file for --json")
+        raise UsageError(f"{path} is this run's results database or report; give another file for --json")
     if not is_special(path):
         check_writable(path.resolve().parent, "folder", "--json")
     elif not os.access(path, os.W_OK):

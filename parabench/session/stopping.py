@@ -30,7 +30,7 @@ class AdaptiveStopping:
         """Return the rule for these options, if any. `race_s` is the default of racing. Raises UsageError."""
         if budget is not None and not until_decided and race_s is None:
             raise UsageError(
-                "--budget is the time for a race; --launches disables racing, as do configurations that cannot share a "
+                "--budget is the time for racing; --launches disables racing, as do configurations that cannot share a "
                 "launch; give --until-decided with it"
             )
         if budget is not None and not (budget > 0 and math.isfinite(budget)):
@@ -65,7 +65,7 @@ class AdaptiveStopping:
         within = "" if left.half_width is None else f", {format.within(left.half_width)}"
         standing = f"{len(cases)} of {len(plan.cases)} configurations may be the fastest{within}"
         if self.budget_s is not None and self.clock() - self.began + takes > self.budget_s:
-            log(f"{standing}: the race ends after {format.duration(self.budget_s)}")
+            log(f"{standing}: racing ends after {format.duration(self.budget_s)}")
             return None
         log(standing)
         plan = plan.replace(extra=(*plan.extra, tuple(case.id for case in plan.cases if case.id in cases)))

@@ -49,7 +49,9 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             stack.pop_all()
             return db
     except sqlite3.Error as error:
-        raise UsageError(f"{path} is not a parabench store or unusable: {error}; give another --out") from error
+        raise UsageError(
+            f"{path} is not a results database of parabench or unusable: {error}; give another --out"
+        ) from error
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -75,18 +77,20 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as error:
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a parabench store or is damaged: {error}; {GIVE_RESULTS}") from error
+        raise UsageError(
+            f"{path} is not a results database of parabench or is damaged: {error}; {GIVE_RESULTS}"
+        ) from error
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError if the file is not a results database, or has another schema."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise UsageError(f"{path} is not a parabench store; {GIVE_RESULTS}")
+        raise UsageError(f"{path} is not a results database of parabench; {GIVE_RESULTS}")
     if version != SCHEMA_VERSION:
         raise UsageError(
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
-            "use the version that wrote it, or another store"
+            "use the version that wrote it, or another database"
         )
 
 

@@ -83,7 +83,7 @@ class Group:
         if missing:
             absent = ", ".join(name.rpartition("/")[2] for name in missing)
             raise UsageError(
-                f"watch: ranks {absent} of {size} did not enter the block within {ENTER_S:g} s; every rank must"
+                f"watch: ranks {absent} of {size} did not enter the `with` block within {ENTER_S:g} s; every rank must"
             )
         hosts = tuple(store.get(name).decode() for name in names)
         group = cls(store, rank, hosts)
@@ -140,7 +140,7 @@ def await_keys(
 # The report of a rank about its host.
 About = Mapping[str, Any]
 
-APART = "the ranks of this host see different devices"
+APART = "the ranks of this host have different devices"
 
 
 def of_this(group: Group, machine: Machine) -> dict[str, Any]:

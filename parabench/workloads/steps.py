@@ -45,7 +45,7 @@ def turn_marks(spec: LaunchSpec) -> MarkLayout:
                 break
             step -= turn.steps
         else:
-            return "to the end of its turns"
+            return "to the end of its rounds"
         label = spec.cases[turn.arm].label
         if turn.round == BUILD:
             return f"to the building of {label}"

@@ -64,10 +64,16 @@ GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "
 @pytest.mark.parametrize(
     ("first", "more", "device", "backend", "said"),
     [
-        (GLOO, MIXED, "cuda:1", "gloo", r"7 \(mesh_dim_0\) of the strategy runs on nccl, and the case says gloo"),
-        (GLOO, NCCL, "cuda:0", "gloo", "runs on nccl, and the case says gloo"),
-        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the case says nccl"),
-        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the case says nccl"),
+        (
+            GLOO,
+            MIXED,
+            "cuda:1",
+            "gloo",
+            r"7 \(mesh_dim_0\) of the strategy runs on nccl, and the configuration has gloo",
+        ),
+        (GLOO, NCCL, "cuda:0", "gloo", "runs on nccl, and the configuration has gloo"),
+        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the configuration has nccl"),
+        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the configuration has nccl"),
     ],
 )
 def test_group_on_a_wrong_backend_fails_the_launch(first, more, device, backend, said, monkeypatch):

@@ -279,7 +279,7 @@ def test_server_listens_on_loopback_and_prints_nothing(growing, maker, capfd):
 def test_serve_refuses_in_one_line(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 100)
     for arguments, said in (
-        ([tmp_path / "text.db"], "is not a parabench store"),
+        ([tmp_path / "text.db"], "is not a results database of parabench"),
         ([f"{tmp_path}/r.db@"], "names no session after the @"),
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])
@@ -309,7 +309,7 @@ def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path):
     with served(tmp_path) as process:
         line = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows results; Ctrl-C ends it\n", line)[1])
-        for told in ("There is no store results yet.", "0 of 9 launches."):
+        for told in ("The results database results does not exist yet.", "0 of 9 launches."):
             assert told in json.loads(get(port, "/progress")[2])["said"]
             (tmp_path / "results").mkdir(exist_ok=True)
             planned(tmp_path / "results" / "results.db", [])
@@ -370,7 +370,7 @@ class TestInABrowser:
 
     def test_page_waits_for_results_and_follows_them(self, browser, tmp_path, monkeypatch):
         with reading(browser, live(tmp_path / "r.db", in_process), monkeypatch) as (page, asked, origin):
-            page.wait_for_selector("aside.live >> text=There is no store")
+            page.wait_for_selector("aside.live >> text=does not exist yet")
             planned(tmp_path / "r.db", [took(CASES[0], 1.0)])
             shows(page, 1)
             page.wait_for_selector("aside.live >> text=1 of 9 launches, about 8 s left.")

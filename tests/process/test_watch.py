@@ -132,5 +132,5 @@ def test_group_names_ranks_that_enter_no_watch(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 3)
     monkeypatch.setattr(group.c10d, "_get_default_store", lambda: store)
-    with pytest.raises(UsageError, match=r"ranks 1, 2 of 3 did not enter the block within 0\.1 s"):
+    with pytest.raises(UsageError, match=r"ranks 1, 2 of 3 did not enter the `with` block within 0\.1 s"):
         Group.enter()

@@ -208,7 +208,7 @@ def test_traces_of_other_tools_have_tables_and_figures(tmp_path: Path) -> None:
         assert set(loaded.calls["op"]) == {"all_reduce"}
         assert set(loaded.steps["rank"]) == {0, 1}
         assert len(loaded.figure("timeline").data) > 0
-        with pytest.raises(UsageError, match="holds others' recordings, not training"):
+        with pytest.raises(UsageError, match="has traces or logs of other tools, not training"):
             loaded.best()
 
 

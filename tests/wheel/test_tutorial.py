@@ -102,7 +102,7 @@ def test_output_is_as_the_tutorial_shows(folder: Path) -> None:
     """Compare the outputs of the page that do not depend on the machine; a verdict may differ on a busy machine."""
     said = (folder / "said.txt").read_text()
     for line in (
-        "trying the suite: each case once, a few steps",
+        "trying the suite: each configuration once, a few steps",
         "suites/training.py\n.github/workflows/performance.yml\nPERFORMANCE.md\nnext: parabench run suites/training.py",
     ):
         assert line in TUTORIAL

@@ -55,7 +55,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
             yield f"# {first['algorithm']} has no {first['op']}: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
-            yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
+            yield f"# warning: {short[0]} computing threads share {short[1]} core(s) of a node"
         yield "#"
         yield f"# {_SIZE('', '', '', '', '')}           out-of-place                       in-place"
         yield f"# {_SIZE('size', 'count', 'type', 'redop', 'root')}{_cells([list(_COLUMNS)] * 2)}"

@@ -234,7 +234,7 @@ def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
     if verdict["allowed"]:
         which = "" if verdict["allowed"] == len(judged) else f" in {format.count(verdict['allowed'], 'configuration')}"
         share = f"{100 * verdict['allowance']:.6g}% or more{which} (standard deviation, --between-sessions)"
-        there = f"the store of base has {sessions} of its suite and environment"
+        there = f"the results database of base has {sessions} of its suite and environment"
         yield f"Sessions are assumed to differ by {share}: {there}, and {FEWEST_SESSIONS} are needed to measure it."
 
 

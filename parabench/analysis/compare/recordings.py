@@ -44,7 +44,7 @@ def _sentences(table: pd.DataFrame, base: SessionData, candidate: SessionData) -
     if steps.empty:
         yield "Steps cannot be compared: a variant has no trace with steps."
     yield (
-        "Each variant is one recording, so the variance between launches is unknown, and a difference may be noise: "
+        "Each variant is one training run, so the variance between launches is unknown, and a difference may be noise: "
         "record several launches of each variant."
     )
     for name, column in (("ranks", "world_size"), ("device", "device"), ("backend", "backend")):

@@ -75,7 +75,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]
     Raises UsageError for fewer than two sessions, for one session twice, and as `read_side` does.
     """
     if len(stores) < 2:
-        raise UsageError("one session has nothing to be compared with; name two or more stores or sessions")
+        raise UsageError("one session has nothing to be compared with; name two or more results databases or sessions")
     sides = _read(stores)
     check_distinct(sides)
     names = [_names(side) for side in sides]

@@ -184,5 +184,5 @@ _NCCL_SCHEDULES = {"native": "ring", f"{NCCL_PREFIX}ring": "ring", f"{NCCL_PREFI
 
 
 def _schedule(algorithm: str, backend: str) -> str:
-    """Return the algorithm whose rounds are used."""
+    """Return the algorithm of parabench that has the communication rounds of `algorithm`: ring for NCCL's default."""
     return _NCCL_SCHEDULES.get(algorithm, algorithm) if backend == accelerator.BACKEND else algorithm

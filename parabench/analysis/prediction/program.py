@@ -64,7 +64,7 @@ class Program:
         return _work_s(self.events)
 
     def scaled(self, by: float) -> Program:
-        """Return the program with every time multiplied."""
+        """Return the program with its compute times, and the times when gradients are ready, multiplied by `by`."""
         return replace(
             self,
             events=tuple(Event(kind, value * by if kind == WORK else value) for kind, value in self.events),

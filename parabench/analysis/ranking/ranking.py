@@ -84,8 +84,10 @@ def _rows(workload: Row, **more: list[Row]) -> Rows:
 
 
 def _headings(groups: Sequence[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
-    """Return the difference of each work from the others: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16
-    (2 ranks, 8 each)'."""
+    """Return a heading for each workload, with the values that differ between workloads.
+
+    For example 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'.
+    """
     speaking = ("model", "data", "precision", "device")  # their values need no name before them
     varying = [name for name in groups[0][0] if len({str(work[name]) for work, _ in groups}) > 1]
     sizes = [set(group["world_size"]) for _, group in groups]

@@ -73,7 +73,7 @@ def unranked(strategies: Iterable[str], *, dashed: bool = False) -> str:
 
 
 def bars(y: Any, begin_s: Any, length_s: Any, name: str, hovers: list[str], **more: Any) -> Trace:
-    """Return horizontal bars from times in seconds, drawn in ms."""
+    """Return horizontal bars on a time axis in ms, from their starts and lengths in seconds."""
     x, base = listed(length_s, 1e3), listed(begin_s, 1e3)
     return {"type": "bar", "orientation": "h", "y": y, "x": x, "base": base, "name": name, **_hovers(hovers), **more}
 

@@ -53,7 +53,7 @@ def links_section(links: pd.DataFrame) -> Section | None:
             table_of("Tiers of links", _TIER, tiers.values(), closed=False),
             table_of("All links, the slowest first", _LINK, links.sort_values("bytes_per_s", kind="stable")),
         ),
-        lead=f"{text[0].upper()}{text[1:]}." if text else "No bandwidth is known; the warnings say why.",
+        lead=f"{text[0].upper()}{text[1:]}." if text else "No bandwidth is known; the warnings have the reasons.",
         reading="Latency is half a round trip of 8 bytes. Bandwidth is one way, without the latency. Numbers are "
         "medians of 100 on GPUs, and the 10th percentile on CPUs. Between nodes, their first ranks were measured. With "
         "many nodes, these are 1, 2, 4, 8, ... apart.",

@@ -257,7 +257,7 @@ def recordings_view(of: Answer, argv: Sequence[str]) -> AnswerView:
         "Nothing can be compared.",
         (table,),
     )
-    return AnswerView("How do these recordings differ?", "Two recordings", of, (compared,), argv)
+    return AnswerView("How do these traces differ?", "Two folders of traces", of, (compared,), argv)
 
 
 def _ranges(row: Mapping[str, Any]) -> str:

@@ -299,7 +299,7 @@ class OtherSuite(VariantAgent):
 
 def test_ab_refuses_variants_with_other_protocols(lab: Lab) -> None:
     lab.sides["b"] = OtherSuite
-    why = "launches: 3 in a, 4 in b, profile: False in a, True in b; give --launches, or make both suites say the same"
+    why = "launches: 3 in a, 4 in b, profile: False in a, True in b; give --launches, or make both suites equal"
     with pytest.raises(UsageError, match=f"^{re.escape(why)}$"):
         lab.run()
     assert not (lab.folder / "out").exists()

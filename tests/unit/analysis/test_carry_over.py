@@ -81,7 +81,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert tested.launches == 6
     line = sentence(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
     assert line.startswith(
-        "Interference between interleaved configurations: turns after ddp native 4 MiB, 2 ranks are 2"
+        "Interference between interleaved configurations: steps after ddp native 4 MiB, 2 ranks are 2"
     )
     assert [each.message for each in session_warnings(seen) if each.code == "carry_over"] == [line]
 
@@ -89,10 +89,10 @@ def test_stored_session_is_tested_and_described(tmp_path):
 def test_sentence_bounds_interference_when_none_is_found():
     seen = session(np.random.default_rng(8), [NAMES] * 8)
     assert re.fullmatch(
-        r"No interference between interleaved configurations was found in 8 shared launches: a turn depends on the "
-        r"configuration before it by less than [\d.]+% \(95%\)\.",
+        r"No interference between interleaved configurations was found in 8 shared launches: a step time depends on "
+        r"the previous configuration by less than [\d.]+% \(95%\)\.",
         sentence(seen, {}),
     )
     # A case that was eliminated early is in few launches.
     raced = session(np.random.default_rng(9), [NAMES] * 2 + [NAMES[:3]] * 6)
-    assert "shared launches: among the configurations of the last, a turn depends on" in sentence(raced, {})
+    assert "shared launches: among the configurations of the last, a step time depends on" in sentence(raced, {})

@@ -152,7 +152,7 @@ def test_coordinator_collects_results_and_ends_all_nodes(leader: Leader) -> None
     assert leader.environments == [{"node": 0}, {"node": 1, "host": "h1"}]
     leader.end(3)
     assert node.end_of() == 3
-    assert node.lines[-1].startswith("node 1: the session is over; store and report are on node 0 (")
+    assert node.lines[-1].startswith("node 1: the session is over; results and report are on node 0 (")
 
 
 def test_failure_of_a_node_aborts_the_launch_on_the_other(leader: Leader) -> None:

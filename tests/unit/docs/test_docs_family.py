@@ -64,7 +64,7 @@ def test_the_page_of_axes_names_every_axis_and_its_default():
         said, _, on_cuda = both.partition("; on CUDA ")
         cuda = defaults_on("cuda", Machine(cores=2)).get(name)
         if name == "global_batch":
-            assert on_cuda == "by the devices"
+            assert on_cuda == "[by device](#defaults-by-device)"
         else:
             assert on_cuda.strip("`") == ("" if cuda is None else str(cuda))
         if name == BATCH_PER_RANK:

@@ -100,7 +100,7 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
     ("files", "why"),
     [
         ({}, "holds no file"),
-        ({"notes__txt": "nothing"}, "holds no recording among its 1 files"),
+        ({"notes__txt": "nothing"}, "holds no trace, dump or log among its 1 files"),
         ({"a__json": of_gpu(0), "b__json": of_gpu(1, world_size=4)}, "are not of one training run"),
         ({"a__json": '{"traceEvents": [{'}, "cut off"),
         ({"rank_0": json.dumps(dump(entry(1)))[:-40]}, "cut off"),

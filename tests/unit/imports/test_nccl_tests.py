@@ -144,7 +144,7 @@ PAGES = [
     Shown(
         "debug logs, too",
         {"nccl__log": nccl_logs.NCCL_2_27, "a__log": FULL},
-        ("NCCL's debug logs are session 1 of the page's store", "Only a.log has such a test"),
+        ("NCCL's debug logs are session 1 of the page's results database", "Only a.log has such a test"),
         ("A step took",),
     ),
 ]  # fmt: skip

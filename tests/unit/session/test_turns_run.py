@@ -148,7 +148,7 @@ def test_racing_ends_when_the_winner_is_clear(run, tmp_path):
 def test_racing_ends_with_its_budget_and_is_resumed(run, tmp_path):
     code, said = run(Racing(), launches=None, rounds=None, budget=0.00001)
     assert code == 0
-    assert "the race ends after" in said
+    assert "racing ends after" in said
     again = Racing(sd=0.001)
     code, said = run(again, launches=None, rounds=None, resume=True)
     assert code == 0
@@ -160,7 +160,7 @@ def test_number_of_launches_disables_racing(run, tmp_path):
     fake = Racing()
     run(fake, rounds=None)
     assert shared(fake) == []
-    with pytest.raises(UsageError, match="--budget is the time for a race"):
+    with pytest.raises(UsageError, match="--budget is the time for racing"):
         run(Racing(), rounds=None, budget=1.0, out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
     only = Racing()

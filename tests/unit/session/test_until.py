@@ -141,7 +141,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
         late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
         assert late.next_repetition(store, 1, plan_of(results), said.append, "go on") is None
         assert said[0].startswith("2 of 4 configurations may be the fastest, ±")
-        assert said[0].endswith(": the race ends after 60 s")
+        assert said[0].endswith(": racing ends after 60 s")
         early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
         grown = early.next_repetition(store, 1, plan_of(results), said.append, "go on")
     assert grown is not None

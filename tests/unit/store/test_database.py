@@ -84,10 +84,10 @@ def change(path: Path, statement: str) -> None:
     [
         (
             "UPDATE sqlite_master SET sql = substr(sql, 1, 20) WHERE name = 'link'",
-            "is not a parabench store or is damaged: malformed database schema (link)",
+            "is not a results database of parabench or is damaged: malformed database schema (link)",
         ),
         ("UPDATE session SET plan = '{\"cases\": ['", "plan of session 1"),
-        ("PRAGMA application_id = 7", "is not a parabench store; give the results.db of a run"),
+        ("PRAGMA application_id = 7", "is not a results database of parabench; give the results.db of a run"),
         ("PRAGMA user_version = 99", "has schema 99"),
     ],
 )
