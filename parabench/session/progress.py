@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import rich.progress
 from rich.console import Console
@@ -29,6 +30,30 @@ from parabench.store.record import FIRST_REPETITION, UNCOUNTED, AnyCase, Launch,
 FAILED = "red"
 
 
+class _PatientStream:
+    """A text stream that discards later text if its reader or its terminal is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            # Only this stream ends: `ab --json -` logs to stderr, and stdout may have a reader.
+            discard(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            discard(self._stream)
+
+
 class PatientConsole(Console):
     """A console that outlives its reader.
 
@@ -36,16 +61,15 @@ class PatientConsole(Console):
     Each text stays one line and cannot control the terminal.
     """
 
+    def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
+        stream = file or (sys.stderr if stderr else sys.stdout)
+        # If the stream was closed before Python started, rich writes nowhere.
+        patient: Any = stream and _PatientStream(stream)
+        super().__init__(file=patient, stderr=stderr, **options)
+
     def print(self, *objects: Any, **options: Any) -> None:
         """Print lines, as rich does."""
-        try:
-            super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
-        except OSError:
-            self.on_broken_pipe()
-
-    def on_broken_pipe(self) -> None:
-        """Discard later text. Only this stream ends: `ab --json -` logs to stderr, and stdout may have a reader."""
-        discard(self.file)
+        super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 def logger(
