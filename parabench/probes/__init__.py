@@ -91,7 +91,7 @@ class CaseReport:
 
     facts: dict[str, Any] = field(default_factory=dict)
     rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {name: facts of this rank}
-    numbers: dict[str, float] = field(default_factory=dict)  # {metric: value for the whole launch}
+    numbers: dict[str, float] = field(default_factory=dict)  # {metric: the value of this rank for the whole launch}
     readings: list[tuple[int, str, float]] = field(default_factory=list)  # (step, metric, value)
     losses: list[float] = field(default_factory=list)  # one per step, if the rank has them
     grad_norm: float | None = None  # the norm of the first gradient, if the rank has it
