@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 from pathlib import Path
 
@@ -35,6 +37,29 @@ EVERYWHERE = {
 }  # fmt: skip
 
 
+# Names of the user's script that the code uses.
+GIVEN = {
+    "model", "targets", "inputs", "blocks", "loss_of", "lr", "dataset", "plan", "data_rank", "part", "parts", "device",
+    "microbatches", "rank",
+}  # fmt: skip
+
+
+def undefined(text: str) -> set[str]:
+    """Return the names that code uses and neither defines nor imports."""
+    nodes = [*ast.walk(ast.parse(text))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    made |= {
+        alias.asname or alias.name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return {node.id for node in names} - made - {*dir(builtins)}
+
+
 def test_options_cover_every_optional_axis() -> None:
     assert set(OPTIONS) == OPTIONAL, (
         f"tests/process/test_snippet.py: give OPTIONS a value of {sorted(OPTIONAL - {*OPTIONS})}"
@@ -49,6 +74,8 @@ def test_snippet_of_every_strategy_and_option_compiles(strategy: str) -> None:
     own = {name: value for name, value in OPTIONS.items() if name in entry_of(strategy).axes}
     everything = code(strategy=strategy, world_size=size, **own | EVERYWHERE)
     compile(everything, strategy, "exec")
+    unknown = (undefined(plain) | undefined(everything)) - GIVEN
+    assert not unknown, f"strategies/snippet.py: give IMPORTS the import of {sorted(unknown)}"
     told = [
         name
         for name in own
