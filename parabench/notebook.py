@@ -127,7 +127,10 @@ class LoadedSession:
             raise UsageError(f"figure {name!r} is empty: {section.empty or 'the section has only tables'}")
         panels = {each.title: each for each in reversed(section.panels)}
         if panel is not None and panel not in panels:
-            raise unknown("panel", panel, [each.title for each in section.panels])
+            titles = [each.title for each in section.panels if each.title]
+            if not titles:
+                raise UsageError(f"panel {panel!r} is unknown; figure {name!r} has one panel, so leave out panel")
+            raise unknown("panel", panel, titles)
         chosen = section.panels[0] if panel is None else panels[panel]
         return _figure(chosen, " · ".join(filter(None, (section.title, chosen.title))))
 

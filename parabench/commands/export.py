@@ -82,6 +82,8 @@ def export(
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
     if case is None and (launch, step) != (None, None):
         raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
+    if case == "" and source is None:
+        raise UsageError("--trace needs the id or the label of a configuration; give --trace CASE")
     if case is not None and output == str(STANDARD_OUTPUT):
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:

@@ -103,7 +103,10 @@ def call_kinds(seen: SessionData) -> pd.DataFrame:
     kind = ["op", "ranks", "bytes", "dtype"]
     shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
     table = _kinds(seen, Phase.INSTRUMENT, "all_s")
-    table = table.merge(shortest.assign(bytes=pd.to_numeric(shortest["bytes"])), "left", kind)
+    # A column without any value has another type in one of the tables.
+    types = table[kind].dtypes.to_dict()
+    shortest = shortest.assign(bytes=pd.to_numeric(shortest["bytes"]))
+    table = table.merge(shortest.astype({name: types[name] for name in ("op", "dtype")}), "left", kind)
     positive = (table["shortest_s"] > 0) & (table["bytes"] > 0)
     algbw = (table["bytes"] / table["shortest_s"] / GB).where(positive)
     sizes = table["group_size"].fillna(1)

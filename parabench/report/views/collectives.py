@@ -124,7 +124,9 @@ def _interval(name: str, factor: float = 1.0) -> Column:
 
     def text(row: Any) -> str:
         low, high = row[f"{name}_low"] * factor, row[f"{name}_high"] * factor
-        return f"{format.digits(low)} to {format.digits(high)}" if format.known(high) else DASH
+        # An interval over many orders of magnitude says that the number is unknown.
+        known = format.known(high) and (low <= 0 or high / low < 1e4)
+        return f"{format.digits(low)} to {format.digits(high)}" if known else DASH
 
     return Column("95%", name, WORDED, show=text)
 
