@@ -124,8 +124,7 @@ pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
 	$(BIN)/python -m docs.drawing.rooms
 	$(BIN)/python -m docs.drawing.prediction
-	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
-		file://$(CURDIR)/reports/sample/report.html
+	$(BIN)/python -m docs.drawing.tabs docs/pictures
 
 # As a user of the site reads it; it asks no network, and what mkdocs warns of is an error (mkdocs.yml).
 docs: $(STAMP)
