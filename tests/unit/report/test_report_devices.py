@@ -76,7 +76,7 @@ def test_unread_devices_have_a_reason(tmp_path):
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
     found = sections(tmp_path, [failed])
     assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
-    assert "Energy: unknown: no energy of its devices was recorded." in found["usage"].reading
+    assert "Energy: unknown: no energy of its devices was recorded." in found["usage"].empty
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
     assert {section.empty for section in crashed.values()} == {
         "No launch succeeded, so nothing is drawn.", "No launch succeeded, so utilization is unknown."
