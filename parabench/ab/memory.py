@@ -25,12 +25,7 @@ Need = dict[str, Any]
 
 
 def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Need:
-    """Return the host memory that a CPU launch of these cases needs, and the free host memory.
-
-    Args:
-        cases: The cases that share the launch.
-        peaks: The peak memory of each rank in bytes, by case id, from separate launches.
-    """
+    """Return the host memory that a CPU launch of these cases needs. `peaks` has the bytes of each rank, by case id."""
     own = psutil.Process().memory_info().rss  # about the memory of a rank before it builds anything
     needs = sum(max(0.0, peak - own) for case in cases for peak in peaks.get(case.id, ()))
     free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
@@ -38,12 +33,7 @@ def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Ne
 
 
 def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
-    """Return the memory that a launch of these cases needs on each device, and the free memory of the device.
-
-    Args:
-        cases: The cases that share the launch.
-        held: The device memory of a rank in bytes, by case id, from separate launches.
-    """
+    """Return the memory that a launch of these cases needs on devices. `held` has the bytes of a rank, by case id."""
     unseen = next((case.label for case in cases if case.id not in held), None)
     if unseen is not None:
         return {"unknown": f"the device memory of the ranks of {unseen} is not known"}

@@ -49,9 +49,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             stack.pop_all()
             return db
     except sqlite3.Error as error:
-        raise UsageError(
-            f"{path} is not a results database of parabench or unusable: {error}; give another --out"
-        ) from error
+        raise UsageError(f"{path} is not a usable results database: {error}; give another --out") from error
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -77,9 +75,7 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as error:
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path} is not a results database of parabench or is damaged: {error}; {GIVE_RESULTS}"
-        ) from error
+        raise UsageError(f"{path} is damaged or not a results database: {error}; {GIVE_RESULTS}") from error
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:

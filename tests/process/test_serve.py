@@ -279,7 +279,7 @@ def test_server_listens_on_loopback_and_prints_nothing(growing, maker, capfd):
 def test_serve_refuses_in_one_line(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 100)
     for arguments, said in (
-        ([tmp_path / "text.db"], "is not a results database of parabench"),
+        ([tmp_path / "text.db"], "not a results database"),
         ([f"{tmp_path}/r.db@"], "names no session after the @"),
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])

@@ -84,7 +84,7 @@ def change(path: Path, statement: str) -> None:
     [
         (
             "UPDATE sqlite_master SET sql = substr(sql, 1, 20) WHERE name = 'link'",
-            "is not a results database of parabench or is damaged: malformed database schema (link)",
+            "is damaged or not a results database: malformed database schema (link)",
         ),
         ("UPDATE session SET plan = '{\"cases\": ['", "plan of session 1"),
         ("PRAGMA application_id = 7", "is not a results database of parabench; give the results.db of a run"),

@@ -54,7 +54,7 @@ def test_other_file_is_refused(content, tmp_path):
     path = tmp_path / "r.db"
     path.write_text(content)
     for use in (load, Store.open_or_create):
-        with pytest.raises(UsageError, match=r"r\.db is not a results database of parabench"):
+        with pytest.raises(UsageError, match=r"r\.db is (damaged or )?not a (usable )?results database"):
             use(path)
 
 
