@@ -71,6 +71,9 @@ def answer_page(
     trust: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
     command: str = "",
+    again: str = "Run it again",
+    headlines: int | None = None,
+    tone: str = "",
 ) -> str:
     """Return the page of an answer: its sentences and warnings, then `sections`, which have its figures and tables.
 
@@ -78,7 +81,9 @@ def answer_page(
         kicker: The line above the question: the suite, the session and its time.
         trust: Sentences about the launches behind the answer.
         labels: The label of each configuration by its id, for warnings.
-        command: The command that measured the session.
+        command: The command that repeats it, below the heading `again`.
+        headlines: The number of sentences in large letters. The default is all.
+        tone: The color of the answer: "good", "bad", "open" or none.
     """
     return fill(
         "page.html",
@@ -90,15 +95,13 @@ def answer_page(
         trust=trust,
         findings=grouped(answer.warnings, labels or {}),
         command=command,
+        again=again,
+        headlines=len(answer.sentences) if headlines is None else headlines,
+        tone=tone,
     )
 
 
-def fill(
-    template: str,
-    sections: list[Section],
-    data: Any = None,
-    **content: Any,
-) -> str:
+def fill(template: str, sections: list[Section], data: Any = None, **content: Any) -> str:
     """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script."""
     panels = {
         f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)

@@ -83,7 +83,7 @@ def render(history: History) -> str:
             Section("sessions", "Sessions", "The newest first.", tables=(_sessions(history),)),
         ],
         title=f"{suites} over time",
-        kicker=f"{suites} · {' to '.join(days)}",
+        kicker=f"parabench · {suites} · {' to '.join(days)}",
         question="When did each configuration's step time change?",
         trust=[f"Stores: {stores}."],
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
-from parabench.analysis.warnings.codes import FindingGroup
-from parabench.report.page import fill
+from parabench.report.page import answer_page
 from parabench.report.spec import Section, Table
 from parabench.report.views import markdown
 
@@ -67,13 +66,14 @@ class AnswerView:
 
     def html(self) -> str:
         """Return the page as text."""
-        groups: dict[tuple[str, str], list[str]] = {}
-        for each in self.answer.warnings:
-            groups.setdefault((each.code, each.advice), []).append(each.message)
-        return fill(
-            "answer.html",
+        return answer_page(
+            self.answer,
             list(self.sections),
-            view=self,
-            findings=[FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()],
+            title=self.heading,
+            kicker=self.kicker,
+            question=self.question,
             command=shlex.join(self.argv),
+            again="Compare again",
+            headlines=self.headlines,
+            tone=self.tone,
         )

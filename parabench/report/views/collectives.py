@@ -49,7 +49,7 @@ def render(seen: SessionData) -> str:
         full_answer(seen),
         [*sections, _failed(launches), _skipped(seen), *_links(seen), *(logs[1:] or machine)],
         title=session.label or session.suite,
-        kicker=" · ".join(filter(None, (session.suite, session.label, format.when(session.started_utc)))),
+        kicker=" · ".join(filter(None, ("parabench", session.suite, session.label, format.when(session.started_utc)))),
         question=session.question or "Which algorithm is fastest at which size?",
         trust=_trust(seen, launches, bool(logs)),
         labels=dict(zip(seen.numbers["case"], seen.numbers["label"], strict=True)),
