@@ -103,9 +103,9 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
 
 INTRODUCTION = """# Held-out configurations
 
-Measured step times, and 90% intervals that were predicted from measured or given links
-([method](../explanation/prediction.md)). The error of the prediction is in brackets; *outside* marks intervals that do
-not contain the measured step time. A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
+Measured step times, and the errors of predictions from measured or given links
+([method](../explanation/prediction.md)). *Outside* means that the measured step time is not in the 90% interval. A
+machine is NODESxRANKS-RATE, with the rate of the links between nodes.
 
 """
 HEAD = ("configuration", "machine", "measured, ms", "links measured", "links given")
@@ -124,9 +124,7 @@ def rows(held: Sequence[Held]) -> Iterator[tuple[str, ...]]:
 def _cell(held: Held | None) -> str:
     if held is None:
         return ""
-    one, step_s = held.prediction, held.truth.step_s
-    outside = "" if held.inside else ", outside"
-    return f"{one.low_s * 1e3:.0f} to {one.high_s * 1e3:.0f} ({one.step_s / step_s - 1:+.1%}{outside})"
+    return f"{held.prediction.step_s / held.truth.step_s - 1:+.1%}{'' if held.inside else ', outside'}"
 
 
 def main() -> None:

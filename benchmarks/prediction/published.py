@@ -83,7 +83,6 @@ class Table:
     reduced: float = 2
     caps: tuple[int, ...] = DEFAULT_CAPS
     recomputed: bool = False
-    assumed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, table: Mapping[str, Any], machine: Mapping[str, Any], model: Mapping[str, Any]) -> Table:
@@ -92,11 +91,11 @@ class Table:
         rates = {int(gpus): rate for gpus, rate in given.pop("rates").items()}
         base = list(rates)[given.pop("base", 0)]
         units = tuple((size, work) for count, size, work in model["units"] for _ in range(count))
-        lists = {name: tuple(given.pop(name)) for name in ("caps", "assumed") if name in given}
+        caps = tuple(given.pop("caps", DEFAULT_CAPS))
         links = {name: machine[name] for name in ("within", "between")}
-        del given["model"]
+        given = {name: value for name, value in given.items() if name not in ("model", "assumed")}
         return cls(
-            **given, **lists, **links, rates=rates, base=base, units=units, root=model["root"], head=model["head"]
+            **given, **links, caps=caps, rates=rates, base=base, units=units, root=model["root"], head=model["head"]
         )
 
 
@@ -262,29 +261,21 @@ def rows(found: Sequence[Forecast]) -> Iterator[tuple[str, ...]]:
         name = start = ""
 
 
-def sources() -> Iterator[str]:
-    """Yield each source with the assumptions about its tables."""
-    assumed: dict[str, dict[str, None]] = {}
-    for table in TABLES:
-        assumed.setdefault(table.source.partition(", ")[0], {}).update(dict.fromkeys(table.assumed))
-    for source, texts in assumed.items():
-        yield f"- {source}" + "".join(f"\n    - assumed: {text}" for text in texts) + "\n"
-
-
 def page(found: Sequence[Sequence[Forecast]]) -> str:
     """Return the page of all tables as Markdown."""
     machines = [("node", "GPU to GPU in a node, GB/s", "node to node, GB/s", "sources")]
     for name, each in DATA["machines"].items():
         rates = (f"{each[link] / 1e9:.0f}" for link in ("within", "between"))
         machines.append((name, *rates, "; ".join(each["sources"])))
+    sources = dict.fromkeys(table.source.partition(", ")[0] for table in TABLES)
     parts = [
         INTRODUCTION,
         "## Summary\n\n" + "".join(f"- {text}\n" for text in summary([one for each in found for one in each])),
         f"## Tables\n\n{markdown((HEAD, *(row for each in found for row in rows(each))))}\n"
         f"Left out: {DATA['left_out']}.\n",
         f"## Links\n\n{markdown(machines)}\nLatencies: {DATA['latencies']}.\n",
-        "## Sources and assumptions\n\n`benchmarks/prediction/published.json` has the source, model, machine, batch "
-        f"and assumptions of each table.\n\n{''.join(sources())}",
+        "## Sources\n\n`benchmarks/prediction/published.json` has the source, model, machine, batch and assumptions of "
+        "each table.\n\n" + "".join(f"- {source}\n" for source in sources),
     ]
     return "\n".join(parts)
 

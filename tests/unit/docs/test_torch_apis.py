@@ -1,4 +1,4 @@
-"""The private and recent torch APIs of docs/how-to/gpu.md: the installed torch has them, and no other one is used."""
+"""The private and recent torch APIs of torch_apis.md: the installed torch has them, and no other one is used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import pytest
 import torch
 
 from parabench.machine.versions import numbers_of
-from paths import DOCS, ROOT
+from paths import ROOT
 
-SECTION = (
-    (DOCS / "how-to/gpu.md").read_text(encoding="utf-8").partition("## torch APIs that the GPU path depends on")[2]
-)
-ROWS = re.findall(r"^\| (`[^|]+`) \| ([\d.]+)(, CUDA builds)? \|", SECTION, re.MULTILINE)
+TABLE = Path(__file__).with_name("torch_apis.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| (`[^|]+`) \| ([\d.]+)(, CUDA builds)? \|", TABLE, re.MULTILINE)
 APIS = [
     pytest.param(name, since, id=name)
     for names, since, of_cuda in ROWS
