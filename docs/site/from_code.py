@@ -57,21 +57,28 @@ def code(text: str) -> str:
 
 
 class MarkdownHelp(click.HelpFormatter):
-    """Write the help of a command as Markdown, section by section, as click calls it."""
+    """Write the help of a command as Markdown, section by section, as click calls it. Examples are a block of code."""
+
+    _in_examples = False
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         self.write(f"```text\n{prog} {args}\n```\n\n")
 
     def write_text(self, text: str) -> None:
-        self.write("".join(f"{plain(each)}\n\n" for each in text.split("\n\n")))
+        if self._in_examples:
+            self.write(f"# {text}\n")
+        else:
+            self.write("".join(f"{plain(each)}\n\n" for each in text.split("\n\n")))
 
     def write_paragraph(self) -> None:
         self.write("\n")
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        self.write(f"**{name}**\n\n")
+        self._in_examples = name == "Examples"
+        self.write(f"**{name}**\n\n" + "```sh\n" * self._in_examples)
         yield
+        self.write("```\n\n" * self._in_examples)
 
     @contextmanager
     def indentation(self) -> Iterator[None]:

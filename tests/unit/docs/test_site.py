@@ -58,7 +58,7 @@ def test_every_axis_is_listed_with_what_it_takes() -> None:
 
 def test_a_key_of_the_json_says_what_it_is() -> None:
     told = from_code.schemas()
-    assert '| `verdict` | `"inconclusive"`, `"no regression"`, `"regression"` | What the gate says.' in told
+    assert '| `verdict` | `"inconclusive"`, `"no regression"`, `"regression"` | The verdict.' in told
     assert "| `series` | array of [series](#history-series) |" in told
     assert "### series { #history-series }" in told
     assert "| `label` | string or null |" in told
