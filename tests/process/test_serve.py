@@ -281,6 +281,7 @@ def test_serve_refuses_in_one_line(tmp_path):
     for arguments, said in (
         ([tmp_path / "text.db"], "not a results database"),
         ([f"{tmp_path}/r.db@"], "names no session after the @"),
+        ([f"{planned(tmp_path / 'a.db', [])}@nope"], "session 'nope' is not in"),
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])
         assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")

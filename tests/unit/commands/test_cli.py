@@ -20,6 +20,13 @@ def test_doctor_names_devices_versions_and_doubts():
         assert word in result.output
 
 
+def test_best_names_a_session_without_a_launch(tmp_path):
+    fake.write(tmp_path / "r.db", [], label="nightly")
+    done = parabench("best", tmp_path / "r.db")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "nightly has no launch yet; wait for the first" in done.stderr
+
+
 def test_best_imports_no_torch_scipy_or_templates(tmp_path):
     """Importing each of these takes longer than the rest of the command."""
     fake.family(tmp_path / "r.db")
