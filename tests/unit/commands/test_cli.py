@@ -54,7 +54,6 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("rprot", "report"),
         ("best base.db --objective memoy", "memory"),
         ("best base.db@nigthly", "nightly"),
-        ("best bsae.db", "base.db"),
         ("compare base.db other.db --changed cup", "cpu"),
         ("history base.db --case dpd", "ddp"),
         ("export base.db --format becher", "bencher"),
@@ -71,7 +70,6 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("run quick --model gpt-nanno", "gpt-nano"),
         ("run quick --data mnits:x", "mnist:x"),
         ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
-        ("ab quick --baseline fodler --candidate X=1", "folder"),
         ("init --model gpt-nanno", "gpt-nano"),
     ],
 )
@@ -79,8 +77,6 @@ def test_error_suggests_the_nearest_name(tmp_path, monkeypatch, typed, meant):
     monkeypatch.chdir(tmp_path)
     fake.write(tmp_path / "base.db", [fake.launch(fake.case())], label="nightly")
     fake.write(tmp_path / "other.db", [fake.launch(fake.case())], environment=fake.ENVIRONMENT | {"cpu": "Other CPU"})
-    (tmp_path / "mine.py").touch()
-    (tmp_path / "folder").mkdir()
     done = parabench(*shlex.split(typed))
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
     assert re.search(rf"did you mean '{re.escape(meant)}'( or '[^']+')*\?", done.stderr), done.stderr
