@@ -126,10 +126,6 @@ def _open_standard_streams() -> None:
             os.set_inheritable(nowhere, True)
 
 
-if "_PARABENCH_COMPLETE" in os.environ:
-    importlib.import_module("parabench.commands.options")  # for bash
-
-
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},

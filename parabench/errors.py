@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 from typing import IO
 
 # The packages that parabench depends on: {name in an import: name for pip}.
@@ -47,20 +46,10 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float =
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
-def near(path: Path) -> str:
-    """Return the same question for a file that does not exist, with the most similar file of its folder."""
-    try:
-        there = os.listdir(path.parent)
-    except OSError:
-        return ""
-    return did_you_mean(str(path), [str(path.with_name(name)) for name in there], cutoff=0.8)
-
-
-def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", hint: str = "") -> UsageError:
-    """Return the error for an unknown name, with the most similar one. `otherwise` are other valid inputs, and `hint`
-    is the question about them."""
+def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> UsageError:
+    """Return the error for an unknown name, with the most similar one. `otherwise` are other valid inputs."""
     known = list(known)
-    hint = did_you_mean(str(name), known) or hint
+    hint = did_you_mean(str(name), known)
     return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
 
 

@@ -70,8 +70,10 @@ def write_whole(path: Path, content: str | bytes, what: str, remedy: str) -> Non
             path.write_bytes(raw)
             return
         whole = Path(os.path.realpath(path))  # a link stays a link
-        if _is_database(whole):
-            raise UsageError(f"{path} is a database, not a {what}; {remedy}")
+        if whole.is_file():
+            with whole.open("rb") as file:
+                if file.read(len(SQLITE)) == SQLITE:
+                    raise UsageError(f"{path} is a database, not a {what}; {remedy}")
         whole.parent.mkdir(parents=True, exist_ok=True)
         with replacing(whole, 0o644) as part:  # 0600 would keep a web server or a colleague out
             part.write_bytes(raw)
@@ -92,13 +94,6 @@ def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _is_database(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
 
 
 def shared_memory_folder() -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
@@ -43,8 +43,14 @@ _OURS = f"{Path(__file__).parents[1]}/"
 
 def public_text(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the text of an error or a traceback without paths and secrets."""
-    for value in _secrets(environ):
-        text = text.replace(value, HIDDEN)
+    secrets = {value for name, value in environ.items() if SECRET.search(name)}
+    for value in environ.values():
+        if user := re.search(r"://([^/\s@]*)@", value):
+            parts = [user[1], *user[1].split(":")[1:]]
+            secrets |= {*parts, *map(unquote, parts)}
+    for value in sorted(secrets, key=len, reverse=True):  # one may be a part of another
+        if len(value) >= LEAST_CHARACTERS:
+            text = text.replace(value, HIDDEN)
     text = _USER.sub(f"{HIDDEN}@", text)
     text = _QUOTED.sub(lambda found: f"{found['quote']}{_public_path(found['path'])}{found['quote']}", text)
     return _BARE.sub(lambda found: _public_path(found[0]), text)
@@ -60,24 +66,10 @@ def _public_path(path: str) -> str:
     return inside[1] if inside else PurePath(plain).name or plain
 
 
-def _secrets(environ: Mapping[str, str]) -> list[str]:
-    """Return values that may be secret, the longest first, because one may be a part of another."""
-    found = {value for name, value in environ.items() if SECRET.search(name)}
-    for value in environ.values():
-        if user := re.search(r"://([^/\s@]*)@", value):
-            parts = [user[1], *user[1].split(":")[1:]]
-            found |= {*parts, *map(unquote, parts)}
-    return sorted((value for value in found if len(value) >= LEAST_CHARACTERS), key=len, reverse=True)
-
-
 def public_argv(argv: Sequence[str]) -> list[str]:
     """Return the words of a command line that affect a measurement, with only the last name of paths outside of the
     working directory."""
-    return [_public_word(word) for word in _measuring(argv)]
-
-
-def _measuring(argv: Sequence[str]) -> Iterator[str]:
-    pytest = argv[:1] == ["pytest"]
+    pytest, kept = argv[:1] == ["pytest"], []
     words = iter(argv)
     for word in words:
         option, equals, _ = word.partition("=")
@@ -85,13 +77,14 @@ def _measuring(argv: Sequence[str]) -> Iterator[str]:
             if not equals:
                 next(words, None)
         elif pytest and option.startswith("-") and not (option.startswith(OF_PYTEST) or option in SHORT_OF_PYTEST):
-            yield f"{option}={HIDDEN}" if equals else option
+            kept.append(f"{option}={HIDDEN}" if equals else option)
         else:
-            yield word
+            # The part after the scheme of a URL is not a path of this machine.
+            plain = _USER.sub(f"{HIDDEN}@", word).replace("file://", "")
+            parts = re.split(r"(://[^=,\s'\"]*|[=:,\s'\"]+)", plain)
+            kept.append("".join(PurePath(part).name or part if _is_outside(part) else part for part in parts))
+    return kept
 
 
-def _public_word(word: str) -> str:
-    # The part after the scheme of a URL is not a path of this machine.
-    parts = re.split(r"(://[^=,\s'\"]*|[=:,\s'\"]+)", _USER.sub(f"{HIDDEN}@", word).replace("file://", ""))
-    outside = [part.startswith(("/", "~")) or ".." in PurePath(part).parts for part in parts]
-    return "".join(PurePath(part).name or part if out else part for part, out in zip(parts, outside, strict=True))
+def _is_outside(path: str) -> bool:
+    return path.startswith(("/", "~")) or ".." in PurePath(path).parts

@@ -9,8 +9,7 @@ names that a text may have, and the option of the command line.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -73,9 +72,6 @@ class Declared(Struct, frozen=True, kw_only=True):
 
         Raises UsageError for a value that the field cannot hold.
         """
-        texts = value if self.listed and isinstance(value, (list, tuple)) else (value,)
-        if self.type is str and value is not None and not all(map(is_text, texts)):
-            raise UsageError(f"{self.name} is {value!r}; it must be a text in UTF-8")
         if self.field.choices and value not in self.field.choices:
             raise unknown(self.name, value, self.field.choices)
         try:
@@ -107,26 +103,24 @@ class Declared(Struct, frozen=True, kw_only=True):
 def declared(cls: type[Record]) -> Mapping[str, Declared]:
     """Return the fields of a record that hold numbers, texts or flags, by name, in their order."""
     hints = get_type_hints(cls, include_extras=True)
-    found = {each.name: _declared(each.name, hints[each.name], each.default) for each in structs.fields(cls)}
-    return MappingProxyType({name: each for name, each in found.items() if each is not None})
-
-
-def _declared(name: str, hint: Any, default: Any) -> Declared | None:
-    parts = list(_parts(hint))
-    tuples = sum(get_origin(each) is tuple for each in parts)
-    kinds = [each for each in parts if each in _SCALARS]
-    if not kinds or tuples > 1 or {get_origin(each) for each in parts} - {None, Annotated, Union, UnionType, tuple}:
-        return None
-    return Declared(
-        name=name,
-        hint=hint,
-        type=kinds[0],
-        bounds=next((each for each in parts if isinstance(each, Meta)), Meta()),
-        optional=NoneType in parts,
-        listed=tuples == 1,
-        default=default,
-        field=next((each for each in parts if isinstance(each, Field)), Field()),
-    )
+    found = {}
+    for each in structs.fields(cls):
+        parts = list(_parts(hints[each.name]))
+        tuples = sum(get_origin(part) is tuple for part in parts)
+        kinds = [part for part in parts if part in _SCALARS]
+        others = {get_origin(part) for part in parts} - {None, Annotated, Union, UnionType, tuple}
+        if kinds and tuples <= 1 and not others:
+            found[each.name] = Declared(
+                name=each.name,
+                hint=hints[each.name],
+                type=kinds[0],
+                bounds=next((part for part in parts if isinstance(part, Meta)), Meta()),
+                optional=NoneType in parts,
+                listed=tuples == 1,
+                default=each.default,
+                field=next((part for part in parts if isinstance(part, Field)), Field()),
+            )
+    return MappingProxyType(found)
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -170,36 +164,13 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(kind: type[R], values: Any, name: str) -> R:
-    """Return `values`, as JSON has them, as this type. Raises UsageError with `name`, the field and its value."""
+    """Return `values`, as JSON has them, as this type. Raises UsageError with `name` or the field."""
     try:
         return convert(values, kind)
     except ValidationError as error:
-        raise UsageError(_explained(name, error, values)) from error
-
-
-def _explained(name: str, error: ValidationError, values: Any) -> str:
-    """Return msgspec's error in one line, with the value that it leaves out."""
-    text, _, path = str(error).partition(" - at `$")
-    path = path.strip(".`")
-    if isinstance(error.__cause__, UsageError):
-        return f"{path or name}: {error.__cause__}"
-    try:
-        for step in re.findall(r"[^.\[\]]+", path):
-            values = values[int(step) if isinstance(values, Sequence) else step]
-    except (LookupError, TypeError, ValueError):
-        return f"{name}: {text} at {path}"
-    if "unknown field" in text:
-        return f"{path or name} was written by a newer parabench: {text[0].lower()}{text[1:]}; upgrade parabench"
-    shown = f" is {values!r}" if isinstance(values, (*_SCALARS, NoneType)) else ""
-    return f"{path or name}{shown}: {text[0].lower()}{text[1:]}"
-
-
-def is_text(value: object) -> bool:
-    """Return whether `value` is a text that files can hold. Bytes that are not UTF-8 arrive as lone surrogates."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        text, _, path = str(error).partition(" - at `$")
+        if isinstance(error.__cause__, UsageError):
+            text = str(error.__cause__)
+        elif "unknown field" in text:
+            text += ", written by a newer parabench; upgrade parabench"
+        raise UsageError(f"{path.strip('.`') or name}: {text}") from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parabench.errors import UsageError, near
+from parabench.errors import UsageError
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -77,8 +77,7 @@ def read_variant(name: str, text: str) -> Variant:
             folders.append(path)
         else:
             raise UsageError(
-                f"{option}: {word!r} is neither NAME=VALUE nor a folder; {near(Path(word))}'' is "
-                "this checkout and environment"
+                f"{option}: {word!r} is neither NAME=VALUE nor a folder; '' is this checkout and environment"
             )
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:

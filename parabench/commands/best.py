@@ -45,6 +45,8 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     only = LAUNCH_NUMBERS if objective == "joules" else LAUNCH_NUMBERS | {"device_sample": "metric = 'used_bytes'"}
     results = load(path, only)
     chosen = select_session(results, session)
+    if results.of([chosen.id]).launch.empty:
+        raise UsageError(f"{chosen.name} has no launch yet; wait for the first, or name another: {path}@SESSION")
     if chosen.kind == RecordedCase.kind:
         chosen.require("training", path)
     if chosen.kind == "collectives":

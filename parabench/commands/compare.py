@@ -13,10 +13,6 @@ from parabench.commands.output import Command, Files, file_option, files_in, giv
 
 if TYPE_CHECKING:
     from parabench.analysis.answer import Answer
-    from parabench.report.views.answer import AnswerView
-
-# What only a gate has.
-_GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
 # The files of a comparison.
 OUTPUTS = (
@@ -64,23 +60,32 @@ def compare(
     """
     from parabench.analysis.compare import gate, machines
     from parabench.analysis.compare.sides import read_sides
-    from parabench.report.views.comparison import machines_view
+    from parabench.report.views import comparison
 
+    gates = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
     if recorded:
-        check_no_effect("--from", (*_GATES, "across_hardware"))
+        check_no_effect("--from", (*gates, "across_hardware"))
     elif across_hardware:
-        check_no_effect("--across-hardware", _GATES)
+        check_no_effect("--across-hardware", gates)
     files = files_in(options)
     if recorded:
-        _recordings(base, candidate, files)
+        from parabench.analysis.compare import recordings
+        from parabench.analysis.session import session_data
+        from parabench.imports.into_store import results_of
+
+        argv = command()
+        with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
+            answer = recordings.answer(session_data(own), session_data(new))
+        view = comparison.recordings_view(answer, argv)
     elif across_hardware:
         sides = read_sides(base, candidate)
         answer = machines.answer(machines.compared(*sides))
-        _give_view(files, answer, machines_view(sides, answer))
+        view = comparison.machines_view(sides, answer)
     else:
         answer = gate.compare(*read_sides(base, candidate), tolerance, alpha, changed, allowance=between_sessions)
         give_gate(files, answer, gate.lines(answer))
         raise SystemExit(gate.exit_code(answer))
+    give(files, lambda: answer, view.lines(), "comparison", {"--markdown": view.markdown, "--html": view.html})
 
 
 def give_gate(files: Files, answer: Answer, lines: Iterable[str]) -> None:
@@ -95,20 +100,3 @@ def give_gate(files: Files, answer: Answer, lines: Iterable[str]) -> None:
         "--html": lambda: gate_view(answer).html(),
     }
     give(files, lambda: answer, map(format.one_line, lines), "comparison", renders)
-
-
-def _give_view(files: Files, answer: Answer, view: AnswerView) -> None:
-    give(files, lambda: answer, view.lines(), "comparison", {"--markdown": view.markdown, "--html": view.html})
-
-
-def _recordings(base: str, candidate: str, files: Files) -> None:
-    """Compare two folders of recordings, and write the files."""
-    from parabench.analysis.compare import recordings
-    from parabench.analysis.session import session_data
-    from parabench.imports.into_store import results_of
-    from parabench.report.views.comparison import recordings_view
-
-    argv = command()
-    with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
-        answer = recordings.answer(session_data(own), session_data(new))
-        _give_view(files, answer, recordings_view(answer, argv))

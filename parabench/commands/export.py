@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from parabench.commands.options import DEFAULT_OUT, store_argument
+from parabench.commands.options import DEFAULT_OUT, shared, store_argument
 from parabench.commands.output import Command, note
 from parabench.errors import UsageError
-from parabench.exporters import EXPORTERS, Exporter, content_of, exporter_of
+from parabench.exporters import EXPORTERS, content_of, exporter_of
 from parabench.files import STANDARD_OUTPUT, write_whole
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
 
-F = TypeVar("F", bound=Callable[..., Any])
 TRACE_FILE = "trace.json"
 REMEDY = "give another place with -o"
-
-
-def format_options(command: F) -> F:
-    """Add a flag for each format of parabench, and --format for a user's own."""
-    own = "A custom format: package.module:name, or the name of an installed package's entry point."
-    command = click.option("--format", "formats", multiple=True, metavar="NAME", help=own)(command)
-    for name, entry in reversed(EXPORTERS.items()):
-        command = click.option(f"--{name}", "formats", flag_value=name, multiple=True, help=entry.summary)(command)
-    return command
 
 
 @click.command(
@@ -41,7 +30,19 @@ def format_options(command: F) -> F:
     },
 )
 @store_argument
-@format_options
+@shared(
+    *(
+        click.option(f"--{name}", "formats", flag_value=name, multiple=True, help=entry.summary)
+        for name, entry in EXPORTERS.items()
+    )
+)
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="NAME",
+    help="A custom format: package.module:name, or the name of an installed package's entry point.",
+)
 @click.option(
     "--trace",
     "case",
@@ -76,18 +77,19 @@ def export(
     STORE is a results database, by default parabench-results; STORE@SESSION names a session by id or label.
     With `-o -`, text goes to standard output.
     """
+    from parabench.analysis.session import session_data, split
+    from parabench.store.results import load
+
     asked = [*([f"--trace {case}"] if case is not None else []), *(f"--{each}" for each in formats)]
     if len(asked) != 1:
         given = f"{' and '.join(asked)} are several formats" if asked else "no format is given"
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
-    if case is None and (launch, step) != (None, None):
-        raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
-    if case == "" and source is None:
-        raise UsageError("--trace needs the id or the label of a configuration; give --trace CASE")
+    if case is None and (source, launch, step) != (None, None, None):
+        raise UsageError(f"--from, --launch and --step are options of --trace; leave them out with {asked[0]}")
     if case is not None and output == str(STANDARD_OUTPUT):
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:
-        if case is None or case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
+        if case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
             raise UsageError(
                 f"--from {source} goes with --trace alone: without a configuration, a database, --launch and --step"
             )
@@ -96,42 +98,42 @@ def export(
 
         note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
         return
-    from parabench.analysis.session import session_data, split
-    from parabench.store.results import load
-
+    if case == "":
+        raise UsageError("--trace needs the id or the label of a configuration; give --trace CASE")
     path, session = split(store)
     seen = session_data(load(path), session)
-    if case is not None:
+    if case is None:
+        note(_written(formats[0], seen, output))
+    else:
         from parabench.report.trace import write_trace
 
         note(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
-        return
-    entry, function = exporter_of(formats[0])
-    if entry is None or entry.place:
-        note(_write(formats[0], entry, function, seen, output))
-    elif output == str(STANDARD_OUTPUT):
-        raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
-    else:
-        note(function(seen, output or ""))
 
 
-def _write(
-    name: str, entry: Exporter | None, function: Callable[..., Any], seen: SessionData, output: str | None
-) -> list[str]:
-    """Write what the exporter makes, and return the files. Raises UsageError, and then leaves no part of a file."""
+def _written(name: str, seen: SessionData, output: str | None) -> list[str]:
+    """Export a session, and return the files, or the lines of the exporter that sent it to a service.
+
+    Raises UsageError, and then leaves no part of a file.
+    """
+    entry, function = exporter_of(name)
+    stdout = output == str(STANDARD_OUTPUT)
+    if entry is not None and not entry.place:
+        if stdout:
+            raise UsageError(f"--{name} is handed to a service; give -o its address, or nothing")
+        lines: list[str] = function(seen, output or "")
+        return lines
     place = output or (entry.place if entry else None)
     if place is None:
         raise UsageError(f"--format {name} has no usual file; give one with -o, or - for standard output")
     content = content_of(name, function, seen)
     if isinstance(content, str):
-        if place == str(STANDARD_OUTPUT):
+        if stdout:
             click.echo(content, nl=False)
             return []
-        files: dict[Path, str | bytes] = {Path(place): content}
-    else:
-        if place == str(STANDARD_OUTPUT) or (Path(place).exists() and not Path(place).is_dir()):
-            raise UsageError(f"{place} is not a folder, and {', '.join(content)} go into one; {REMEDY}")
-        files = {Path(place) / each: raw for each, raw in content.items()}
-    for path, raw in files.items():
-        write_whole(path, raw, "file of another tool", REMEDY)
-    return [str(path) for path in files]
+        write_whole(Path(place), content, "file of another tool", REMEDY)
+        return [place]
+    if stdout or (Path(place).exists() and not Path(place).is_dir()):
+        raise UsageError(f"{place} is not a folder, and {', '.join(content)} go into one; {REMEDY}")
+    for each, raw in content.items():
+        write_whole(Path(place) / each, raw, "file of another tool", REMEDY)
+    return [str(Path(place) / each) for each in content]

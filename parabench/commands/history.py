@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 
 from parabench.commands.options import complete_stores
-from parabench.commands.output import Command, file_option, files_in, give, renders_of
+from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError
-
-
-def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return a day or time as sessions write it: ISO 8601, in UTC if it has no other time zone."""
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not a date; write 2026-01-31, or 2026-01-31T14:05") from error
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @click.command(
@@ -40,13 +28,16 @@ def _utc(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
 )
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option(
-    "--since", metavar="DATE", callback=_utc, help="Only sessions that started then or later, such as 2026-01-31 (UTC)."
+    "--since",
+    type=click.DateTime(),
+    metavar="DATE",
+    help="Only sessions that started then or later, in UTC: 2026-01-31, or 2026-01-31T14:05:00.",
 )
 @click.option("--all", "every", is_flag=True, help="List the configurations that did not change, too.")
 @file_option("json", "Write JSON (docs/reference/json.md).")
 @file_option("html", "Write a page with figures.")
 def history(
-    stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any
+    stores: tuple[str, ...], case: str | None, suite: str | None, since: datetime | None, every: bool, **options: Any
 ) -> None:
     """Show the step time of each configuration over the sessions of one or more STOREs, and when it changed."""
     from parabench.analysis import history as follow
@@ -64,6 +55,11 @@ def history(
             )
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
-    outcome = follow.history(read, case=case, suite=suite, since=since)
-    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"})
-    give(files, lambda: follow.answer(outcome), follow.lines(outcome, every), "history", renders)
+    outcome = follow.history(read, case=case, suite=suite, since=None if since is None else since.isoformat())
+
+    def page() -> str:
+        from parabench.report.sections.history import render  # imports jinja2
+
+        return render(outcome)
+
+    give(files, lambda: follow.answer(outcome), follow.lines(outcome, every), "history", {"--html": page})

@@ -75,7 +75,10 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
         "suite": SUITE,
         "workflow": WORKFLOW,
     }
-    written = {name: _filled(template, values) for name, template in TEMPLATES.items()}
+    shipped = files("parabench.commands.templates")
+    written = {name: shipped.joinpath(template).read_text(encoding="utf-8") for name, template in TEMPLATES.items()}
+    for name in (SUITE, NOTE):  # the workflow has GitHub's own variables
+        written[name] = Template(written[name]).substitute(values)
     try:
         for name in TEMPLATES:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -86,14 +89,8 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
             _try(folder, written[SUITE], Path(trial))
     for name, text in written.items():
         write_whole(folder / name, text, "file of a new project", "give another folder")
-    note(str(folder / name) for name in written)
-    note([f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}parabench run {SUITE}"])
-
-
-def _filled(template: str, values: dict[str, str]) -> str:
-    text = files("parabench.commands.templates").joinpath(template).read_text(encoding="utf-8")
-    # A workflow has GitHub's own variables, and none of ours.
-    return text if template.endswith(".yml") else Template(text).substitute(values)
+    change_folder = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    note([*(str(folder / name) for name in written), f"next: {change_folder}parabench run {SUITE}"])
 
 
 def _try(folder: Path, suite: str, trial: Path) -> None:

@@ -40,7 +40,7 @@ def contents() -> Records:
     from parabench.data import DATASETS
     from parabench.machine.machine import this_machine
     from parabench.models import MODELS
-    from parabench.plan.suite import shipped
+    from parabench.plan.suite import load_suite, shipped
     from parabench.strategies import STRATEGIES
 
     machine = this_machine()
@@ -51,7 +51,7 @@ def contents() -> Records:
         return [{"name": name, "summary": each.summary} for name, each in entries.items()]
 
     return {
-        "suites": [{"name": name, "question": _question(name)} for name in shipped()],
+        "suites": [{"name": name, "question": load_suite(name).question.splitlines()[0]} for name in shipped()],
         "strategies": [row | {"missing": STRATEGIES[row["name"]].missing} for row in listed(STRATEGIES)],
         "algorithms": listed(ALGORITHMS),
         "models": listed(MODELS),
@@ -65,26 +65,15 @@ def lines(there: Records) -> Iterator[str]:
     (here,) = there["machine"]
     gpus = here["gpus"]
     on_gpus = f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here['no_gpus']}"
-    devices = {"cpu": f"{here['cores']} core(s), gloo, up to {here['ranks']} ranks", accelerator.TYPE: on_gpus}
-    sections = {title: {row["name"]: _summary(row) for row in there[title]} for title in TABLES if title != "machine"}
-    for title, rows in (sections | {"this machine": devices}).items():
-        width = max(map(len, rows))
+    for title in (title for title in TABLES if title != "machine"):
         yield f"{title}:"
-        for name, text in rows.items():
-            yield f"  {name:<{width}}  {text}"
+        width = max(len(row["name"]) for row in there[title])
+        for row in there[title]:
+            missing = f" (not installed: pip install {row['missing']})" if row.get("missing") else ""
+            yield f"  {row['name']:<{width}}  {row.get('question') or row['summary']}{missing}"
         yield ""
-
-
-def _summary(row: Mapping[str, Any]) -> str:
-    missing = f" (not installed: pip install {row['missing']})" if row.get("missing") else ""
-    return f"{row.get('question') or row['summary']}{missing}"
-
-
-def _question(name: str) -> str:
-    from parabench.errors import UsageError
-    from parabench.plan.suite import load_suite
-
-    try:
-        return load_suite(name).question.splitlines()[0]
-    except UsageError as error:
-        return f"({error})"
+    yield "this machine:"
+    width = len(accelerator.TYPE)
+    yield f"  {'cpu':<{width}}  {here['cores']} core(s), gloo, up to {here['ranks']} ranks"
+    yield f"  {accelerator.TYPE}  {on_gpus}"
+    yield ""

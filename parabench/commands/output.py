@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,25 +82,12 @@ def file_option(name: str, help: str) -> Callable[[Any], Any]:
 def files_in(options: dict[str, Any]) -> Files:
     """Remove and return the files that a command writes. Raises UsageError if two are the same."""
     files = {f"--{name}": options.pop(f"{name}_file") for name in KINDS if f"{name}_file" in options}
-    seen: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is None:
-            continue
-        dash = path == STANDARD_OUTPUT
-        other = seen.setdefault(path if dash else path.resolve(), option)
-        if other != option:
-            where = "standard output, -" if dash else f"the same file, {path}"
-            raise UsageError(f"{other} and {option} name {where}; give each its own")
+    places = {option: path.resolve() for option, path in files.items() if path is not None}
+    for place in places.values():
+        same = [option for option in places if places[option] == place]
+        if len(same) > 1:
+            raise UsageError(f"{' and '.join(same)} name the same file, {files[same[0]]}; give each its own")
     return files
-
-
-def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[], str]]:
-    """Return the functions that make the text of each file, with `render` of a module."""
-
-    def render(module: str) -> str:
-        return str(importlib.import_module(module).render(outcome))
-
-    return {option: partial(render, module) for option, module in modules.items()}
 
 
 def give(

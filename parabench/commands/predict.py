@@ -84,12 +84,13 @@ def predict(
     files = files_in(options)
     if check is not None and (world_size or axes or ranks_per_node or best):
         raise UsageError("--check predicts the configurations of that database; give it alone")
+    measurements = [_load(store) for store in stores]
     if world_size is None and check is None:
         raise UsageError("how many ranks? give --world-size 8, or 8,16")
     ranks = AXES["world_size"]
     sizes = [ranks.checked(each) for each in parse_field(ranks, world_size)] if world_size is not None else []
     given = _links(links)
-    base = base_of([_load(store) for store in stores])
+    base = base_of(measurements)
     if logs is not None:
         base = replace(base, rows=_logged_rows(logs, base.backend))
     predictor = text.Predictor(base, given)

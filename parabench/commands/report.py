@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack
-from html import escape
 from pathlib import Path
 
 import click
@@ -13,9 +11,6 @@ from parabench.commands.options import DEFAULT_OUT, command, complete_stores, st
 from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, stop_signals
-
-# 256 bits.
-TOKEN_BYTES = 32
 
 
 @click.command(
@@ -119,24 +114,17 @@ def serve(store: str, port: int, guarded: bool, opened: bool) -> None:
     from parabench.analysis.session import split
     from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
 
+    if guarded and opened:
+        raise UsageError("--open would show the token to other users, as an argument of the browser; give only --token")
     read_progress(*split(store))  # a file that is not a results database never becomes one
-    token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
+    token = secrets.token_urlsafe() if guarded else ""
     server = Server(Live(store, make_page), port, token)
     address = f"http://{LOOPBACK}:{server.server_port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:
-        with stop_signals(), ExitStack() as stack:
+        with stop_signals():
             if opened:
-                show(_to_open(address, stack) if guarded else address, address)
+                show(address, address)
             server.serve_forever()
     except Interrupted:
         note(["stopped"])
-
-
-def _to_open(address: str, stack: ExitStack) -> str:
-    """Return a file that leads a browser to an address. Other users see arguments of processes, but not this file."""
-    from parabench.files import launch_folder
-
-    file = stack.enter_context(launch_folder()) / "open.html"
-    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">\n')
-    return file.as_uri()

@@ -32,8 +32,6 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.registry import import_from_here
 
-json_option = file_option("json", "Write the answer as JSON (docs/reference/json.md).")
-
 
 @click.command(
     cls=Command,
@@ -51,7 +49,7 @@ json_option = file_option("json", "Write the answer as JSON (docs/reference/json
 @shared(*turns_options, *trace_options)
 @links_option
 @shared(*session_options)
-@json_option
+@file_option("json", "Write the answer as JSON (docs/reference/json.md).")
 @shared(*launcher_options)
 @dry_run_option
 def run(**options: Any) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec import structs
 
-from parabench.errors import UsageError, near, unknown
+from parabench.errors import UsageError, unknown
 from parabench.files import shipped_folder
 from parabench.plan.case import Case
 from parabench.plan.fields import parse_field
 from parabench.plan.protocol import Protocol
-from parabench.records import declared, is_text
+from parabench.records import declared
 
 # Weak scaling: the global batch grows with the world size. Cases have no field for this axis.
 BATCH_PER_RANK = "batch_per_rank"
@@ -135,7 +135,7 @@ def load_suite(name: str) -> Suite:
     known = shipped()
     path = known.get(name) or Path(name)
     if not os.path.isfile(path):
-        raise unknown("suite", name, known, ", or a path to a suite file", near(Path(name)))
+        raise unknown("suite", name, known, ", or a path to a suite file")
     try:
         return _suite(path, runpy.run_path(str(path)))
     except UsageError as error:
@@ -147,13 +147,13 @@ def load_suite(name: str) -> Suite:
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
     each = {machine: (_sweeps(content, machine), _protocol(content, machine, "PROTOCOL")) for machine in MACHINES}
     question = content.get("__doc__")
-    if not is_text(question) or not str(question).strip():
+    if not isinstance(question, str) or not question.strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
     sweeps, protocol = each.pop(CPU)
     return Suite(
         name=path.stem,
         path=path,
-        question=str(question).strip(),
+        question=question.strip(),
         sweeps=sweeps,
         protocol=protocol,
         others=each,

@@ -68,16 +68,16 @@ def nothing(text: str, error: str = "") -> dict[str, Any]:
 def read_progress(path: Path, name: str | None = None, now: datetime | None = None) -> dict[str, Any]:
     """Return the progress of the session with this id or label, or of both variants of an `ab`.
 
-    `stamp` changes when the page would change. Raises UsageError if the file is not a results database.
+    `stamp` changes when the page would change. Raises UsageError if the file is not a results database, or has sessions
+    and not this one.
     """
     soon = "The results are shown as soon as a run starts."
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return nothing(f"The results database {path} does not exist yet. {soon}")
     results = load(path)
-    try:
-        session = select_session(results, name)
-    except UsageError as why:
-        return nothing(f"{why}. {soon}")
+    if results.listed.empty:
+        return nothing(f"{path} has no session yet. {soon}")
+    session = select_session(results, name)
     run = session.interleaved.get("run")
     sessions = select_sessions(results, results.listed["id"].tolist()) if run else [session]
     variants = [each for each in sessions if each.interleaved.get("run") == run]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parabench import __version__
-from parabench.errors import UsageError, near
+from parabench.errors import UsageError
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 
 # How long a write waits for the lock of another process.
@@ -65,9 +65,8 @@ def _create(db: sqlite3.Connection) -> None:
 def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database at `path` for reading. Raises UsageError if it is not a results database or cannot be read."""
     if not os.path.isfile(path):
-        what = "a folder" if os.path.isdir(path) else "not a file"
-        is_ = f"is {what}; " if os.path.exists(path) else f"does not exist; {near(path)}"
-        raise UsageError(f"{path} {is_}{GIVE_RESULTS}")
+        what = "is not a file" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"{path} {what}; {GIVE_RESULTS}")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             _check(db, path)

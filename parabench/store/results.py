@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.store.database import open_to_read
-from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
-from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
+from parabench.store.schema import KIND_OF_SESSION, LISTED, MEDIAN, SLOWEST, TABLES, WHOLE
 
 _GROWING = ("session", "launch", "finding")
 

@@ -1,15 +1,18 @@
-"""The tables of a results database, derived from the types of their rows."""
+"""The tables of a results database, derived from the types of their rows; digests of samples."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Mapping
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from parabench.store.digest import Digest
+from parabench.metrics import STEP_PARTS
 from parabench.store.record import (
     EXPLAIN_REPETITION,
     CollectiveSample,
@@ -22,6 +25,7 @@ from parabench.store.record import (
     Sample,
     Span,
     Status,
+    slowest,
 )
 
 SCHEMA_VERSION = 2
@@ -34,6 +38,10 @@ NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND repetition != {EXPLAIN_REPET
 KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
 # The short columns of a session, for lists of all sessions.
 LISTED = ("label", "suite", "started_utc", "finished_utc")
+
+
+# The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of no step.
+SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 
 class SessionRow(NamedTuple):
@@ -72,6 +80,19 @@ class LaunchRow(NamedTuple):
     failed_signal: str | None
     traceback: str | None
     facts: str
+
+
+class Digest(NamedTuple):
+    """Samples of a launch in one row, so that answers read a hundredth of the rows.
+
+    `place` are steps or ranks as little-endian int64, `value` the same number of float64; unknown ones are NaN.
+    """
+
+    kind: str
+    phase: str
+    metric: str
+    place: bytes
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +160,32 @@ def _create_table(name: str) -> str:
         refers = f" REFERENCES {column.removesuffix('_id')}(id)" if column in table.belongs_to else ""
         columns.append(f"{column} {sql}{'' if NoneType in given else ' NOT NULL'}{refers}")
     return f"CREATE TABLE {name}({', '.join(columns)}){STRICT}"
+
+
+def digests(samples: Sequence[Sample]) -> list[Digest]:
+    """Return the digests of one launch."""
+    import statistics  # takes 10 ms to import, which commands that only read save
+
+    summarized = ("step_s", *STEP_PARTS, "device_lag_s")
+    whole: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    by_rank: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for rank, step, phase, metric, told in samples:
+        value = math.nan if told is None else float(told)
+        if step is None:
+            whole[phase, metric].append((rank, value))
+        elif phase == Phase.MEASURE and metric in summarized:
+            by_rank[metric][rank].append(value)
+    measured = (each for each in samples if each.phase == Phase.MEASURE and each.metric == "step_s")
+    steps = slowest((each.step, each.value) for each in measured if each.step is not None)
+    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", steps.items())] if steps else []
+    for metric, ranks in by_rank.items():
+        known = {rank: [value for value in values if value == value] for rank, values in sorted(ranks.items())}
+        medians = [(rank, statistics.median(values or [math.nan])) for rank, values in known.items()]
+        found.append(_packed(MEDIAN, Phase.MEASURE, metric, medians))
+    return found + [_packed(WHOLE, phase, metric, numbers) for (phase, metric), numbers in whole.items()]
+
+
+def _packed(kind: str, phase: str, metric: str, numbers: Iterable[tuple[int, float]]) -> Digest:
+    places, values = zip(*numbers, strict=True)
+    count = len(places)
+    return Digest(kind, phase, metric, struct.pack(f"<{count}q", *places), struct.pack(f"<{count}d", *values))

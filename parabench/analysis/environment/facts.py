@@ -27,6 +27,16 @@ LEGEND = {
 }
 # Values of a protocol for options that are off.
 NOTHING = (None, False, 0)
+# The rows of settings whose recorded names are not words.
+SETTINGS = {
+    "aa_test": "A/A test",
+    "budget_s": "time limit of racing, s",
+    "deadline_s": "time limit of a launch, s",
+    "measure_s": "measured time, s",
+    "memory_snapshot": "memory snapshot",
+    "nccl_files": "NCCL's configuration files",
+    "warmup_s": "warm-up time, s",
+}
 
 Record = Mapping[str, Any]
 Rows = list[tuple[str, ...]]
@@ -173,7 +183,8 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
     for reason in dict.fromkeys(unknown.values()):
         names = ", ".join(name for name, why in unknown.items() if why == reason)
         rows.append((names, f"{format.UNKNOWN}: {reason}"))
-    return rows + [(name, _text(value)) for name, value in known.items() if value != []]
+    rows += [(name, _text(value)) for name, value in known.items() if value != []]
+    return [(SETTINGS.get(name, name), text) for name, text in rows]
 
 
 def commit(git: Record) -> str:

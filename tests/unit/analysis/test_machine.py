@@ -111,6 +111,14 @@ def test_paths_in_variables_are_not_recorded(monkeypatch, tmp_path):
     assert str(tmp_path) not in json.dumps(seen)
 
 
+def test_settings_of_the_environment_are_words(tmp_path):
+    plan = {"protocol": {"budget_s": 300.0, "measure_s": 2.0, "steps": 40}}
+    fake.write(tmp_path / "r.db", [fake.launch(fake.case())], plan=plan)
+    rows = dict(environment_rows(read_side(str(tmp_path / "r.db"), "base").session))
+    assert [rows[name] for name in ("time limit of racing, s", "measured time, s", "steps")] == ["300.0", "2.0", "40"]
+    assert not [name for name in rows if name.endswith("_s")]
+
+
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
 def test_nccl_version_is_of_the_loaded_library(tmp_path, monkeypatch, wheel, told):
     """With LD_PRELOAD, or NCCL inside torch, ranks may load another version than the driver finds."""

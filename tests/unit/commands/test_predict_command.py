@@ -59,6 +59,12 @@ def test_predict_rejects_a_wrong_question_in_one_line(arguments: list[str], said
     assert "Traceback" not in output
 
 
+def test_predict_looks_for_the_file_before_it_asks_for_ranks(tmp_path: Path) -> None:
+    done = parabench("predict", tmp_path / "none.db")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "does not exist" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

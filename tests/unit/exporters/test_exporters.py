@@ -140,7 +140,7 @@ class TestCommand:
         [
             ((), "no format is given; give one of --trace CASE, --bencher, "),
             (("--bencher", "--github"), "--bencher and --github are several formats; give one of"),
-            (("--bencher", "--step", "1"), "--launch and --step are of --trace CASE; leave them out with --bencher"),
+            (("--bencher", "--step", "1"), "--from, --launch and --step are options of --trace; leave them out"),
             (("--trace", "ddp", "-o", "-"), "a trace goes to a file; give one with -o"),
             (("--format", "benchr"), "exporter 'benchr' is unknown; did you mean 'bencher'? use one of bencher, "),
             (("--format", "sys:path"), "exporter 'sys:path' is list; it must be a function of a session"),

@@ -59,9 +59,9 @@ def test_record_holds_plain_numbers() -> None:
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"size": 0}, "samples[1].size is 0: expected `int` >= 1"),
+        ({"size": 0}, "samples[1].size: Expected `int` >= 1"),
         ({"kind": "c"}, "samples[1]: kind 'c' is unknown; use one of a, b"),
-        ({"new": 1}, "samples[1] was written by a newer parabench: object contains unknown field `new`; "
+        ({"new": 1}, "samples[1]: Object contains unknown field `new`, written by a newer parabench; "
                      "upgrade parabench"),
     ],
 )  # fmt: skip

@@ -98,10 +98,3 @@ def test_best_refuses_a_damaged_database_in_one_line(path: Path, statement: str,
     (line,) = done.stderr.splitlines()
     assert message in line
     assert not done.stdout
-
-
-def test_best_answers_for_a_session_without_launches(path: Path) -> None:
-    fake.write(path, [], plan={"cases": [fake.case().to_dict()], "skipped": [], "protocol": {}})
-    done = parabench("best", path)
-    assert done.exit_code == 0, done.exception
-    assert "No launch was recorded" in done.stdout
