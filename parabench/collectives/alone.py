@@ -42,7 +42,7 @@ class Log(Protocol):
 log: Log | None = None
 
 
-def _reduced(_: Wire, __: Tensor, ___: Any) -> None:
+def _nothing(*_: Any) -> None:
     pass
 
 
@@ -57,11 +57,9 @@ def _gathered(wire: Wire, output: Tensor, part: Tensor) -> None:
         some.copy_(part.view(1, -1))
 
 
-def _sent(_: Wire, __: Tensor, ___: int) -> None:
-    pass
-
-
-ALONE = Algorithm(name=BACKEND, all_reduce=_reduced, reduce_scatter=_scattered, all_gather=_gathered, broadcast=_sent)
+ALONE = Algorithm(
+    name=BACKEND, all_reduce=_nothing, reduce_scatter=_scattered, all_gather=_gathered, broadcast=_nothing
+)
 
 
 class _Work(FutureWork):
@@ -75,15 +73,6 @@ class _Work(FutureWork):
         if log is not None and self._call is not None:
             log.waits(self._call)
         return super().wait(timeout)
-
-
-def _over(results: list[Tensor], call: int | None) -> Work:
-    """Return the work of a call, and record its return."""
-    work = _Work(results[0].device, call)
-    work.finish(results)
-    if log is not None:
-        log.returned()
-    return work
 
 
 class AloneGroup(AlgorithmGroup):
@@ -105,7 +94,11 @@ class AloneGroup(AlgorithmGroup):
             call = log.called(op, size, dist.get_process_group_ranks(self))
         with torch.inference_mode():
             job()
-        return _over(results, call)
+        work = _Work(results[0].device, call)
+        work.finish(results)
+        if log is not None:
+            log.returned()
+        return work
 
 
 def join(rank: int, world_size: int, timeout_s: float) -> None:

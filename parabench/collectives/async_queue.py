@@ -142,30 +142,29 @@ def value_or_raise(end: Future[Any]) -> Any:
 Job = tuple[Callable[[], None], FutureWork, list[Tensor], str, torch.device]
 
 
-class JobOrder:
+class JobQueue:
     """The jobs of a group in the order of their calls. After a failure, all later jobs fail without sending."""
 
-    def __init__(self) -> None:
-        self.failure: RuntimeError | None = None
+    failure: RuntimeError | None = None
 
-    def perform(self, job: Callable[[], None], what: str) -> BaseException | None:
-        """Run `job`; a failure names `what`. Returns what is to be raised when all is tidied up: Ctrl-C in the middle
-        of a caller's own job."""
-        interrupt = None
-        if self.failure is None:
-            try:
-                # As the caller may be in inference mode, and buffers are kept from one call to the next.
-                with torch.inference_mode():
-                    job()
-            except BaseException as error:
-                said = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
-                self.failure = RuntimeError(f"{what}: {said}")
-                self.failure.__cause__ = error
-                interrupt = None if isinstance(error, Exception) else error
-        return interrupt
+    def _perform(self, job: Callable[[], None], what: str) -> BaseException | None:
+        """Run `job`; a failure names `what`. Return Ctrl-C in the caller's own job, to be raised after cleanup."""
+        if self.failure is not None:
+            return None
+        try:
+            # The caller may be in inference mode, and buffers are kept between calls.
+            with torch.inference_mode():
+                job()
+        except BaseException as error:
+            text = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
+            self.failure = RuntimeError(f"{what}: {text}")
+            self.failure.__cause__ = error
+            if not isinstance(error, Exception):
+                return error
+        return None
 
 
-class ThreadQueue:
+class ThreadQueue(JobQueue):
     """One thread that runs a group's collectives in the order of their calls.
 
     `run` returns an unfinished Work at once, so that DDP continues with backward. A caller that waits may run the jobs.
@@ -176,7 +175,6 @@ class ThreadQueue:
     # work of the caller's stream so far. On the caller's stream, they would wait for later work of backward.
 
     def __init__(self, name: str) -> None:
-        self._order = JobOrder()
         self._jobs: deque[Job] = deque()
         self._running = threading.RLock()  # held while jobs run, on the thread or in a waiting caller
         self._runner: int | None = None
@@ -218,8 +216,8 @@ class ThreadQueue:
                 job, work, tensors, what, device = self._jobs.popleft()
                 # The future records the current stream.
                 with nullcontext() if device.type == "cpu" else self._on_stream(device):
-                    interrupt = self._order.perform(job, what)
-                    work.finish(tensors if self._order.failure is None else self._order.failure)
+                    interrupt = self._perform(job, what)
+                    work.finish(tensors if self.failure is None else self.failure)
                 if interrupt is not None:
                     raise interrupt
         finally:

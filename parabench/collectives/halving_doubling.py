@@ -1,9 +1,8 @@
-"""Recursive halving, then doubling: 2 log2(n) messages, and 2(n-1)/n S bytes where n is a power of two.
+"""Recursive halving, then doubling: 2 log2(n) messages, and 2(n-1)/n S bytes if n is a power of two.
 
-Ranks split into halves again and again. At every split a rank gives its peer in the other half what that half is
-responsible for, and reduces what it is given (Thakur, Rabenseifner and Gropp, "Optimization of collective
-communication operations in MPICH", 2005). Where a half is one rank larger, that rank's share goes to the other half's
-last rank, so any n works without a step before or after.
+Ranks split into halves repeatedly. In each split, a rank sends the other half's part to its peer there, and reduces
+what it receives (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005).
+If a half has one more rank, this rank sends to the last rank of the other half, so any n works without extra steps.
 """
 
 from __future__ import annotations
@@ -17,11 +16,16 @@ from torch import Tensor
 from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, split
 
+# The channel of doubling, because its receives are posted before halving begins.
+BACK = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One split, as one rank sees it. Spans (first, end) count parts: the one this rank's half is responsible for,
-    and the other. It gives the other half's part to `to` and is given its own half's by `sources`."""
+    """One split for one rank. `kept` and `given` are the parts (first, end) of this rank's half and of the other half.
+
+    The rank sends the given parts to `to`, and receives its kept parts from `sources`.
+    """
 
     kept: tuple[int, int]
     given: tuple[int, int]
@@ -31,41 +35,42 @@ class Round:
 
 @cache
 def rounds(rank: int, size: int) -> tuple[Round, ...]:
-    """The splits that `rank` takes part in, the widest first."""
+    """Return the splits of `rank`, the widest first."""
     found = []
     low, high = 0, size
     while high - low > 1:
         middle = low + (high - low + 1) // 2
         left, right = (low, middle), (middle, high)
         extra = middle - 1 if middle - low > high - middle else None
-        if rank < middle:
-            if rank == extra:
-                found.append(Round(left, right, high - 1, ()))
-            else:
-                peer = rank + middle - low
-                found.append(Round(left, right, peer, (peer,)))
-            high = middle
+        if rank == extra:
+            found.append(Round(left, right, high - 1, ()))
+        elif rank < middle:
+            peer = rank + middle - low
+            found.append(Round(left, right, peer, (peer,)))
         else:
             peer = rank - (middle - low)
             also = () if extra is None or rank != high - 1 else (extra,)
             found.append(Round(right, left, peer, (peer, *also)))
-            low = middle
+        low, high = left if rank < middle else right
     return tuple(found)
 
 
-def _bounds(flat: Tensor, size: int) -> list[int]:
-    """Where each part begins, as `split` cuts; and the end."""
-    numel = flat.numel()
-    return [numel * i // size for i in range(size + 1)]
+def _edges(flat: Tensor, size: int) -> list[int]:
+    """Return the start of each part as in `split`, and the end."""
+    return [flat.numel() * i // size for i in range(size + 1)]
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
-    """Rank r's `output` becomes the reduced r-th part of `flat`."""
-    edges = _bounds(flat, wire.size)
-    held, start = flat, 0  # what this rank still reduces, and where in `flat` that begins
-    sends: list[Message] = []
+    """Set rank r's `output` to the reduced r-th part of `flat`."""
+    edges = _edges(flat, wire.size)
     ways = rounds(wire.rank, wire.size)
-    receives = [_post(wire, number, way, edges, flat) for number, way in enumerate(ways)]
+    receives: list[list[tuple[Tensor, Message]]] = []
+    for number, way in enumerate(ways):
+        numel = edges[way.kept[1]] - edges[way.kept[0]]
+        buffers = [wire.scratch(f"halving {number} {place}", flat, numel) for place in range(len(way.sources))]
+        receives.append([(into, wire.recv(into, source)) for into, source in zip(buffers, way.sources, strict=True)])
+    held, start = flat, 0  # what this rank still reduces, and its start in `flat`
+    sends: list[Message] = []
     for number, way in enumerate(ways):
         first, end = way.given
         sends.append(wire.send(held[edges[first] - start : edges[end] - start], way.to))
@@ -83,31 +88,20 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
     finish(sends)
 
 
-def _post(wire: Wire, number: int, way: Round, edges: list[int], flat: Tensor) -> list[tuple[Tensor, Message]]:
-    numel = edges[way.kept[1]] - edges[way.kept[0]]
-    arriving = [wire.scratch(f"halving {number} {place}", flat, numel) for place in range(len(way.sources))]
-    return [(into, wire.recv(into, source)) for into, source in zip(arriving, way.sources, strict=True)]
-
-
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
-    """`output` becomes the parts of all ranks, in their order: the halving's way back."""
-    _gather(wire, output, part, _expect(wire, output))
+    """Set `output` to the parts of all ranks, in order: halving in reverse."""
+    _double(wire, output, part, _post(wire, output))
 
 
-# The way back has a channel of its own, because its receives are posted before the way out begins.
-BACK = 1
+def _post(wire: Wire, output: Tensor) -> list[Message]:
+    """Post the receives of doubling."""
+    edges = _edges(output, wire.size)
+    ways = rounds(wire.rank, wire.size)[::-1]
+    return [wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to, BACK) for way in ways]
 
 
-def _expect(wire: Wire, output: Tensor) -> list[Message]:
-    edges = _bounds(output, wire.size)
-    return [
-        wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to, BACK)
-        for way in rounds(wire.rank, wire.size)[::-1]
-    ]
-
-
-def _gather(wire: Wire, output: Tensor, part: Tensor, receives: Sequence[Message]) -> None:
-    edges = _bounds(output, wire.size)
+def _double(wire: Wire, output: Tensor, part: Tensor, receives: Sequence[Message]) -> None:
+    edges = _edges(output, wire.size)
     place = output[edges[wire.rank] : edges[wire.rank + 1]]
     copies = place.data_ptr() != part.data_ptr()
     sends: list[Message] = []
@@ -126,16 +120,16 @@ def _gather(wire: Wire, output: Tensor, part: Tensor, receives: Sequence[Message
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
     """Reduce `flat` over all ranks, in place."""
     part = split(flat, wire.size)[wire.rank]
-    # The news of a receive would wait behind what is being sent, so those of the way back are posted first.
-    receives = _expect(wire, flat)
+    # Post the receives of doubling first, because their notices wait behind messages.
+    receives = _post(wire, flat)
     reduce_scatter(wire, part, flat, reduction)
-    _gather(wire, flat, part, receives)
+    _double(wire, flat, part, receives)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
-    """The root's tensor is scattered by halves, then gathered by doubling."""
+    """Scatter the root's tensor by halves, then gather it by doubling."""
     turned = wire.among([(root + i) % wire.size for i in range(wire.size)])
-    edges = _bounds(flat, wire.size)
+    edges = _edges(flat, wire.size)
     sends: list[Message] = []
     low, high = 0, wire.size
     while high - low > 1:

@@ -60,24 +60,19 @@ def register(algorithm: Algorithm, inner: str) -> None:
     """Let backend "parabench" of this process use `algorithm` over the backend `inner`."""
 
     def create(options: Any, _: object) -> AlgorithmGroup:
-        rank, size, timeout = options.group_rank, options.group_size, options.timeout
-        if inner == "nccl":
-            nccl = dist.ProcessGroupNCCL(options.store, rank, size, nccl_options(options))
-            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm)
-        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
-        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm)
+        rank, size = options.group_rank, options.group_size
+        if inner == "gloo":
+            gloo = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
+            return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm)
+        given = dist.ProcessGroupNCCL.Options()
+        given._timeout = options.timeout
+        given.group_name = options.group_id
+        given.global_ranks_in_group = options.global_ranks_in_group
+        given.is_high_priority_stream = True
+        nccl = dist.ProcessGroupNCCL(options.store, rank, size, given)
+        return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm)
 
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", accelerator.TYPE])
-
-
-def nccl_options(asked: Any) -> Any:
-    """Return c10d's options for a group of NCCL with the requested name and ranks, and with high-priority streams."""
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = asked.timeout
-    options.group_name = asked.group_id
-    options.global_ranks_in_group = asked.global_ranks_in_group
-    options.is_high_priority_stream = True
-    return options
 
 
 @cache
@@ -123,7 +118,12 @@ class WorldGroups:
 
         Exactly these ranks must call this. Raises UsageError if the algorithm does not exist.
         """
-        self._name_from(place)
+        # torch numbers groups, and ranks meet by number. A rank does not create groups of cases without this rank, so
+        # the groups of each case have separate numbers.
+        world = dist.distributed_c10d._world
+        self._names[self._place] = world.group_count
+        world.group_count = self._names.setdefault(place, (place + 1) * NAMES)
+        self._place = place
         if is_backends(algorithm) and ranks == self._first.size():
             self._set(self._first)
             return
@@ -143,16 +143,6 @@ class WorldGroups:
     def barrier(self) -> None:
         """Wait, without spinning, for all ranks, but not for their devices."""
         dist.barrier(self._waiting)
-
-    def _name_from(self, place: int) -> None:
-        """Give the groups of each case separate numbers.
-
-        torch numbers groups, and ranks meet by number. A rank does not create groups of cases without this rank.
-        """
-        world = dist.distributed_c10d._world
-        self._names[self._place] = world.group_count
-        world.group_count = self._names.setdefault(place, (place + 1) * NAMES)
-        self._place = place
 
     def close(self) -> None:
         """Make the joined group the default group again, which `leave` requires."""

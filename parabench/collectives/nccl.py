@@ -1,18 +1,15 @@
-"""NCCL's own algorithms: what they are called here, the environment that pins NCCL to one of them, and how far NCCL's
-average may be from the exact one.
+"""NCCL's own algorithms, and the maximum error of NCCL's average.
 
-NCCL has no division: for `ncclAvg` it multiplies what each rank gives by 1/n, rounded to the element type, and adds up
-the products (NCCL, src/enqueue.cc, hostToDevRedOp: ncclDevPreMulSum). With u = 2^-digits, the unit roundoff:
+For `ncclAvg`, NCCL multiplies each rank's contribution by 1/n, rounded to the element type, and adds the products
+(src/enqueue.cc, hostToDevRedOp: ncclDevPreMulSum). With the unit roundoff u = 2^-digits:
 
-- 1/n rounds to (1 + d)/n with |d| <= u. A rank gives k n, a whole number that the type holds, so the exact product is
-  k (1 + d), which is |k d| from k. The nearest number of the type is no farther from the product than k is, so the
-  rounded product is at most 2 u k from k.
-- The n products are not negative. n - 1 additions, in whatever order, multiply the error by at most (1 + u)^(n - 1)
-  (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
+- 1/n is rounded to (1 + d)/n with |d| <= u. A rank contributes kn, a whole number of the type, so the exact product is
+  k(1 + d). The type also has k, so rounding at most doubles the distance to k: the product is within 2uk of k.
+- The products are not negative. n - 1 additions in any order multiply the error by at most (1 + u)^(n - 1) (Higham,
+  Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
 
-Together (1 + 2 u) (1 + u)^(n - 1) - 1 <= (1 + u)^(n + 1) - 1 <= (n + 1) u / (1 - (n + 1) u), relative to the average.
-One unit in the last place is not enough: with 7 ranks and float32 two occur. Where every product comes out as k, the
-sum is one of whole numbers and exact, as for all powers of two.
+In total, the relative error is at most (1 + 2u)(1 + u)^(n - 1) - 1 <= (n + 1)u / (1 - (n + 1)u). With 7 ranks and
+float32, it can be two units in the last place. If each product is exactly k, as for powers of two, the sum is exact.
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
-# NCCL's own algorithms by the names that NCCL_ALGO takes, and the operations that have them
-# (NCCL's "Environment variables", NCCL_ALGO; the function:algorithm form needs NCCL 2.24).
+# {name in NCCL_ALGO: its operations} (NCCL's "Environment variables"; the form function:algorithm needs NCCL 2.24).
 NCCL_PREFIX = "nccl:"
 _ALL_REDUCE, _EVERY = ("allreduce",), ("allreduce", "reducescatter", "allgather", "broadcast")
 NCCL_ALGORITHMS: dict[str, tuple[str, ...]] = {

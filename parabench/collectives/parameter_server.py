@@ -13,12 +13,12 @@ from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, pieces, split
 
 SERVER = 0
-# So many receives are posted ahead.
+# The number of receives that are posted ahead.
 AHEAD = 4
 
 
 def _collect(wire: Wire, flat: Tensor, total: Tensor, reduction: Reduction) -> None:
-    """Sum everybody's `flat` into the server's `total`, worker by worker; both may be the same."""
+    """Reduce `flat` of all ranks into the server's `total`, worker by worker. Both may be the same."""
     if wire.rank != SERVER:
         finish([wire.send(piece, SERVER) for piece in pieces(flat)])
         return
@@ -45,7 +45,7 @@ def _collect(wire: Wire, flat: Tensor, total: Tensor, reduction: Reduction) -> N
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
-    """The root sends to everybody itself."""
+    """Send from the root to each rank."""
     if wire.rank == root:
         finish([wire.send(piece, peer) for peer in range(wire.size) if peer != root for piece in pieces(flat)])
     else:
@@ -59,7 +59,7 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
-    """The server sums everything and sends each rank its part."""
+    """Reduce on the server, which sends each rank its part."""
     if wire.rank != SERVER:
         _collect(wire, flat, flat, reduction)
         wire.recv(output, SERVER).wait()
@@ -73,7 +73,7 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
-    """The server collects the parts and sends the whole to everybody."""
+    """Collect the parts on the server, which sends the whole to all ranks."""
     parts = split(output, wire.size)
     if wire.rank == SERVER:
         receives = [wire.recv(each, peer) for peer, each in enumerate(parts) if peer != SERVER]

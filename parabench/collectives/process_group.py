@@ -92,8 +92,7 @@ class AlgorithmGroup(ProcessGroup):
 
         return self._run("all_reduce", job, tensors, tensors, opts)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced: Any = allreduce
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Set each output to the inputs of all ranks, in order."""

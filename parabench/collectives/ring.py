@@ -19,31 +19,29 @@ from parabench.collectives.wire import Message, Wire, finish, pieces, pieces_of,
 
 # The number of receives for pieces to add that are posted ahead, each with a separate buffer.
 AHEAD = 4
-# The channel of what is final: it lands in its place, so all of its receives are posted at once.
+# The channel of final pieces. They are received in place, so all of these receives are posted at once.
 FINAL = 1
 
 
 class Arrival(NamedTuple):
-    """A piece [begin, end) of the whole that comes from the left, and what becomes of it."""
+    """A piece [begin, end) of the whole that this rank receives from the left."""
 
     begin: int
     end: int
-    gathers: bool  # it is final; else it is combined with this rank's own
-    last: bool  # the reduction is then complete
-    goes_on: bool  # the outcome goes on to the right
+    gathers: bool  # it is final; otherwise it is combined with this rank's piece
+    last: bool  # this completes the reduction
+    goes_on: bool  # the result is sent to the right
 
 
-class Trip(NamedTuple):
-    """One operation of a rank: send its pieces to the right, then handle each arrival in order."""
-
-    own: tuple[tuple[int, int], ...]  # empty for an all-gather, whose own part lies elsewhere
-    arrivals: tuple[Arrival, ...]
+Trip = tuple[tuple[tuple[int, int], ...], tuple[Arrival, ...]]
 
 
 @lru_cache(maxsize=256)
 def trip(rank: int, size: int, numel: int, count: int, reduces: bool, gathers: bool) -> Trip:
-    """The trip of `rank` for `numel` elements, each rank's chunk of them in `count` pieces: a scatter-reduce, an
-    all-gather, or one after the other."""
+    """Return the pieces that `rank` sends first, and its arrivals in order, if each chunk has `count` pieces.
+
+    It is a scatter-reduce, an all-gather, or both in sequence. An all-gather sends a part that is not in the whole.
+    """
     edges = [numel * i // size for i in range(size + 1)]
     chunks = [
         [(a + (b - a) * i // count, a + (b - a) * (i + 1) // count) for i in range(count)]
@@ -55,12 +53,12 @@ def trip(rank: int, size: int, numel: int, count: int, reduces: bool, gathers: b
         arrivals += [Arrival(*piece, False, last, gathers or not last) for piece in chunks[(rank - 2 - step) % size]]
     for step in range(size - 1 if gathers else 0):
         arrivals += [Arrival(*piece, True, False, step < size - 2) for piece in chunks[(rank - 1 - step) % size]]
-    return Trip(tuple(chunks[(rank - 1) % size]) if reduces else (), tuple(arrivals))
+    return tuple(chunks[(rank - 1) % size]) if reduces else (), tuple(arrivals)
 
 
 def _travel(
     wire: Wire,
-    way: Trip,
+    arrivals: Sequence[Arrival],
     own: Sequence[Tensor],
     *,
     source: Tensor,
@@ -70,11 +68,13 @@ def _travel(
     reduction: Reduction | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Send `own` pieces, then take the arrivals. This rank's contributions come from `source`, sums that go on are
-    kept in `partial`, what is final goes to `target`, which holds the whole from element `shift` on. `meanwhile` is
-    done while the first pieces travel."""
+    """Send `own` pieces, then handle the arrivals, and call `meanwhile` while the first pieces travel.
+
+    This rank's contributions are in `source`. Partial sums go to `partial`, and final pieces to `target`, which has the
+    whole from element `shift` on.
+    """
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-    adding = [arrival for arrival in way.arrivals if not arrival.gathers]
+    adding = [arrival for arrival in arrivals if not arrival.gathers]
     longest = max((arrival.end - arrival.begin for arrival in adding), default=0)
     receives: deque[tuple[Tensor, Message]] = deque()
 
@@ -87,7 +87,7 @@ def _travel(
     # Post receives first, because their notices wait behind messages on the same connection.
     for number in range(AHEAD):
         post(number)
-    places = [target[a.begin - shift : a.end - shift] for a in way.arrivals if a.gathers]
+    places = [target[a.begin - shift : a.end - shift] for a in arrivals if a.gathers]
     landing = [(place, wire.recv(place, left, FINAL)) for place in places]
     sends = [wire.send(piece, right, 0 if adding else FINAL) for piece in own]
     if meanwhile is not None:
@@ -103,7 +103,7 @@ def _travel(
         if goes_on:
             sends.append(wire.send(product, right, FINAL if last else 0))
         post(number + AHEAD)
-    for arrival, (place, receive) in zip(way.arrivals[len(adding) :], landing, strict=True):
+    for arrival, (place, receive) in zip(arrivals[len(adding) :], landing, strict=True):
         receive.wait()
         if arrival.goes_on:
             sends.append(wire.send(place, right, FINAL))
@@ -121,11 +121,11 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
         output.copy_(flat)
         reduction.finish(output)
         return
-    way = trip(wire.rank, n, numel, _count(wire, flat), True, False)
-    own = [flat[begin:end] for begin, end in way.own]
+    first, arrivals = trip(wire.rank, n, numel, _count(wire, flat), True, False)
+    own = [flat[begin:end] for begin, end in first]
     partial = flat if n == 2 else wire.scratch("ring partial", flat, numel)
     shift = numel * wire.rank // n
-    _travel(wire, way, own, source=flat, partial=partial, target=output, shift=shift, reduction=reduction)
+    _travel(wire, arrivals, own, source=flat, partial=partial, target=output, shift=shift, reduction=reduction)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
@@ -135,8 +135,8 @@ def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     copy = None if place.data_ptr() == part.data_ptr() else lambda: place.copy_(part)
     if n > 1:
         count = _count(wire, output)
-        way = trip(wire.rank, n, output.numel(), count, False, True)
-        _travel(wire, way, split(part, count), source=output, partial=output, target=output, meanwhile=copy)
+        _, arrivals = trip(wire.rank, n, output.numel(), count, False, True)
+        _travel(wire, arrivals, split(part, count), source=output, partial=output, target=output, meanwhile=copy)
     elif copy is not None:
         copy()
 
@@ -146,9 +146,9 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
     if wire.size == 1:
         reduction.finish(flat)
         return
-    way = trip(wire.rank, wire.size, flat.numel(), _count(wire, flat), True, True)
-    own = [flat[begin:end] for begin, end in way.own]
-    _travel(wire, way, own, source=flat, partial=flat, target=flat, reduction=reduction)
+    first, arrivals = trip(wire.rank, wire.size, flat.numel(), _count(wire, flat), True, True)
+    own = [flat[begin:end] for begin, end in first]
+    _travel(wire, arrivals, own, source=flat, partial=flat, target=flat, reduction=reduction)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
-from parabench.collectives.async_queue import JobOrder, WatchedWork, value_or_raise
+from parabench.collectives.async_queue import JobQueue, WatchedWork, value_or_raise
 from parabench.machine import accelerator
 
 
@@ -75,14 +75,13 @@ class StreamWork(WatchedWork):
         return self._made
 
 
-class StreamQueue:
+class StreamQueue(JobQueue):
     """A separate stream for overlapping jobs. If the caller waits, its stream is used.
 
-    The jobs of a group run one after the other, because they share buffers. `seconds` is the host's time for enqueuing.
+    The jobs of a group run one after the other, because they share buffers.
     """
 
     def __init__(self) -> None:
-        self._order = JobOrder()
         self._streams: dict[torch.device, accelerator.Stream] = {}
         self._last: dict[torch.device, accelerator.Event] = {}
         self._held: deque[Held] = deque()
@@ -100,16 +99,18 @@ class StreamQueue:
         if device in self._last:
             stream.wait_event(self._last[device])
         with accelerator.api().stream(stream):
-            interrupt = self._order.perform(job, what)
+            interrupt = self._perform(job, what)
         over = self._last[device] = accelerator.api().Event()
         over.record(stream)
         held = Held(over, None if waits else job)
-        self._let_go()
+        # Drop jobs that have ended without a wait. A caller may use only the future.
+        while self._held and (self._held[0].job is None or self._held[0].over.query()):
+            self._held.popleft().job = None
         if not waits:
             self._held.append(held)
         if interrupt is not None:
             raise interrupt
-        return StreamWork(stream, held, list(tensors), self._order.failure)
+        return StreamWork(stream, held, list(tensors), self.failure)
 
     def stream(self, device: torch.device) -> accelerator.Stream:
         """Return the queue's stream. It has a high priority, so that its kernels do not wait for backward."""
@@ -121,11 +122,6 @@ class StreamQueue:
         """Return a buffer for jobs on any stream. When it is too small, its memory is reused only by this queue."""
         with accelerator.api().stream(self.stream(options["device"])):
             return torch.empty(numel, **options)
-
-    def _let_go(self) -> None:
-        """Drop jobs that have ended without a wait. A caller may use only the future."""
-        while self._held and (self._held[0].job is None or self._held[0].over.query()):
-            self._held.popleft().job = None
 
     def stop(self) -> None:
         """Do nothing: streams end with the process."""

@@ -26,27 +26,22 @@ class Node:
     children: tuple[int, ...]
 
 
-def _parent(rank: int, size: int) -> int | None:
-    """Return an in-order binary tree. The height of a rank is its number of trailing zero bits."""
-    if rank == 0:
-        return None
-    lowest = rank & -rank
-    above = (rank ^ lowest) | lowest << 1
-    return above if above < size else rank ^ lowest
-
-
 @cache
 def tree(size: int, root: int = 0) -> tuple[Node, ...]:
-    """Return the in-order binary tree over `size` ranks, rotated to have the root `root`."""
-    parents = [_parent(r, size) for r in range(size)]
-    turned = [
-        Node(
-            None if (p := parents[(r - root) % size]) is None else (p + root) % size,
-            tuple((c + root) % size for c, q in enumerate(parents) if q == (r - root) % size),
-        )
-        for r in range(size)
-    ]
-    return tuple(turned)
+    """Return the in-order binary tree over `size` ranks, rotated to have the root `root`.
+
+    Before the rotation, the height of a rank is its number of trailing zero bits.
+    """
+    parents: list[int | None] = [None]
+    for rank in range(1, size):
+        lowest = rank & -rank
+        above = (rank ^ lowest) | lowest << 1
+        parents.append(above if above < size else rank ^ lowest)
+    nodes = [Node(None, ())] * size
+    for rank, parent in enumerate(parents):
+        children = [(child + root) % size for child, above in enumerate(parents) if above == rank]
+        nodes[(rank + root) % size] = Node(None if parent is None else (parent + root) % size, tuple(children))
+    return tuple(nodes)
 
 
 @cache
@@ -82,8 +77,10 @@ AHEAD = 4
 
 
 class Piece(NamedTuple):
-    """A piece that climbs to the root of one tree. `own` is this rank's contribution, `total` where the sum of what is
-    below is built (the root's: the whole sum); both may be the same. Each tree has its own channel."""
+    """A piece that climbs to the root of one tree, which has its own channel.
+
+    `own` is this rank's contribution. `total` is for the sum of this rank and the ranks below, and may be `own`.
+    """
 
     node: Node
     channel: int
@@ -92,9 +89,9 @@ class Piece(NamedTuple):
 
 
 def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: list[Message]) -> Iterator[Piece]:
-    """Send each piece up, with what comes from below added; yields those that this rank adds to, as they are done.
+    """Send each piece up, after the children's pieces are added. Yield each piece that has children when it is done.
 
-    A leaf waits for nothing, so what it gives leaves at once.
+    A leaf does not wait, so its pieces are sent at once.
     """
     inner = [piece for piece in pieces if piece.node.children]
     receives: deque[list[tuple[Tensor, Message]]] = deque()
@@ -130,7 +127,7 @@ def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: lis
 
 
 def _descend(wire: Wire, pieces: Sequence[Piece], sends: list[Message]) -> Iterator[None]:
-    """Pass each finished piece on from the parent to the children; one a turn, with receives posted ahead."""
+    """Pass each finished piece from the parent to the children. Yield after each, with further receives posted."""
     receives: deque[Message | None] = deque()
 
     def post(number: int) -> None:
@@ -149,7 +146,7 @@ def _descend(wire: Wire, pieces: Sequence[Piece], sends: list[Message]) -> Itera
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
-    """Reduce `flat` over all ranks, in place: each tree carries half, and both climb and descend at the same time."""
+    """Reduce `flat` over all ranks, in place. Each tree has one half, and both climb and descend at the same time."""
     if wire.size == 1:
         reduction.finish(flat)
         return
@@ -166,7 +163,7 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 
 def _up_and_down(wire: Wire, pieces: Sequence[Piece], reduction: Reduction) -> None:
     sends: list[Message] = []
-    # A rank adds in one tree at most; in the other it is a leaf, and waits for what comes down at the very end.
+    # A rank adds in one tree at most. In the other tree it is a leaf, and waits for the results at the end.
     added = [piece for piece in pieces if piece.node.children]
     climbing, descending = _climb(wire, pieces, reduction, sends), _descend(wire, added, sends)
     lag = AHEAD if added and added[0].node.parent is not None else 0
@@ -225,7 +222,7 @@ def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
 
 
 def _cut(wire: Wire, root: int, own: Tensor, total: Tensor) -> list[Piece]:
-    """The pieces of what climbs to `root`, or comes from there."""
+    """Return the pieces that climb to `root`, or descend from it."""
     count = pieces_of(own.nbytes) if wire.eager else 1
     node = tree(wire.size, root)[wire.rank]
     return [Piece(node, root, *both) for both in zip(split(own, count), split(total, count), strict=True)]

@@ -18,13 +18,6 @@ PIECE_BYTES = 1 << 21
 _TAG = 0x7062
 
 
-class Backend(Protocol):
-    """The interface of a c10d backend for a wire."""
-
-    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work: ...  # noqa: N803
-    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: N803
-
-
 class Message(Protocol):
     """A message that is being sent or received. Wait for it once."""
 
@@ -41,14 +34,14 @@ _NOTHING = _Nothing()
 
 
 class Wire:
-    """The connection of this rank to the `size` ranks of a group.
+    """The connection of this rank to the `size` ranks of a group, over `send` and `recv` of a c10d `backend`.
 
     `ranks` maps ranks of this wire to ranks of the backend. `empty` creates buffers, like torch.empty.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Any,
         ranks: Sequence[int],
         rank: int,
         *,
@@ -132,11 +125,10 @@ class StreamWire(Wire):
         """Start `message` and all kept sends as one group."""
         group = [*self._sends, *([] if message in self._sends else [message])]
         self._sends.clear()
-        backend: Any = self._backend
-        backend._start_coalescing()
+        self._backend._start_coalescing()
         for each in group:
             each.begin()
-        backend._end_coalescing().wait()
+        self._backend._end_coalescing().wait()
 
 
 class _Kept:

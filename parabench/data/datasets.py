@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from parabench.registry import call_factory, load, load_factory, users_code
 
 # Mean and standard deviation of MNIST's pixels, from 0 to 1: pytorch/examples, mnist/main.py.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
-
-Pair = tuple[Tensor, Tensor]
 
 
 class BatchDataset(Dataset[Batch]):
@@ -55,13 +52,6 @@ def sequences(stream: Tensor, length: int) -> BatchDataset:
     return BatchDataset((inputs, targets), lambda rows: (rows[0].long(), rows[1].long()))
 
 
-def normalized(rows: Pair) -> Pair:
-    """Convert MNIST's bytes (n, 28, 28) to float32 images (n, 1, 28, 28), and the digits (n) to int64."""
-    images, digits = rows
-    scaled = images.unsqueeze(1).float().div_(255)
-    return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), digits.long()
-
-
 def dataset_of(case: Case, model: Model) -> Any:
     """Return the case's Dataset, or a custom DataLoader. Raises UsageError if there is none."""
     name, _ = source_of(case.data)
@@ -77,14 +67,23 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
 
 def text(case: Case, model: Model) -> Dataset[Any]:
     """Return the text as bytes or, with a vocabulary, as tokens."""
+    path, dtype = corpus.path_of(case.data), torch.uint8
     if case.vocabulary:
-        return sequences(_mapped(corpus.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
-    return sequences(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
+        path, dtype = corpus.token_file(case.data, case.vocabulary), torch.int32
+    # Only used pages of a mapped file are loaded, once for all ranks.
+    size = path.stat().st_size // dtype.itemsize
+    return sequences(torch.from_file(str(path), shared=False, size=size, dtype=dtype), case.seq_len)
 
 
 def mnist(case: Case, model: Model) -> Dataset[Any]:
     """Return the training images of the folder."""
     images, digits = idx.read(source_of(case.data)[1])
+
+    def normalized(rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Convert bytes (n, 28, 28) to float32 images (n, 1, 28, 28), and the digits (n) to int64."""
+        scaled = rows[0].unsqueeze(1).float().div_(255)
+        return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), rows[1].long()
+
     return BatchDataset((torch.tensor(images), torch.tensor(digits)), normalized)
 
 
@@ -131,24 +130,6 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
         dataset[count - 1]
 
 
-def check_global_batch(batch: Batch, case: Case) -> None:
-    """Raise UsageError unless a batch of custom data is a global batch."""
-    rows = samples_in(batch, case)
-    if rows != case.global_batch:
-        raise UsageError(
-            f"data {case.data!r} gives batches of {rows} samples and global_batch is {case.global_batch}; use "
-            f"batch_size={case.global_batch}, or --set global_batch={rows}"
-        )
-
-
-def samples_in(batch: Batch, case: Case) -> int:
-    """Return the number of samples in a batch of custom data. Raises UsageError if its tensors disagree."""
-    try:
-        return rows_of(batch)
-    except ValueError as error:
-        raise UsageError(f"data {case.data!r}: {error}; the first dimension must be the samples") from None
-
-
 def first_sample(case: Case, model: Model) -> Batch:
     """Return a batch that starts with the first sample of the case's data."""
     dataset = dataset_of(case, model)
@@ -157,8 +138,3 @@ def first_sample(case: Case, model: Model) -> Batch:
     item = next(iter(dataset)) if is_stream(dataset) else dataset[0]
     collate = model.collate if model.collate and not isinstance(dataset, BatchDataset) else default_collate
     return collate([item])
-
-
-def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
-    """Map a file into memory. Only used pages are loaded, once for all ranks."""
-    return torch.from_file(str(path), shared=False, size=path.stat().st_size // dtype.itemsize, dtype=dtype)

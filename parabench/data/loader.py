@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, default_collate
 
 from parabench.data import check_count
-from parabench.data.datasets import BatchDataset, check_global_batch, dataset_of, is_stream, samples_in
+from parabench.data.datasets import BatchDataset, dataset_of, is_stream
 from parabench.errors import UsageError
 from parabench.models.base import Model
-from parabench.models.batches import Batch, cast, map_inputs, take_rows, tensors_of, to_device
+from parabench.models.batches import Batch, map_inputs, map_tensors, rows_of, take_rows, tensors_of
 from parabench.plan.case import Case
 from parabench.signals import HANG_REQUEST, die_with_parent
 
@@ -51,7 +51,7 @@ class Loading:
                 batches = {"batch_sampler": self._rank_batches}
             self._loader = DataLoader(
                 dataset,
-                collate_fn=_whole if isinstance(dataset, BatchDataset) else model.collate,
+                collate_fn=(lambda batch: batch) if isinstance(dataset, BatchDataset) else model.collate,
                 num_workers=case.workers,
                 pin_memory=case.pin_memory,
                 persistent_workers=case.workers > 0,
@@ -78,14 +78,15 @@ class Loading:
 
         `columns` is the position of this rank's part of the last dimension of the inputs, and the number of parts.
         """
-        arithmetic = self._case.arithmetic
+        dtype = getattr(torch, self._case.arithmetic.parameters)
         place, parts = columns
         for batch in (self._stream_parts if self._stream else self._map_style)(data_rank, data_ranks):
             if parts > 1:  # for a row-parallel first layer
                 batch = map_inputs(lambda inputs: inputs.chunk(parts, dim=-1)[place].contiguous(), batch)
-            if arithmetic.parameters != "float32":
-                batch = cast(batch, getattr(torch, arithmetic.parameters))
-            yield to_device(batch, device)
+            if dtype != torch.float32:
+                batch = map_inputs(lambda inputs: inputs.to(dtype) if inputs.is_floating_point() else inputs, batch)
+            # Copies from pinned memory do not block.
+            yield map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
     def is_random(self) -> bool:
         """Return whether the first item of custom map-style data differs between two readings."""
@@ -98,29 +99,35 @@ class Loading:
 
     def _map_style(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
         case = self._case
-        place = (self._samples, case.global_batch, data_rank, data_ranks)
         for epoch in count():
-            drawn = case.split == "sample"
-            self._rank_batches.indices = shuffled(*place, case.seed, epoch) if drawn else contiguous(*place)
+            place = (self._samples, case.global_batch, data_rank, data_ranks)
+            shuffles = case.split == "sample"
+            self._rank_batches.indices = shuffled(*place, case.seed, epoch) if shuffles else contiguous(*place)
             yield from self._loader
 
     def _stream_parts(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
-        case = self._case
+        case, name = self._case, f"data {self._case.data!r}"
         size = case.global_batch // data_ranks
-        rows = slice(data_rank * size, (data_rank + 1) * size)
         for epoch in count():
             batches = self._first if epoch == 0 and self._first is not None else iter(self._loader)
             found = False
             for batch in batches:
-                if samples_in(batch, case) == case.global_batch:  # the last batch of an epoch may be smaller
+                try:
+                    rows = rows_of(batch)
+                except ValueError as error:
+                    raise UsageError(f"{name}: {error}; the first dimension must be the samples") from None
+                if rows == case.global_batch:
                     found = True
-                    yield take_rows(batch, rows)
-                elif not found:
-                    check_global_batch(batch, case)
+                    yield take_rows(batch, slice(data_rank * size, (data_rank + 1) * size))
+                elif not found:  # the last batch of an epoch may be smaller
+                    raise UsageError(
+                        f"{name} gives batches of {rows} samples and global_batch is {case.global_batch}; use "
+                        f"batch_size={case.global_batch}, or --set global_batch={rows}"
+                    )
             if not found:
                 raise UsageError(
-                    f"data {case.data!r} gives no batch of {case.global_batch} samples in epoch {epoch}; give more, or "
-                    "a smaller global_batch"
+                    f"{name} gives no batch of {case.global_batch} samples in epoch {epoch}; give more, or a smaller "
+                    "global_batch"
                 )
 
 
@@ -151,10 +158,6 @@ def shuffled(count: int, global_batch: int, rank: int, ranks: int, seed: int, ep
     drawn: DistributedSampler[Any] = DistributedSampler(indices, ranks, rank, shuffle=True, seed=seed, drop_last=True)
     drawn.set_epoch(epoch)
     return BatchSampler(drawn, global_batch // ranks, drop_last=True)
-
-
-def _whole(batch: Batch) -> Batch:
-    return batch
 
 
 class RankBatches:

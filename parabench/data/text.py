@@ -58,16 +58,19 @@ def vocabulary_size(vocabulary: str) -> int:
 
 
 def token_file(data: str, vocabulary: str) -> Path:
-    """Return the file with the int32 tokens of a text, one for each state of the text and the vocabulary.
+    """Return the file with the int32 tokens of a text, in the user's cache: one for each state of text and vocabulary.
 
     Raises UsageError if the text cannot be read or encoded.
     """
     path = path_of(data)
     readable("data", path)
     readable("vocabulary", Path(vocabulary))
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if cache.startswith("~"):
+        raise UsageError("tokens need a folder, and this user has no home; set XDG_CACHE_HOME to a folder")
     states = [(str(each.resolve()), each.stat().st_size, each.stat().st_mtime_ns) for each in (path, Path(vocabulary))]
-    state = json.dumps(states)
-    kept = cache_folder() / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.tokens"
+    state = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:32]
+    kept = Path(cache, "parabench", f"{state}.tokens")
     if not kept.is_file():
         tokens = encode(path, vocabulary)
         try:
@@ -80,14 +83,6 @@ def token_file(data: str, vocabulary: str) -> Path:
                 "writable folder"
             ) from error
     return kept
-
-
-def cache_folder() -> Path:
-    """Return the folder of encoded texts, `parabench` in XDG_CACHE_HOME or ~/.cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if home.startswith("~"):
-        raise UsageError("tokens need a folder, and this user has no home; set XDG_CACHE_HOME to a folder")
-    return Path(home) / "parabench"
 
 
 def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -106,16 +106,6 @@ def call(module: nn.Module, inputs: Batch) -> Any:
     return module(inputs)
 
 
-def cast(batch: Batch, dtype: torch.dtype) -> Batch:
-    """Return the batch with the floating-point inputs in `dtype`."""
-    return map_inputs(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, batch)
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch on `device`. Copies from pinned memory do not block."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
-
-
 def count_up(n: int, length: int, vocabulary: int, generator: torch.Generator) -> Tensor:
     """Return n sequences that count up from a random start in steps of 1 to 4, modulo the vocabulary."""
     start = torch.randint(vocabulary, (n, 1), generator=generator, device="cpu")

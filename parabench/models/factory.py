@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy
 import torch
@@ -123,71 +123,67 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def check_model(name: str, made: Any) -> None:
+def check_model(name: str, model: Any) -> None:
     """Raise UsageError with the first fault of what the factory `name` returned, which must be a Model."""
-    if not isinstance(made, Model):
-        raise UsageError(f"model {name!r} gives {type(made).__name__}; return a parabench.Model from it")
-    wrong = next(_faults(made), None)
-    if wrong is not None:
-        raise UsageError(f"model {name!r}: {wrong}")
 
+    def wrong(text: str) -> NoReturn:
+        raise UsageError(f"model {name!r}: {text}")
 
-def _faults(model: Any) -> Iterator[str]:
-    """Yield the faults of a model, types first, because later checks rely on earlier ones."""
+    def wrong_type(field: str, what: str) -> NoReturn:
+        wrong(f"{field} is {what_is(getattr(model, field))}; it must be {what}")
 
-    def must_be(field: str, what: str) -> str:
-        return f"{field} is {what_is(getattr(model, field))}; it must be {what}"
-
+    if not isinstance(model, Model):
+        raise UsageError(f"model {name!r} gives {type(model).__name__}; return a parabench.Model from it")
     if not isinstance(model.module, nn.Module):
-        yield must_be("module", "an nn.Module")
+        wrong_type("module", "an nn.Module")
     if isinstance(model.module, nn.DataParallel):
-        yield "module is a DataParallel, which would use the devices of other ranks; give the module inside it"
+        wrong("module is a DataParallel, which would use the devices of other ranks; give the module inside it")
     parameters = list(model.module.parameters())
     if not any(each.requires_grad for each in parameters):
-        yield "no parameter of module requires a gradient"
+        wrong("no parameter of module requires a gradient")
     if any(isinstance(each, UninitializedParameter) for each in parameters):
-        yield "module has a parameter without a shape; give lazy layers their sizes"
+        wrong("module has a parameter without a shape; give lazy layers their sizes")
     for field, arguments in FUNCTIONS.items():
         value = getattr(model, field)
         # Classes of optimizers and schedulers can be called.
         a_class = isinstance(value, type) and field not in ("optimizer", "scheduler")
         if value is not None and (a_class or not callable(value)):
-            yield must_be(field, f"a function of {arguments}, or None")
+            wrong_type(field, f"a function of {arguments}, or None")
     if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
-        yield "loss has parameters, which the optimizer does not train; make it a part of module"
+        wrong("loss has parameters, which the optimizer does not train; make it a part of module")
     if model.clip_norm is not None and (not isinstance(model.clip_norm, (int, float)) or not model.clip_norm > 0):
-        yield must_be("clip_norm", "a number above 0, or None")
+        wrong_type("clip_norm", "a number above 0, or None")
     if model.verification not in VERIFICATIONS:
-        yield must_be("verification", f"one of {', '.join(VERIFICATIONS)}")
+        wrong_type("verification", f"one of {', '.join(VERIFICATIONS)}")
     for field in ("vocabulary", "context"):
         value = getattr(model, field)
         if value is not None and (type(value) is not int or value < 1):
-            yield must_be(field, "a whole number of 1 or more, or None")
+            wrong_type(field, "a whole number of 1 or more, or None")
     if not isinstance(model.blocks, (list, tuple, nn.ModuleList, nn.Sequential)):
-        yield must_be("blocks", "a list of modules, or empty")
+        wrong_type("blocks", "a list of modules, or empty")
     parts = set(model.module.modules())
     if any(block not in parts for block in model.blocks):
-        yield "blocks hold a module that is not part of module"
+        wrong("blocks hold a module that is not part of module")
     for field in ("stem", "head"):
         part = getattr(model, field)
         if part is not None and not isinstance(part, nn.Module):
-            yield must_be(field, "an nn.Module, or None")
+            wrong_type(field, "an nn.Module, or None")
         elif part is not None and not {*map(id, parameters)}.issuperset(map(id, part.parameters())):
-            yield f"{field} has a parameter that is not in module; build it from layers of module"
+            wrong(f"{field} has a parameter that is not in module; build it from layers of module")
     names = [each for each, _ in model.module.named_modules()]
     for field in ("tensor_parallel", "sequence_parallel"):
         plan = getattr(model, field)
         if not isinstance(plan, Mapping) or not all(isinstance(style, ParallelStyle) for style in plan.values()):
-            yield must_be(field, "a dict of names and ParallelStyles, as for parallelize_module")
+            wrong_type(field, "a dict of names and ParallelStyles, as for parallelize_module")
         for pattern in plan:
             if not any(fnmatch(each, pattern) for each in names):
-                yield f"a plan has {pattern!r}, which is not part of module; use a name of named_modules"
+                wrong(f"a plan has {pattern!r}, which is not part of module; use a name of named_modules")
     first = model.first
-    if first is not None and not isinstance(module_named(model.module, first), nn.Linear):
-        yield f"first is {what_is(first)}, which is not a linear layer of module; use a name of named_modules"
+    if first is not None and not isinstance(dict(model.module.named_modules()).get(first), nn.Linear):
+        wrong(f"first is {what_is(first)}, which is not a linear layer of module; use a name of named_modules")
     by_columns = [at for at, style in model.tensor_parallel.items() if isinstance(style, ColwiseParallel)]
     if first is not None and any(fnmatch(first, at) for at in by_columns):
-        yield f"first is {first!r}, which tensor_parallel splits by columns; use a layer whose output is not split"
+        wrong(f"first is {first!r}, which tensor_parallel splits by columns; use a layer whose output is not split")
 
 
 def what_is(value: Any) -> str:
@@ -195,11 +191,6 @@ def what_is(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
-
-
-def module_named(module: nn.Module, name: str | None) -> nn.Module | None:
-    """Return the submodule of this name; None if there is none."""
-    return dict[str | None, nn.Module](module.named_modules()).get(name)
 
 
 # -- description of a model, without memory if possible ----------------------------------------------------------------
@@ -226,7 +217,7 @@ def _described(case: Case, takes_case: bool) -> ModelEntry:
         with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
             model = build_model(case)
     outside_parameter = outside(model) if model.blocks else None
-    first = module_named(model.module, model.first)
+    first = None if model.first is None else model.module.get_submodule(model.first)
     offered = {
         BLOCKS: model.blocks and outside_parameter is None,
         TENSOR: model.tensor_parallel,

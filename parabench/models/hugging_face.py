@@ -46,7 +46,12 @@ def fields_of(config: Any) -> dict[str, Any]:
     config = deterministic(config)
     module, causal = _build(config)
     plan, why = tensor_parallel_plan(module)
-    parts = [module.get_encoder(), module.get_decoder()] if config.is_encoder_decoder else [module]
+    blocks: list[nn.Module] = []
+    for part in (module.get_encoder(), module.get_decoder()) if config.is_encoder_decoder else (module,):
+        # The layers are the longest list of equal modules.
+        lists = [each for each in part.modules() if isinstance(each, nn.ModuleList) and len(set(map(type, each))) == 1]
+        longest: nn.ModuleList = max(lists, key=len, default=nn.ModuleList())
+        blocks += longest
     text = config.get_text_config()
     vocabulary, padding = text.vocab_size, getattr(text, "pad_token_id", None)
 
@@ -72,7 +77,7 @@ def fields_of(config: Any) -> dict[str, Any]:
         "forward": forward,
         "vocabulary": vocabulary,
         "context": getattr(text, "max_position_embeddings", None),
-        "blocks": [block for part in parts for block in blocks_of(part)],
+        "blocks": blocks,
         "tensor_parallel": plan,
         "why_missing": {TENSOR: why} if why else {},
     }
@@ -102,15 +107,12 @@ def _build(config: Any) -> tuple[Any, bool]:
     import transformers
 
     name = type(config).__name__
-    autos = [
-        transformers.AutoModelForCausalLM,
-        transformers.AutoModelForSeq2SeqLM,
-        transformers.AutoModelForMaskedLM,
-    ]
+    causal, masked = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
+    autos = [causal, transformers.AutoModelForSeq2SeqLM, masked]
     if config.is_encoder_decoder:
-        autos = autos[1:]
-    elif type(config) in autos[2]._model_mapping and not getattr(config, "is_decoder", False):
-        autos = autos[2:]  # BERT is causal only if `is_decoder` is set
+        autos.remove(causal)
+    elif type(config) in masked._model_mapping and not getattr(config, "is_decoder", False):
+        autos = [masked]  # BERT is causal only if `is_decoder` is set
     auto = next((each for each in autos if type(config) in each._model_mapping), None)
     if auto is None:
         raise UsageError(f"transformers has no language model for {name}; give Model(module=...)")
@@ -121,13 +123,7 @@ def _build(config: Any) -> tuple[Any, bool]:
             if "scaled_dot_product_attention" not in str(error):
                 raise
             module = auto.from_config(config, attn_implementation="eager")
-    return module.train(), auto is transformers.AutoModelForCausalLM
-
-
-def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """Return the layers: the items of the longest list of equal modules."""
-    lists = [each for each in module.modules() if isinstance(each, nn.ModuleList) and len(set(map(type, each))) == 1]
-    return [*max(lists, key=len, default=())]
+    return module.train(), auto is causal
 
 
 def tensor_parallel_plan(module: nn.Module) -> tuple[dict[str, ParallelStyle], str | None]:
@@ -136,10 +132,8 @@ def tensor_parallel_plan(module: nn.Module) -> tuple[dict[str, ParallelStyle], s
     if not published:
         return {}, "transformers publishes no tensor-parallel plan for it"
     if unknown := sorted({*published.values()} - STYLES.keys()):
-        return (
-            {},
-            f"its plan in transformers has the style {unknown[0]}, which torch's parallelize_module does not have",
-        )
+        style = unknown[0]
+        return {}, f"its plan in transformers has the style {style}, which torch's parallelize_module does not have"
     # A style replaces the parameters of its module, which would untie shared weights.
     owners: dict[int, list[str]] = {}
     for name, each in module.named_parameters(remove_duplicate=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,20 +50,19 @@ def arithmetic_of(left_out: int | None) -> dict[str, Any]:
 
     `left_out` is None if the loss was not scaled.
     """
+
+    def setting(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except RuntimeError:  # a user's code mixed torch's older and newer settings
+            return "mixed settings"
+
     facts: dict[str, Any] = {
-        "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
-        "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
+        "matmul": setting(torch.get_float32_matmul_precision),
+        "cudnn_tf32": setting(lambda: torch.backends.cudnn.allow_tf32),
         "overrides": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
     }
     return {"arithmetic": facts | ({} if left_out is None else {"steps_left_out": left_out})}
-
-
-def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
-    """Return a setting of torch. It raises an error if a user's code mixed older and newer settings."""
-    try:
-        return setting()
-    except RuntimeError:
-        return "mixed settings"
 
 
 def apply_options(model: Model, case: Case) -> None:
@@ -73,16 +73,7 @@ def apply_options(model: Model, case: Case) -> None:
     if case.activation_checkpointing:
         # Compile first: torch 2.13 cannot compile checkpointed functions with DTensors.
         for block in blocks:
-            block.forward = checkpointed(block.forward)
-
-
-def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `forward` with activations that are recomputed in backward."""
-
-    def again(*inputs: Any, **named: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, **named)
-
-    return again
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def compile_blocks(blocks: Sequence[nn.Module]) -> None:
@@ -90,29 +81,19 @@ def compile_blocks(blocks: Sequence[nn.Module]) -> None:
     # torch caches graphs by code object, with a limit, and does not check the case or DDP's buckets. Therefore, each
     # case compiles copies of the code, and does not share graphs with others.
     share_compile_threads()
-    copies: dict[Callable[..., Any], Callable[..., Any]] = {}
+    copies: dict[types.FunctionType, types.FunctionType] = {}
     for block in blocks:
         forward = block.forward
         if isinstance(forward, types.MethodType) and isinstance(forward.__func__, types.FunctionType):
             function = forward.__func__
             if function not in copies:
-                copies[function] = copied(function)
+                code, names = function.__code__.replace(), function.__globals__
+                copy = types.FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+                copy.__kwdefaults__ = function.__kwdefaults__
+                copy.__dict__.update(function.__dict__)
+                copies[function] = copy
             forward = types.MethodType(copies[function], block)
         block.forward = torch.compile(forward, dynamic=False)
-
-
-def copied(function: types.FunctionType) -> types.FunctionType:
-    """Return an equal function with a separate code object."""
-    copy = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__dict__.update(function.__dict__)
-    return copy
 
 
 def share_compile_threads() -> None:
@@ -135,27 +116,23 @@ class CompileCounts:
     """
 
     def __init__(self) -> None:
-        self.graphs = self.eager_frames = 0
-        self._before = (0, 0)
+        self._counts = {"graphs": 0, "eager_frames": 0}
+        self._before: dict[str, int] = {}
 
     def __enter__(self) -> None:
-        self._before = _counted()
+        self._before = self._of_process()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
-        graphs, eager_frames = _counted()
-        self.graphs += graphs - self._before[0]
-        self.eager_frames += eager_frames - self._before[1]
+    def __exit__(self, *error: object) -> None:
+        for name, count in self._of_process().items():
+            self._counts[name] += count - self._before[name]
 
     def facts(self) -> dict[str, int]:
         """Return both counts by name."""
-        return {"graphs": self.graphs, "eager_frames": self.eager_frames}
+        return dict(self._counts)
 
+    @staticmethod
+    def _of_process() -> dict[str, int]:
+        from torch._dynamo.utils import counters
 
-def _counted() -> tuple[int, int]:
-    """Return the numbers of graphs and of frames in eager mode of this process so far."""
-    from torch._dynamo.utils import counters
-
-    frames = counters["frames"]
-    return counters["stats"]["unique_graphs"], frames["total"] - frames["ok"]
+        frames = counters["frames"]
+        return {"graphs": counters["stats"]["unique_graphs"], "eager_frames": frames["total"] - frames["ok"]}

@@ -100,9 +100,6 @@ class GPT(nn.Module):
         self.stem = Stem(vocabulary, context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.head = Head(self.stem.tokens)
-        self._initialize(layers)
-
-    def _initialize(self, layers: int) -> None:
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -260,41 +257,36 @@ def mnist(entry: ModelEntry, case: Case) -> Model:
             fc2=nn.Linear(128, CLASSES),
         )
     )
+
+    def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return noise with a bright stripe at the height of the digit."""
+        images = torch.randn(n, 1, SIDE, SIDE, generator=generator, device="cpu")
+        digits = torch.randint(CLASSES, (n,), generator=generator, device="cpu")
+        images[torch.arange(n, device="cpu"), 0, 2 * digits + 4] += 2
+        return images, digits
+
     return Model(
         module=module,
         loss=class_loss,
-        batch=striped,
+        batch=batch,
         blocks=list(module),
         tensor_parallel={"fc1.0": ColwiseParallel(), "fc2": RowwiseParallel()},
     )
 
 
-def striped(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return noise with a bright stripe at the height of the digit."""
-    images = torch.randn(n, 1, SIDE, SIDE, generator=generator, device="cpu")
-    digits = torch.randint(CLASSES, (n,), generator=generator, device="cpu")
-    images[torch.arange(n, device="cpu"), 0, 2 * digits + 4] += 2
-    return images, digits
-
-
 def toy(entry: ModelEntry, case: Case) -> Model:
     """Return a net with 10-10-1 neurons and ReLU, for features (batch, 10) and a number (batch, 1)."""
     module = nn.Sequential(nn.Sequential(nn.Linear(10, 10), nn.ReLU()), nn.Linear(10, 1))
+
+    def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return numbers from 0 to 1, and their mean plus 4, so that the loss falls with each batch."""
+        inputs = torch.rand(n, 10, generator=generator, device="cpu")
+        return inputs, inputs.mean(1, keepdim=True) + 4
+
     return Model(
         module=module,
-        loss=squared_error,
-        batch=means,
+        loss=lambda output, targets: F.mse_loss(at_least_float32(output), targets),
+        batch=batch,
         blocks=list(module),
         tensor_parallel={"0.0": ColwiseParallel(), "1": RowwiseParallel()},
     )
-
-
-def squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over the samples, in float32 or wider."""
-    return F.mse_loss(at_least_float32(output), targets)
-
-
-def means(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return numbers from 0 to 1, and their mean plus 4, so that the loss falls with each batch."""
-    inputs = torch.rand(n, 10, generator=generator, device="cpu")
-    return inputs, inputs.mean(1, keepdim=True) + 4

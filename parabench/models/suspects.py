@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,20 +15,19 @@ from parabench.models.batches import targets_of, tensors_of
 
 def suspects_of(module: nn.Module) -> list[str]:
     """Return the keys of `models.SUSPECTS` that the module has."""
-    return sorted({key for each in module.modules() for key in _suspects(each)})
-
-
-def _suspects(module: nn.Module) -> Iterator[str]:
-    if not module.training:
-        return
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        share = module.p
-    else:
-        share = module.dropout if isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) else 0.0
-    if share > 0:
-        yield DROPOUT
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
-        yield BATCH_NORM
+    found = set()
+    for each in module.modules():
+        dropout = 0.0
+        if isinstance(each, nn.modules.dropout._DropoutNd):
+            dropout = each.p
+        elif isinstance(each, (nn.RNNBase, nn.MultiheadAttention)):
+            dropout = each.dropout
+        if each.training and dropout > 0:
+            found.add(DROPOUT)
+        normalizes = isinstance(each, nn.modules.batchnorm._BatchNorm) and not isinstance(each, nn.SyncBatchNorm)
+        if each.training and normalizes:
+            found.add(BATCH_NORM)
+    return sorted(found)
 
 
 def ignores_labels(batch: Any) -> bool:

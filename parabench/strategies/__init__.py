@@ -57,7 +57,6 @@ class StrategyEntry(Entry):
     memory: Formula | None = None  # of the model states, if known
     calls: Mapping[Group, frozenset[str]] | None = None  # the operations of each group of ranks, by NCCL's names
     color: str | None = None  # on all pages
-    code: tuple[str, ...] = ()  # lines for a user's script, with placeholders of `snippet.py`
 
     @property
     def takes_caps(self) -> bool:
@@ -74,11 +73,6 @@ _PLAN = frozenset({"tensor_parallel"})
 _SUMS = frozenset({"allreduce"})
 _SHARDS = frozenset({"allgather", "reducescatter"})
 
-_NO_PARAMETER_SERVER = (
-    "# No code: PyTorch has no parameter server of this kind. {case.strategy} is in",
-    "# parabench/strategies/{case.strategy}.py.",
-)
-
 # DeepSpeed keeps flat copies, so it has no formula. Most colors are from Okabe and Ito, and from Tol. Colors of related
 # strategies are similar.
 STRATEGIES: dict[str, StrategyEntry] = {
@@ -91,7 +85,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_rank_only=True,
         memory=memory.WHOLE,
         color="#999999",
-        code=("# One device: the model as it is.", "{step}"),
     ),
     "dp": StrategyEntry(
         target="parabench.strategies.data_parallel:dp",
@@ -102,7 +95,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_process=True,
         memory=memory.WHOLE,
         color="#777777",
-        code=("model = DataParallel(model, device_ids=list(range({case.world_size})))", "{step}"),
     ),
     "ddp": StrategyEntry(
         target="parabench.strategies.data_parallel:ddp",
@@ -114,7 +106,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.WHOLE,
         calls={Group.ALL: _SUMS},
         color="#0072B2",
-        code=("model = DistributedDataParallel(model{ddp_options})", "{step_no_sync}"),
     ),
     "zero1": StrategyEntry(
         target="parabench.strategies.data_parallel:zero1",
@@ -126,15 +117,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.ZERO1,
         calls={Group.ALL: _SUMS | {"broadcast"}},
         color="#56B4E9",
-        code=(
-            "# Before DDP, which must find the parameters where this optimizer puts them.",
-            "optimizer = ZeroRedundancyOptimizer(",
-            "    [parameter for parameter in model.parameters() if parameter.requires_grad],",
-            "    AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr,",
-            ")  # and your own settings",
-            "model = DistributedDataParallel(model{ddp_options})",
-            "{backward_no_sync}",
-        ),
     ),
     "zero2": StrategyEntry(
         target="parabench.strategies.fsdp:zero2",
@@ -145,7 +127,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.ZERO2,
         calls={Group.ALL: _SHARDS},
         color="#E69F00",
-        code=("{flat_mesh}", "{sharded_once}"),
     ),
     "fsdp": StrategyEntry(
         target="parabench.strategies.fsdp:fsdp",
@@ -156,7 +137,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.FSDP,
         calls={Group.ALL: _SHARDS},
         color="#D55E00",
-        code=("{flat_mesh}", "{sharded}"),
     ),
     "hsdp": StrategyEntry(
         target="parabench.strategies.fsdp:hsdp",
@@ -167,7 +147,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.HSDP,
         calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: _SUMS},
         color="#9467FF",
-        code=("{node_mesh}", "{sharded}"),
     ),
     "tp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp",
@@ -180,7 +159,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR,
         calls={Group.LAYERS: _SUMS},
         color="#009E73",
-        code=("{flat_mesh}", "{split_layers}", "{step}"),
     ),
     "tp_ddp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_ddp",
@@ -193,13 +171,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR_GROUPS,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SUMS},
         color="#44AA99",
-        code=(
-            "{tp_mesh}",
-            "{split_layers_inside}",
-            "# DDP takes plain tensors only: each rank's parts of the layers.",
-            'model = DistributedDataParallel(Parts(model){ddp_options}, process_group=mesh.get_group("dp"))',
-            "{step_no_sync}",
-        ),
     ),
     "tp_fsdp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_fsdp",
@@ -212,7 +183,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR_FSDP,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SHARDS},
         color="#66A61E",
-        code=("{tp_mesh}", "{split_layers_inside}", "{sharded_between}"),
     ),
     "pp": StrategyEntry(
         own_steps=True,
@@ -226,7 +196,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, a micro-batch at a time",
         memory=memory.STAGE,
         color="#AA4499",
-        code=("{pipeline}",),
     ),
     "layer_split": StrategyEntry(
         own_steps=True,
@@ -239,7 +208,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, while all other ranks wait",
         memory=memory.STAGE,
         color="#CC79A7",
-        code=("{pipeline_of_one}",),
     ),
     "parameter_server": StrategyEntry(
         own_steps=True,
@@ -252,7 +220,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.SERVING,
         color="#8C6D31",
-        code=_NO_PARAMETER_SERVER,
     ),
     "parameter_server_async": StrategyEntry(
         own_steps=True,
@@ -265,7 +232,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.SERVING_ASYNC,
         color="#CC6677",
-        code=_NO_PARAMETER_SERVER,
     ),
     "local_only": StrategyEntry(
         own_steps=True,
@@ -279,10 +245,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.WHOLE,
         color="#5F6CAF",
-        code=(
-            "# No code: without exchanging gradients, ranks train separately. "
-            "It shows what communication could cost at most.",
-        ),
     ),
     **{
         f"deepspeed{stage}": StrategyEntry(
@@ -295,18 +257,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
             local_forward=stage < 3,
             color=("#88CCEE", "#DDCC77", "#EE7733")[stage - 1],
             package="deepspeed",
-            code=(
-                "import deepspeed",
-                "config = {{",
-                '    "train_micro_batch_size_per_gpu": {rank_batch},',
-                '    "gradient_accumulation_steps": {case.grad_accumulation},',
-                f'    "zero_optimization": {{{{"stage": {stage}}}}},',
-                '    "zero_allow_untested_optimizer": True,',
-                "}}",
-                "{optimizer}",
-                "model, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
-                "# In the loop: model.backward(loss) and model.step().",
-            ),
         )
         for stage, what, travels in (
             (1, "optimizer state", "gradients, all-reduced; updated parameters, gathered"),

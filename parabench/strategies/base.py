@@ -276,12 +276,3 @@ def norm_of(gradients: Iterable[Tensor]) -> float:
         dist.all_reduce(parts)
         whole = whole + parts
     return math.sqrt(float(whole))
-
-
-def norm_over_ranks(gradients: Iterable[Tensor], device: torch.device) -> float:
-    """Return the L2 norm of the gradients of all ranks. Each gradient is on one rank. A collective call."""
-    squares = torch.zeros((), dtype=torch.float64, device=device)
-    for gradient in gradients:
-        squares += squares_of(gradient)
-    dist.all_reduce(squares)
-    return math.sqrt(float(squares))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.machine import accelerator
 from parabench.models.base import Model
-from parabench.plan.case import Case
 from parabench.strategies.base import ParallelModel, StrategyContext, optimizer_for
 
 
@@ -50,65 +48,43 @@ def ddp(model: Model, context: StrategyContext) -> ParallelModel:
 
     `bucket_mib` is the cap of a bucket, or a list of caps in the order of reduction. None is PyTorch's default.
     """
-    module = replicate(model.module, context)
-    return ParallelModel(
-        module=module,
-        data_rank=context.rank,
-        data_ranks=context.world_size,
-        gradient_sync=gradient_sync(module, context.case),
-        facts=lambda: bucket_facts(module),
-    )
+    return replicated(model.module, context, context.rank, context.world_size)
 
 
-def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> DistributedDataParallel:
-    """Return DDP with the case's options, and further `options` of DDP."""
+def replicated(
+    module: nn.Module, context: StrategyContext, data_rank: int, data_ranks: int, **options: Any
+) -> ParallelModel:
+    """Wrap `module` in DDP with the case's options, and further `options` of DDP."""
     case, device = context.case, context.device
-    return DistributedDataParallel(
+    # PyTorch's MB are MiB, and its list accepts fractions.
+    caps = {"bucket_cap_mb_list": list(case.bucket_caps)} if case.bucket_caps else {"bucket_cap_mb": case.bucket_cap}
+    replica = DistributedDataParallel(
         module,
         device_ids=[device] if device.type == accelerator.TYPE else None,
-        **_caps(case),
         find_unused_parameters=case.find_unused_parameters,
         static_graph=case.static_graph,
         gradient_as_bucket_view=case.gradient_as_bucket_view,
+        **caps,
         **options,
     )
-
-
-def _caps(case: Case) -> dict[str, Any]:
-    """Return DDP's option for the case's caps. PyTorch's MB are MiB, and its list accepts fractions."""
-    return {"bucket_cap_mb_list": list(case.bucket_caps)} if case.bucket_caps else {"bucket_cap_mb": case.bucket_cap}
-
-
-def gradient_sync(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:
-    """Return the function for `ParallelModel.gradient_sync`: backward reduces gradients, or only adds them up."""
     # DDP learns a static graph in the first backward. If it does not reduce, torch 2.13 fails an assertion.
     learned = not case.static_graph
 
-    def context(last: bool) -> AbstractContextManager[Any]:
+    def gradient_sync(last: bool) -> AbstractContextManager[Any]:
         nonlocal learned
         reduces = last or not case.no_sync or not learned
         learned = True
-        return nullcontext() if reduces else module.no_sync()
+        return nullcontext() if reduces else replica.no_sync()
 
-    return context
+    def facts() -> dict[str, Any]:
+        """Return the sizes of DDP's buckets in bytes."""
+        logged: dict[str, Any] = replica._get_ddp_logging_data()
+        sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
+        return {"bucket_bytes": [int(size) for size in str(sizes).split(",") if size.strip()]}
 
-
-def bucket_facts(module: DistributedDataParallel) -> dict[str, Any]:
-    """Return the sizes of DDP's buckets in bytes."""
-    logged: dict[str, Any] = module._get_ddp_logging_data()
-    sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
-    return {"bucket_bytes": [int(size) for size in str(sizes).split(",") if size.strip()]}
-
-
-def _settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the defaults of an optimizer that are arguments of its class."""
-    taken: set[str] = set()
-    for each in type(optimizer).__mro__:
-        parameters = inspect.signature(each).parameters.values()
-        taken |= {parameter.name for parameter in parameters}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break  # it does not pass arguments to its base class
-    return {name: value for name, value in optimizer.defaults.items() if name in taken}
+    return ParallelModel(
+        module=replica, data_rank=data_rank, data_ranks=data_ranks, gradient_sync=gradient_sync, facts=facts
+    )
 
 
 def zero1(model: Model, context: StrategyContext) -> ParallelModel:
@@ -127,3 +103,14 @@ def zero1(model: Model, context: StrategyContext) -> ParallelModel:
         made.param_groups, optimizer_class=type(made), parameters_as_bucket_view=True, **_settings(made)
     )
     return replace(ddp(model, context), optimizer=optimizer)
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the defaults of an optimizer that are arguments of its class."""
+    taken: set[str] = set()
+    for each in type(optimizer).__mro__:
+        parameters = inspect.signature(each).parameters.values()
+        taken |= {parameter.name for parameter in parameters}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break  # it does not pass arguments to its base class
+    return {name: value for name, value in optimizer.defaults.items() if name in taken}

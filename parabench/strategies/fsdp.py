@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from parabench.collectives.join import default_group
 from parabench.models.base import Model
 from parabench.store.record import MIB
 from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext, local_part
@@ -40,7 +40,7 @@ def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
 
     Only gradient shards are all-reduced across nodes (Zhao et al., "PyTorch FSDP", 2023, section 3.2.2).
     """
-    mesh = grid_mesh(context, context.case.ranks_per_node or context.world_size, ("replicate", "shard"))
+    mesh = grid_mesh(context, context.case.ranks_per_node, ("replicate", "shard"))
     return sharded(model, context, mesh, context.rank, context.world_size)
 
 
@@ -60,18 +60,18 @@ def sharded(
     for unit in units:
         fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     root = fully_shard(model.module, mesh=mesh, mp_policy=policy, reshard_after_forward=None if reshard else False)
+
+    def gradient_sync(last: bool) -> AbstractContextManager[Any]:
+        root.set_requires_gradient_sync(last or not context.case.no_sync)
+        return nullcontext()
+
     return ParallelModel(
         module=model.module,
         data_rank=data_rank,
         data_ranks=data_ranks,
-        gradient_sync=lambda last: _reducing(root, last or not context.case.no_sync),
+        gradient_sync=gradient_sync,
         facts=lambda: {"unit_bytes": [*unit_bytes, root_bytes]},
     )
-
-
-def _reducing(module: FSDPModule, reduces: bool) -> AbstractContextManager[Any]:
-    module.set_requires_gradient_sync(reduces)
-    return nullcontext()
 
 
 def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
@@ -96,26 +96,16 @@ def _bytes(module: nn.Module) -> int:
 
 def flat_mesh(rank_info: RankInfo) -> DeviceMesh:
     """Return a mesh of all ranks with one dimension. A collective call."""
-    return DeviceMesh.from_group(_world(), rank_info.device.type)
+    return DeviceMesh.from_group(default_group(), rank_info.device.type)
 
 
-def grid_mesh(rank_info: RankInfo, inside: int, names: tuple[str, str]) -> DeviceMesh:
-    """Return a mesh whose second dimension has `inside` consecutive ranks. A collective call."""
-    rows = torch.arange(rank_info.world_size).view(-1, inside)
-    groups = [_group_of_this_rank(ranks.tolist(), name) for ranks, name in zip((rows.T, rows), names, strict=True)]
+def grid_mesh(rank_info: RankInfo, inside: int | None, names: tuple[str, str]) -> DeviceMesh:
+    """Return a mesh whose second dimension has `inside` consecutive ranks; None is all. A collective call."""
+    rows = torch.arange(rank_info.world_size).view(-1, inside or rank_info.world_size)
+    groups = []
+    for name, lines in zip(names, (rows.T.tolist(), rows.tolist()), strict=True):
+        group: Any = default_group()
+        if len(lines) > 1:
+            group, _ = dist.new_subgroups_by_enumeration(lines, group_desc=f"mesh_{name}")
+        groups.append(group)
     return DeviceMesh.from_group(groups, rank_info.device.type, rows, mesh_dim_names=names)
-
-
-def _group_of_this_rank(every: Sequence[list[int]], name: str) -> ProcessGroup:
-    """Return this rank's group among the groups of ranks in `every`."""
-    if len(every) == 1:
-        return _world()
-    group, _ = dist.new_subgroups_by_enumeration(list(every), group_desc=f"mesh_{name}")
-    assert isinstance(group, ProcessGroup)
-    return group
-
-
-def _world() -> ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None
-    return group

@@ -5,12 +5,11 @@ Unlike torch.amp.GradScaler, all ranks skip a step together, also with sharded p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from parabench.strategies.base import OptimizerLike, local_part
 
@@ -48,7 +47,13 @@ class LossScale:
     def step(self) -> None:
         """Step with unscaled gradients. If one is not finite on a rank, skip the step and halve the scale."""
         gradients = [local_part(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self._overflowed(gradients):
+        largest = torch.zeros(1, device=self._device)
+        if filled := [each for each in gradients if each.numel()]:
+            largest += torch.stack(torch._foreach_norm(filled, float("inf"))).max()
+        overflowed = (~torch.isfinite(largest)).float()
+        if dist.is_initialized():
+            dist.all_reduce(overflowed, dist.ReduceOp.MAX)
+        if overflowed.item():
             self.left_out += 1
             self.scale /= 2
             self._since = 0
@@ -60,13 +65,3 @@ class LossScale:
         if self._since == GROWTH_INTERVAL:
             self.scale *= 2
             self._since = 0
-
-    def _overflowed(self, gradients: Iterable[Tensor]) -> bool:
-        held = [each for each in gradients if each.numel()]
-        largest = torch.zeros(1, device=self._device)
-        if held:
-            largest += torch.stack(torch._foreach_norm(held, float("inf"))).max()
-        found = (~torch.isfinite(largest)).float()
-        if dist.is_initialized():
-            dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found.item())

@@ -41,14 +41,9 @@ class Formula:
     exact: bool = True
 
 
-def _adamw(own: float) -> State:
-    """Return the state for parameters that a rank trains alone."""
-    return State(own, own, 2 * own)
-
-
-def _sharded(whole: float, gathered: float, ranks: int) -> State:
-    """Return the state with shards of everything, plus parameters that are `gathered` at the end of forward."""
-    return State(whole / ranks + gathered, whole / ranks, 2 * whole / ranks)
+def _adamw(trained: float, gathered: float = 0) -> State:
+    """Return the state for parameters that a rank trains, plus parameters that are `gathered` at the end of forward."""
+    return State(trained + gathered, trained, 2 * trained)
 
 
 def _own_layers(shape: Shape) -> float:
@@ -66,18 +61,18 @@ SERVING = Formula(lambda s: _adamw(s.whole), "rank 0: 4K, others 2K", _SERVER)
 STAGE = Formula(lambda s: _adamw(s.whole / s.ranks), "4K/n, if stages are equal", _STAGES, exact=False)
 ZERO1 = Formula(lambda s: State(s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 2K/n", _ZERO)
 ZERO2 = Formula(
-    lambda s: _sharded(s.whole, s.whole, s.ranks),
+    lambda s: _adamw(s.whole / s.ranks, s.whole),
     "K + 4K/n",
     f"{_ZERO}; the gathered K in addition to its shard, as in FSDP2",
 )
-FSDP = Formula(lambda s: _sharded(s.whole, s.root, s.ranks), "E + 4K/n", f"{_ZERO}; {_FSDP2}")
-HSDP = Formula(lambda s: _sharded(s.whole, s.root, s.node), "E + 4K/m", f"{_ZERO}; {_FSDP2}")
+FSDP = Formula(lambda s: _adamw(s.whole / s.ranks, s.root), "E + 4K/n", f"{_ZERO}; {_FSDP2}")
+HSDP = Formula(lambda s: _adamw(s.whole / s.node, s.root), "E + 4K/m", f"{_ZERO}; {_FSDP2}")
 TENSOR = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/n", _MEGATRON)
 TENSOR_GROUPS = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/t", _MEGATRON)
 TENSOR_FSDP = Formula(
-    lambda s: _sharded(_own_layers(s), s.root, s.ranks // s.sharing),
+    lambda s: _adamw(_own_layers(s) / (s.ranks // s.sharing), s.root),
     "E + 4(K-S+S/t)t/n",
     f"{_MEGATRON}; {_ZERO}; {_FSDP2}",
 )
 # Rank 0 has the newest parameters, and a copy for its computation.
-SERVING_ASYNC = Formula(lambda s: State(2 * s.whole, s.whole, 2 * s.whole), "rank 0: 5K, others 2K", _SERVER)
+SERVING_ASYNC = Formula(lambda s: _adamw(s.whole, s.whole), "rank 0: 5K, others 2K", _SERVER)

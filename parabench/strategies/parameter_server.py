@@ -78,14 +78,9 @@ class Link:
     def average_on_server(self) -> None:
         """Send the gradients of all ranks to the server, and set the mean as the gradient there."""
         had = self._flat.take_gradients()
-        if self._rank == SERVER:
-            self._collect()
-            self._flat.wire_gradient.div_(1 + len(self._workers))
-            self._flat.give_gradients(had)
-        else:
+        if self._rank != SERVER:
             finish([work for piece in self._gradient for work in self._start([(dist.isend, piece, SERVER)])])
-
-    def _collect(self) -> None:
+            return
         arriving = self._receive(0)
         for number, piece in enumerate(self._gradient):
             following = self._receive(number + 1)
@@ -93,6 +88,8 @@ class Link:
             for landing in self._landings[number % 2]:
                 piece.add_(landing[: len(piece)])  # in the order of ranks, so that runs are reproducible
             arriving = following
+        self._flat.wire_gradient.div_(1 + len(self._workers))
+        self._flat.set_gradients(had)
 
     def _receive(self, number: int) -> list[dist.Work]:
         """Post the receives of this piece from every worker; none after the last."""
@@ -171,7 +168,7 @@ class FlatParameters:
         self.wire_gradient.copy_(self.gradient)  # without effect if they are the same
         return had
 
-    def give_gradients(self, had: list[bool]) -> None:
+    def set_gradients(self, had: list[bool]) -> None:
         """Set the received gradients. Unused parameters do not get one, as on one device."""
         self.gradient.copy_(self.wire_gradient)
         for parameter, view, had_gradient in zip(self.parameters, self._gradients, had, strict=True):
@@ -180,18 +177,15 @@ class FlatParameters:
 
 
 class RemoteStep:
-    """An optimizer whose step receives the parameters with `fetch()`. The server also has an optimizer `state`."""
+    """An optimizer whose `step()` receives the parameters. The server also has an optimizer `state`."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], fetch: Callable[[], None], state: Mapping[Any, Any] | None = None
+        self, parameters: list[nn.Parameter], step: Callable[[], None], state: Mapping[Any, Any] | None = None
     ) -> None:
         self.param_groups: list[dict[str, Any]] = [{"params": parameters}]
         self.state: Mapping[Any, Any] = {} if state is None else state
-        self._parameters, self._fetch = parameters, fetch
-
-    def step(self) -> None:
-        self._fetch()
+        self.step = step
 
     def zero_grad(self) -> None:
-        for parameter in self._parameters:
+        for parameter in self.param_groups[0]["params"]:
             parameter.grad = None

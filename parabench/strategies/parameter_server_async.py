@@ -68,6 +68,9 @@ class Peer:
         self._step = self._version = 0
         self._staleness: list[int] = []
 
+    def push(self) -> None:
+        """Start sending the gradient. The server has its own."""
+
     def _received(self, version: int) -> None:
         """Use the received parameters. The last update in this version is from this rank."""
         self._flat.values.copy_(self._flat.wire_values)
@@ -132,9 +135,6 @@ class Server(Peer):
         for thread in self._threads:
             thread.start()
 
-    def push(self) -> None:
-        """Do nothing, because rank 0 has its gradient."""
-
     def pull(self) -> None:
         """Apply this rank's gradient, and use the newest parameters."""
         self._check()
@@ -155,7 +155,7 @@ class Server(Peer):
             thread.join()
         if self._group is not None:
             dist.barrier(self._group)
-        return self._versions.facts()
+        return {"applied": [list(each) for each in self._versions.applied]}
 
     def _check(self) -> None:
         """Raise the error that ended a thread. Its worker would not receive a reply."""
@@ -222,7 +222,3 @@ class ParameterVersions:
     def _note(self) -> None:
         rank, step = self._now
         self.applied.append((rank, step, self.version - self._read[rank]))
-
-    def facts(self) -> dict[str, Any]:
-        """Return the ledger as a fact."""
-        return {"applied": [list(each) for each in self.applied]}

@@ -5,10 +5,10 @@ Huang et al., "GPipe", 2019; Narayanan et al., "Efficient large-scale language m
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import ParamSpec, TypeVar
 
@@ -23,16 +23,14 @@ from parabench.data import source_of
 from parabench.data.datasets import first_sample
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
-from parabench.models.base import Loss, Model
+from parabench.models.base import Model
 from parabench.models.batches import Batch, inputs_of
 from parabench.models.suspects import copies_of_buffers, set_buffers
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_over_ranks
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, squares_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 # The observed step. The first one creates buffers, and the third may be measured.
 WATCHED = 1
@@ -64,20 +62,39 @@ def pipelined(
     local_stages = {i: stage for i, stage in enumerate(stages) if i % ranks == rank}
     parameters = dict(model.module.named_parameters())
     where = holders(parameters, stages, ranks)
-    tied = TiedGradients(parameters, where)
+    tied = tied_copies(parameters, where)
     held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
-    told = shapes(model, stages, context, microbatches)
-    drop_all_but(local_stages.values(), model.module)
+    counted_here = [parameter for name, parameter in held.items() if where[name][0] == rank]
+    messages = messages_between(model, stages, context, microbatches)
+    kept = {id(each) for stage in local_stages.values() for each in stage.modules()}
+    for each in model.module.modules():
+        if id(each) not in kept:
+            each.to_empty(device="meta", recurse=False)
 
-    # A rank computes forward, loss and backward. During the rest of the time, it waits for messages.
     busy = BusyShare(device)
-    assert model.loss is not None  # checked before the launch
-    loss = busy.counted(part_of_loss(model.loss, context, microbatches))
-    run = [timed(PipelineStage(stage, i, len(stages), device, *told[i]), busy) for i, stage in local_stages.items()]
-    order = ordered(schedule, run, microbatches, loss)
+    run = [PipelineStage(stage, i, len(stages), device, *messages[i]) for i, stage in local_stages.items()]
+    order = scheduled(schedule, run, microbatches, model, context, busy)
+    first, last = 0 in local_stages, len(stages) - 1 in local_stages
 
-    once = [parameter for name, parameter in held.items() if where[name][0] == rank]
-    pipeline_facts = {
+    def compute(batch: Batch, clock: StepMarker) -> Tensor | None:
+        """Compute the gradients of the mean loss. Return the loss on the rank of the last stage."""
+        inputs, targets = batch
+        clock.skip()
+        losses: list[Tensor] = []
+        with busy.step():
+            order.step(
+                *([inputs] if first else []),
+                target=targets if last else None,
+                losses=losses,
+                return_outputs=False,
+            )
+        for parameter, group in tied:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+        return torch.stack(losses).sum().detach() if last else None
+
+    facts = {
         "stages": len(stages),
         "microbatches": microbatches,
         "schedule": schedule_name or schedule,
@@ -87,66 +104,38 @@ def pipelined(
         module=nn.ModuleList(local_stages.values()),
         data_rank=0,
         data_ranks=1,
-        compute=PipelineStep(order, tied, busy, first=0 in local_stages, last=len(stages) - 1 in local_stages),
+        compute=compute,
         parameters=held,
-        gradient_norm=lambda: norm_over_ranks((p.grad for p in once if p.grad is not None), device),
-        facts=lambda: {"pipeline": pipeline_facts},
+        gradient_norm=lambda: norm_over_ranks(counted_here, device),
+        facts=lambda: {"pipeline": facts},
         numbers=lambda: {} if busy.share is None else {"stage_busy_share": busy.share},
     )
 
 
-def ordered(name: str, stages: Sequence[PipelineStage], microbatches: int, loss: Loss) -> Schedule:
-    """Return torch's schedule over this rank's stages. The loss is scaled, so gradients are not."""
-    if name == "interleaved":
-        return ScheduleInterleaved1F1B(list(stages), microbatches, loss_fn=loss, scale_grads=False)
-    single = ScheduleGPipe if name == "gpipe" else Schedule1F1B
-    return single(stages[0], microbatches, loss_fn=loss, scale_grads=False)
+def scheduled(
+    name: str,
+    stages: Sequence[PipelineStage],
+    microbatches: int,
+    model: Model,
+    context: StrategyContext,
+    busy: BusyShare,
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    """Return torch's schedule over this rank's stages. Its computation is counted as busy, and messages are not."""
+    whole_loss = model.loss
+    assert whole_loss is not None  # checked before the launch
 
-
-def part_of_loss(loss: Loss, context: StrategyContext, microbatches: int) -> Loss:
-    """Return the function for the part of a micro-batch in the mean loss.
-
-    If torch scaled gradients instead, it would scale weights twice that two stages of a rank share.
-    """
-
-    def part(output: Tensor, targets: Tensor) -> Tensor:
+    # If torch scaled gradients instead of the loss, it would scale weights twice that two stages of a rank share.
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
         with context.autocast():
-            return loss(output, targets) / microbatches
+            return whole_loss(output, targets) / microbatches
 
-    return part
-
-
-def timed(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
-    """Return `stage` with timed computation."""
-    for name in ("forward_one_chunk", "backward_one_chunk"):
-        setattr(stage, name, busy.counted(getattr(stage, name)))
-    return stage
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStep:
-    """Forward and backward of the whole batch. `first` and `last`: whether this rank has the first and last stage."""
-
-    order: Schedule
-    tied: TiedGradients
-    busy: BusyShare
-    first: bool
-    last: bool
-
-    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None:
-        """Compute the gradients of the mean loss. Return the loss on the rank of the last stage."""
-        inputs, targets = batch
-        clock.skip()
-        losses: list[Tensor] = []
-        with self.busy.step():
-            self.order.step(
-                *([inputs] if self.first else []),
-                target=targets if self.last else None,
-                losses=losses,
-                return_outputs=False,
-            )
-        self.tied.add_up()
-        return torch.stack(losses).sum().detach() if self.last else None
+    for stage in stages:
+        for method in ("forward_one_chunk", "backward_one_chunk"):
+            setattr(stage, method, busy.counted(getattr(stage, method)))
+    if name == "interleaved":
+        return ScheduleInterleaved1F1B(list(stages), microbatches, loss_fn=busy.counted(loss), scale_grads=False)
+    single = ScheduleGPipe if name == "gpipe" else Schedule1F1B
+    return single(stages[0], microbatches, loss_fn=busy.counted(loss), scale_grads=False)
 
 
 class BusyShare:
@@ -230,7 +219,10 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
             f"model {context.case.model!r} has {len(model.blocks)} blocks, too few for {count} stages; "
             "use fewer ranks, or give more Model.blocks"
         )
-    parts = deal(model.blocks, count)
+    # Earlier stages have one block more if the number does not divide.
+    size, rest = divmod(len(model.blocks), count)
+    starts = [i * size + min(i, rest) for i in range(count + 1)]
+    parts = [list(model.blocks[begin:end]) for begin, end in pairwise(starts)]
     if model.stem is not None:
         parts[0].insert(0, model.stem)
     if model.head is not None:
@@ -238,15 +230,25 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
     return [Stage(each, context) for each in parts]
 
 
-def shapes(
+def messages_between(
     model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
 ) -> list[tuple[Tensor, Tensor]]:
     """Return the input and output of each stage for a micro-batch. Forward runs once, and buffers are restored.
 
     Without them, ranks would send pickled objects, and anyone with access to a port could run code.
     """
+    case = context.case
+    inputs: Tensor
+    size = case.global_batch // microbatches
+    if source_of(case.data)[0] == "synthetic" and model.batch is not None:
+        inputs = inputs_of(model.batch(size, torch.Generator().manual_seed(0)))
+    else:  # repetitions of the data's first sample
+        inputs = inputs_of(first_sample(case, model))[:1]
+        inputs = inputs.expand(size, *inputs.shape[1:])
+    if case.arithmetic.parameters != "float32" and inputs.is_floating_point():  # as they are loaded
+        inputs = inputs.to(getattr(torch, case.arithmetic.parameters))
+    flows = [inputs.to(context.device)]
     buffers = copies_of_buffers(model.module)
-    flows = [_first_inputs(model, context, context.case.global_batch // microbatches)]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for stage in stages:
             flows.append(stage(flows[-1]))
@@ -255,27 +257,6 @@ def shapes(
     for each in flows[1:]:
         each.requires_grad_(each.is_floating_point())
     return list(pairwise(flows))
-
-
-def _first_inputs(model: Model, context: StrategyContext, size: int) -> Tensor:
-    """Return `count` inputs for the first stage: synthetic samples, or repetitions of the data's first sample."""
-    case = context.case
-    inputs: Tensor
-    if source_of(case.data)[0] == "synthetic" and model.batch is not None:
-        inputs = inputs_of(model.batch(size, torch.Generator().manual_seed(0)))
-    else:
-        inputs = inputs_of(first_sample(case, model))[:1]
-        inputs = inputs.expand(size, *inputs.shape[1:])
-    if case.arithmetic.parameters != "float32" and inputs.is_floating_point():  # as they are loaded
-        inputs = inputs.to(getattr(torch, case.arithmetic.parameters))
-    return inputs.to(context.device)
-
-
-def deal(parts: Sequence[T], count: int) -> list[list[T]]:
-    """Return `parts` in `count` consecutive runs whose lengths differ by one at most. The first runs are longer."""
-    size, rest = divmod(len(parts), count)
-    starts = [i * size + min(i, rest) for i in range(count + 1)]
-    return [list(parts[begin:end]) for begin, end in pairwise(starts)]
 
 
 def holders(
@@ -295,31 +276,24 @@ def holders(
     return {name: tuple(sorted(found[id(parameter)])) for name, parameter in parameters.items()}
 
 
-def drop_all_but(kept: Iterable[nn.Module], module: nn.Module) -> None:
-    """Free the modules of `module` that are not in `kept`."""
-    in_stages = {id(each) for stage in kept for each in stage.modules()}
-    for each in module.modules():
-        if id(each) not in in_stages:
-            each.to_empty(device="meta", recurse=False)
+def tied_copies(
+    parameters: Mapping[str, nn.Parameter], where: Mapping[str, tuple[int, ...]]
+) -> list[tuple[nn.Parameter, ProcessGroup]]:
+    """Return this rank's weights that other ranks hold too, such as GPT's embedding and head, with these ranks' group.
 
-
-class TiedGradients:
-    """Tied weights of several ranks (`holders`), such as GPT's embedding and head. The gradients of copies are added.
-
-    Creation is a collective call of all ranks. Megatron-LM does the same in `finalize_model_grads`.
+    The gradients of copies must be added, as in Megatron-LM's `finalize_model_grads`. A collective call of all ranks.
     """
+    shared = {name: where[name] for name, each in parameters.items() if each.requires_grad and len(where[name]) > 1}
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(set(shared.values()))}
+    rank = dist.get_rank()
+    return [(parameters[name], groups[ranks]) for name, ranks in shared.items() if rank in ranks]
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]]) -> None:
-        shared = {name: holders[name] for name, each in parameters.items() if each.requires_grad}
-        groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(set(shared.values())) if len(ranks) > 1}
-        rank = dist.get_rank()
-        self._copies: list[tuple[nn.Parameter, ProcessGroup]] = [
-            (parameters[name], groups[ranks]) for name, ranks in shared.items() if ranks in groups and rank in ranks
-        ]
 
-    def add_up(self) -> None:
-        """Set the gradient of each copy to the sum over all copies, after backward."""
-        for parameter, group in self._copies:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
+def norm_over_ranks(parameters: Iterable[nn.Parameter], device: torch.device) -> float:
+    """Return the L2 norm of the gradients of all ranks, each of which gives different parameters. A collective call."""
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            squares += squares_of(parameter.grad)
+    dist.all_reduce(squares)
+    return math.sqrt(float(squares))

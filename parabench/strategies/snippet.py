@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.fields import number
+from parabench.plan.pipeline_schedule import STAGES_PER_RANK
 from parabench.strategies import STRATEGIES, entry_of
 
 # A remark about a variable of the script.
 BLOCKS = "blocks: your model's repeated layers"
 SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 
-# {name: its import}. The lines of a strategy may have further imports.
+# {name: its import}. Lines may have further imports.
 IMPORTS = {
     name: f"from {module} import {name}"
     for module, names in {
@@ -50,7 +50,9 @@ def snippet(case: Case) -> str:
 
     It uses the script's `model`, `device`, `optimizer`, `blocks`, ... Defaults and axes such as precision are left out.
     """
-    lines = [*_algorithm(case), *_means(case), *_strategy(case), *_data(case)]
+    own = [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
+    strategy = CODE[case.strategy](case) if case.strategy in STRATEGIES else own
+    lines = [*_algorithm(case), *_blocks(case), *strategy, *_data(case)]
     code = [line for line in lines if not line.startswith(("import ", "from "))]
     used = set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(line.partition("#")[0] for line in code)))
     needed = {IMPORTS[name] for name in used & IMPORTS.keys()} | set(lines).difference(code)
@@ -75,8 +77,8 @@ def _algorithm(case: Case) -> list[str]:
     ]
 
 
-def _means(case: Case) -> list[str]:
-    """What is done to each block, before the model is made parallel."""
+def _blocks(case: Case) -> list[str]:
+    """Return the lines that change each block, before the model is made parallel."""
     lines = []
     if case.compile:
         lines.append("    block.forward = torch.compile(block.forward, dynamic=False)")
@@ -98,55 +100,61 @@ def _data(case: Case) -> list[str]:
     return [*before, f"loader = DataLoader(dataset, batch_size={rows}, {', '.join(options)})"] if options else []
 
 
-def _strategy(case: Case) -> list[str]:
-    """Return the lines of the strategy's entry with fields of the case and PIECES. Empty lines are left out."""
-    if case.strategy not in STRATEGIES:
-        return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
-    filled = "\n".join(line.format_map(_Filled(case=case)) for line in STRATEGIES[case.strategy].code)
-    return [line for line in filled.splitlines() if line]
-
-
-class _Filled(dict[str, Any]):
-    """A case and its PIECES, each made when a line asks for it."""
-
-    def __missing__(self, piece: str) -> str:
-        return PIECES[piece](self["case"])
-
-
-def _ddp_options(case: Case) -> str:
-    options = ["device_ids=[device]"] if case.device == accelerator.TYPE else []
+def _ddp(case: Case, model: str = "model", *more: str) -> str:
+    options = [model]
+    options += ["device_ids=[device]"] if case.device == accelerator.TYPE else []
     options += [] if case.bucket_cap is None else [f"bucket_cap_mb={number(case.bucket_cap)}"]
     options += [f"bucket_cap_mb_list=[{', '.join(map(number, case.bucket_caps))}]"] if case.bucket_caps else []
     flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     options += [f"{flag}=True" for flag in flags if getattr(case, flag)]
-    return "".join(f", {option}" for option in options)
+    return f"model = DistributedDataParallel({', '.join([*options, *more])})"
+
+
+def _no_sync(case: Case) -> str:
+    # A static graph is learned in the first backward, which must reduce (strategies/data_parallel.py).
+    first = " or step == i == 0" if case.static_graph else ""
+    return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
+
+
+def _zero1(case: Case) -> list[str]:
+    return [
+        "# Before DDP, which must find the parameters where this optimizer puts them.",
+        "optimizer = ZeroRedundancyOptimizer(",
+        "    [parameter for parameter in model.parameters() if parameter.requires_grad],",
+        f"    AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr,",
+        ")  # and your own settings",
+        _ddp(case),
+        *_backward(case, _no_sync(case)),
+    ]
 
 
 def _mesh(case: Case, inside: int | None = None, *names: str) -> str:
+    """Return the line for a mesh of all ranks or, with `names`, of groups of `inside` ranks."""
     device = "device.type" if case.device == "auto" else f'"{case.device}"'
-    if inside is None:
+    if not names:
         return f"mesh = init_device_mesh({device}, ({case.world_size},))"
+    inside = inside or case.world_size
     called = ", ".join(f'"{name}"' for name in names)
     return f"mesh = init_device_mesh({device}, ({case.world_size // inside}, {inside}), mesh_dim_names=({called}))"
 
 
-def _sharded(case: Case, mesh: str = "mesh", *, reshard: bool = True) -> str:
+def _sharded(case: Case, mesh: str = "mesh") -> list[str]:
+    reshard = case.strategy != "zero2"
     units = "blocks" if case.bucket_cap is None else f"group_blocks(blocks, {number(case.bucket_cap)})"
     policy, options = [], f"mesh={mesh}"
     if narrow := case.arithmetic.autocast:
         policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]
         options += ", mp_policy=policy"
-    lines = [
+    return [
         *policy,
         f"for unit in {units}:  # {BLOCKS}",
         f"    fully_shard(unit, {options}, reshard_after_forward={reshard})",
         f"fully_shard(model, {options}{'' if reshard else ', reshard_after_forward=False'})",
-        _step(case, f"model.set_requires_gradient_sync(i == {case.grad_accumulation - 1})"),
+        *_step(case, f"model.set_requires_gradient_sync(i == {case.grad_accumulation - 1})"),
     ]
-    return "\n".join(lines)
 
 
-def _split_layers(case: Case, mesh: str = "mesh") -> str:
+def _split_layers(case: Case, mesh: str = "mesh") -> list[str]:
     """Return the lines for tensor parallel with a plan of the user."""
     into, out = "ColwiseParallel()", "RowwiseParallel()"
     if case.sequence_parallel:
@@ -157,77 +165,110 @@ def _split_layers(case: Case, mesh: str = "mesh") -> str:
     ]
     if case.split == "dimension":
         lines.append("plan[first] = RowwiseParallel(input_layouts=Shard(-1))  # the layer that takes split features")
-    return "\n".join([*lines, f"parallelize_module(model, {mesh}, plan)"])
+    return [*lines, f"parallelize_module(model, {mesh}, plan)"]
 
 
-def _pipeline(case: Case, schedule: str, microbatches: str) -> str:
+def _pipeline(case: Case) -> list[str]:
+    schedule, microbatches = case.schedule, str(case.microbatches or "microbatches")
+    if case.strategy == "layer_split":
+        schedule, microbatches = "gpipe", "1"
     ranks = case.world_size
-    stages = ranks * (2 if schedule == "interleaved" else 1)
-    run = f"PipelineStage(part, rank, {stages}, device)"
+    stages = ranks * STAGES_PER_RANK[schedule]
+    part, run = "part", f"PipelineStage(part, rank, {stages}, device)"
     what = f"part: your model's layers of stage rank, of {stages} as even as can be, the first with the embedding."
     if schedule == "interleaved":
-        run = f"[PipelineStage(parts[i], i, {stages}, device) for i in (rank, rank + {ranks})]"
+        part, run = "parts", f"[PipelineStage(parts[i], i, {stages}, device) for i in (rank, rank + {ranks})]"
         what = f"parts: your model's layers as {stages} stages, as even as can be, the first with the embedding."
-    lines = [
+    return [
         f"# {what}",
         "# A weight that two stages share (a tied embedding) needs their gradients added up after each step.",
         f"schedule = {SCHEDULES[schedule]}({run}, {microbatches}, loss_fn=loss_of)",
-        _optimizer(case, "parts" if schedule == "interleaved" else "part"),
+        *_optimizer(case, part),
         "fed = [inputs] if rank == 0 else []",
         f"seen = targets if rank == {ranks - 1} else None",
         "schedule.step(*fed, target=seen)  # forward and backward",
     ]
-    return "\n".join(lines)
 
 
-def _optimizer(case: Case, parameters: str = "model") -> str:
+def _deepspeed(case: Case) -> list[str]:
+    return [
+        "import deepspeed",
+        "config = {",
+        f'    "train_micro_batch_size_per_gpu": {case.global_batch // case.batch_parts},',
+        f'    "gradient_accumulation_steps": {case.grad_accumulation},',
+        f'    "zero_optimization": {{"stage": {case.strategy.removeprefix("deepspeed")}}},',
+        '    "zero_allow_untested_optimizer": True,',
+        "}",
+        *_optimizer(case),
+        "model, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
+        "# In the loop: model.backward(loss) and model.step().",
+    ]
+
+
+def _no_server(case: Case) -> list[str]:
+    return [
+        f"# No code: PyTorch has no parameter server of this kind. {case.strategy} is in",
+        f"# parabench/strategies/{case.strategy}.py.",
+    ]
+
+
+def _optimizer(case: Case, parameters: str = "model") -> list[str]:
     if case.fused == DEFAULTS["fused"]:
-        return ""
-    return f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"
+        return []
+    return [f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"]
 
 
-def _step(case: Case, reducing: str = "") -> str:
-    return "\n".join((_optimizer(case), _backward(case, reducing)))
-
-
-def _backward(case: Case, reducing: str) -> str:
-    """A rank's batch in parts, one after the other. `reducing` is a line that holds back what only the last part's
-    backward needs to reduce; it may open a block."""
+def _backward(case: Case, reducing: str = "") -> list[str]:
+    """Return the lines for a rank's batch in parts. `reducing` is a line that lets only the last part's backward
+    reduce; it may open a block."""
     parts = case.grad_accumulation
     if parts == 1:
-        return ""
+        return []
     held = reducing if case.no_sync else ""
     indent = "        " if held.endswith(":") else "    "
-    lines = [
+    return [
         f"for i, (some, theirs) in enumerate(zip(inputs.chunk({parts}), targets.chunk({parts}))):",
         *([f"    {held}"] if held else []),
         f"{indent}(loss_of(model(some), theirs) / {parts}).backward()",
     ]
-    return "\n".join(lines)
 
 
-def _no_sync(case: Case) -> str:
-    # A static graph is learned in the first backward, which must reduce (strategies/data_parallel.py).
-    first = " or step == i == 0" if case.static_graph else ""
-    return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
+def _step(case: Case, reducing: str = "") -> list[str]:
+    return [*_optimizer(case), *_backward(case, reducing)]
 
 
-# {name: text} of placeholders in the lines of a strategy's entry.
-PIECES: dict[str, Callable[[Case], str]] = {
-    "optimizer": _optimizer,
-    "step": _step,
-    "step_no_sync": lambda case: _step(case, _no_sync(case)),
-    "backward_no_sync": lambda case: _backward(case, _no_sync(case)),
-    "rank_batch": lambda case: str(case.global_batch // case.batch_parts),
-    "ddp_options": _ddp_options,
-    "flat_mesh": _mesh,
-    "node_mesh": lambda case: _mesh(case, case.ranks_per_node or case.world_size, "replicate", "shard"),
-    "tp_mesh": lambda case: _mesh(case, case.tp_size or case.world_size, "dp", "tp"),
-    "sharded": _sharded,
-    "sharded_once": lambda case: _sharded(case, reshard=False),
-    "sharded_between": lambda case: _sharded(case, 'mesh["dp"]'),
-    "split_layers": _split_layers,
-    "split_layers_inside": lambda case: _split_layers(case, 'mesh["tp"]'),
-    "pipeline": lambda case: _pipeline(case, case.schedule, str(case.microbatches or "microbatches")),
-    "pipeline_of_one": lambda case: _pipeline(case, "gpipe", "1"),
+# {strategy: its lines}.
+CODE: dict[str, Callable[[Case], list[str]]] = {
+    "single": lambda case: ["# One device: the model as it is.", *_step(case)],
+    "dp": lambda case: [
+        f"model = DataParallel(model, device_ids=list(range({case.world_size})))",
+        *_step(case),
+    ],
+    "ddp": lambda case: [_ddp(case), *_step(case, _no_sync(case))],
+    "zero1": _zero1,
+    "zero2": lambda case: [_mesh(case), *_sharded(case)],
+    "fsdp": lambda case: [_mesh(case), *_sharded(case)],
+    "hsdp": lambda case: [_mesh(case, case.ranks_per_node, "replicate", "shard"), *_sharded(case)],
+    "tp": lambda case: [_mesh(case), *_split_layers(case), *_step(case)],
+    "tp_ddp": lambda case: [
+        _mesh(case, case.tp_size, "dp", "tp"),
+        *_split_layers(case, 'mesh["tp"]'),
+        "# DDP takes plain tensors only: each rank's parts of the layers.",
+        _ddp(case, "Parts(model)", 'process_group=mesh.get_group("dp")'),
+        *_step(case, _no_sync(case)),
+    ],
+    "tp_fsdp": lambda case: [
+        _mesh(case, case.tp_size, "dp", "tp"),
+        *_split_layers(case, 'mesh["tp"]'),
+        *_sharded(case, 'mesh["dp"]'),
+    ],
+    "pp": _pipeline,
+    "layer_split": _pipeline,
+    "parameter_server": _no_server,
+    "parameter_server_async": _no_server,
+    "local_only": lambda case: [
+        "# No code: without exchanging gradients, ranks train separately. It shows what communication could cost at "
+        "most.",
+    ],
+    **dict.fromkeys(("deepspeed1", "deepspeed2", "deepspeed3"), _deepspeed),
 }

@@ -5,7 +5,7 @@ With sequence parallel (Korthikanti et al., 2022), each rank has a part of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,62 +18,47 @@ from parabench.errors import UsageError
 from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.strategies.base import ParallelModel, StrategyContext, norm_of
-from parabench.strategies.data_parallel import bucket_facts, gradient_sync, replicate
+from parabench.strategies.data_parallel import replicated
 from parabench.strategies.fsdp import flat_mesh, grid_mesh, sharded
 
 
 def tp(model: Model, context: StrategyContext) -> ParallelModel:
     """Split the layers over all ranks."""
-    split_layers(model, context, flat_mesh(context))
+    split_layers(model, context.case, flat_mesh(context))
     return ParallelModel(module=model.module, data_rank=0, data_ranks=1)
 
 
 def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Use tensor parallel inside groups of tp_size ranks, and DistributedDataParallel between the groups."""
+    """Use tensor parallel inside groups of tp_size consecutive ranks, and DistributedDataParallel between them."""
     # DDP supports only plain tensors, so it receives each rank's parts. `DistributedDataParallel(device_mesh=...)`
     # loses the module's parameters in the first forward (torch 2.13).
-    mesh = tensor_parallel_mesh(context)
-    split_layers(model, context, mesh["tp"])
-    parts = Parts(model.module)
-    module = replicate(parts, context, process_group=mesh.get_group("dp"))
-    return ParallelModel(
-        module=module,
-        data_rank=mesh["dp"].get_local_rank(),
-        data_ranks=mesh["dp"].size(),
+    mesh = grid_mesh(context, context.case.tp_size, ("dp", "tp"))
+    split_layers(model, context.case, mesh["tp"])
+    parts, data = Parts(model.module), mesh["dp"]
+    return replace(
+        replicated(parts, context, data.get_local_rank(), data.size(), process_group=data.get_group()),
         parameters=dict(zip(parts.names, parts.parts, strict=True)),
         full_tensor=parts.full_tensor,
-        gradient_norm=lambda: norm_of(parts.gradients()),
-        gradient_sync=gradient_sync(module, context.case),
-        facts=lambda: bucket_facts(module),
+        gradient_norm=lambda: norm_of(parts.placed(each, each.grad) for each in parts.parts if each.grad is not None),
     )
 
 
 def tp_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
     """Use tensor parallel inside groups of tp_size ranks, and FSDP2 between the groups (2-D in torchtitan)."""
-    mesh = tensor_parallel_mesh(context)
-    split_layers(model, context, mesh["tp"])
+    mesh = grid_mesh(context, context.case.tp_size, ("dp", "tp"))
+    split_layers(model, context.case, mesh["tp"])
     data = mesh["dp"]
     return sharded(model, context, data, data.get_local_rank(), data.size())
 
 
-def tensor_parallel_mesh(context: StrategyContext) -> DeviceMesh:
-    """Return a mesh with groups of `tp_size` consecutive ranks that share layers ("tp"), and groups across ("dp")."""
-    return grid_mesh(context, context.case.tp_size or context.world_size, ("dp", "tp"))
-
-
-def split_layers(model: Model, context: StrategyContext, among: DeviceMesh) -> None:
-    """Apply the model's plan over the mesh `among`."""
-    parallelize_module(model.module, among, plan_of(model, context.case))
-
-
-def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
-    """Return the model's plan for the case. Raises UsageError if the model does not have one.
+def split_layers(model: Model, case: Case, mesh: DeviceMesh) -> None:
+    """Apply the model's plan over the mesh. Raises UsageError if the model does not have one.
 
     If data is split by dimension, the first layer is split by rows, and its output is summed over ranks.
     """
-    plan = dict(model.sequence_parallel if case.sequence_parallel else model.tensor_parallel)
+    name = "sequence_parallel" if case.sequence_parallel else "tensor_parallel"
+    plan: dict[str, ParallelStyle] = dict(getattr(model, name))
     if not plan:
-        name = "sequence_parallel" if case.sequence_parallel else "tensor_parallel"
         raise UsageError(f"model {case.model!r} has no {name} plan; give Model.{name}")
     if case.split == "dimension":
         if model.first is None:
@@ -81,7 +66,7 @@ def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
                 f"model {case.model!r} has no layer that takes split features; give Model.first, or use split batch"
             )
         plan[model.first] = RowwiseParallel(input_layouts=Shard(-1))
-    return plan
+    parallelize_module(model.module, mesh, plan)
 
 
 class Parts(nn.Module):
@@ -94,7 +79,9 @@ class Parts(nn.Module):
         super().__init__()
         named = dict(whole.named_parameters())
         self.names = list(named)
-        self.parts = nn.ParameterList(_part(parameter) for parameter in named.values())
+        self.parts = nn.ParameterList(
+            nn.Parameter(each.to_local().detach()) if isinstance(each, DTensor) else each for each in named.values()
+        )
         self._layouts = {
             part: (parameter.device_mesh, parameter.placements, parameter.shape, parameter.stride())
             for part, parameter in zip(self.parts, named.values(), strict=True)
@@ -119,13 +106,3 @@ class Parts(nn.Module):
         """Return the whole tensor. A collective call."""
         placed = self.placed(part, tensor)
         return placed.full_tensor() if isinstance(placed, DTensor) else placed
-
-    def gradients(self) -> Iterator[Tensor]:
-        """Yield the gradients, as DTensors if they are sharded."""
-        for part in self.parts:
-            if part.grad is not None:
-                yield self.placed(part, part.grad)
-
-
-def _part(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(parameter.to_local().detach()) if isinstance(parameter, DTensor) else parameter

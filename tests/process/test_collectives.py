@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -137,21 +136,6 @@ def test_ranks_get_an_error_when_a_peer_dies(each: Case, tmp_path: Path) -> None
 # -- the group's own thread -----------------------------------------------------------------------------------------
 
 
-def test_failed_job_raises_in_wait_and_in_chained_futures() -> None:
-    queue = ThreadQueue("test")
-
-    def job() -> None:
-        raise ValueError("no such peer")
-
-    work = queue.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
-    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
-        work.wait()
-    chained = work.get_future().then(lambda future: future.value())
-    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
-        chained.wait()
-    queue.stop()
-
-
 def test_a_caller_that_waits_does_the_job_itself() -> None:
     queue, where = ThreadQueue("test"), []
     work = queue.run(lambda: where.append(threading.current_thread()), [torch.zeros(1)], "ring", waits=True)
@@ -177,18 +161,20 @@ def test_jobs_keep_their_order_whoever_does_them() -> None:
     queue.stop()
 
 
-def test_nothing_is_sent_after_a_failure() -> None:
-    """The peers would take it for what they still wait for."""
+def test_failure_is_raised_everywhere_and_ends_later_jobs() -> None:
+    """If a later job sent something, peers would use it for the job that failed."""
     queue, done = ThreadQueue("test"), []
 
     def fail() -> None:
         raise ValueError("no such peer")
 
-    first = queue.run(fail, [torch.zeros(1)], "the first")
-    second = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
-    for work in (first, second):
-        with pytest.raises(RuntimeError, match="the first: ValueError: no such peer"):
-            work.wait()
+    works = [queue.run(fail, [torch.zeros(1)], "the first")]
+    works += [queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second")]
+    for work in works:
+        chained = work.get_future().then(lambda future: future.value())
+        for wait in (work.wait, chained.wait):
+            with pytest.raises(RuntimeError, match="the first: ValueError: no such peer"):
+                wait()
     assert done == []
     queue.stop()
 
@@ -257,26 +243,16 @@ def test_no_rank_is_inner_in_both_trees() -> None:
         assert not [rank for rank in range(size) if first[rank].children and second[rank].children], size
 
 
-class NoBackend:
-    """A wire that is only asked who is where needs none."""
-
-    def send(self, tensors: Any, dstRank: int, tag: int) -> Any:  # noqa: N803
-        raise AssertionError("nothing is sent")
-
-    def recv(self, tensors: Any, srcRank: int, tag: int) -> Any:  # noqa: N803
-        raise AssertionError("nothing is received")
-
-
 @pytest.mark.parametrize("ranks_per_node", [2, 4, None])
 def test_a_group_that_does_not_divide_into_nodes_is_one_node(ranks_per_node: int | None) -> None:
-    at = levels(Wire(NoBackend(), range(3), 1), ranks_per_node)
-    assert (at.inner.size, at.inner.rank, at.outer.size, at.outer.rank) == (3, 1, 1, 0)
+    inner, outer = levels(Wire(None, range(3), 1), ranks_per_node)
+    assert (inner.size, inner.rank, outer.size, outer.rank) == (3, 1, 1, 0)
 
 
 @given(nodes=st.integers(1, 6), node=st.integers(1, 6))
 def test_two_levels_join_ranks_of_a_node_and_of_a_place(nodes: int, node: int) -> None:
-    at = [levels(Wire(NoBackend(), range(nodes * node), rank), node) for rank in range(nodes * node)]
-    assert [(each.outer.rank, each.inner.rank) for each in at] == [
+    at = [levels(Wire(None, range(nodes * node), rank), node) for rank in range(nodes * node)]
+    assert [(outer.rank, inner.rank) for inner, outer in at] == [
         (n, place) for n in range(nodes) for place in range(node)
     ]
-    assert {(each.outer.size, each.inner.size) for each in at} == {(nodes, node)}
+    assert {(outer.size, inner.size) for inner, outer in at} == {(nodes, node)}

@@ -1,8 +1,7 @@
-"""The tensors of each strategy's model states have the sizes that theory predicts."""
+"""The tensors of each strategy's model states have the sizes of its formula."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +9,8 @@ import pytest
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.strategies import STRATEGIES
+from parabench.strategies.memory import Shape
 from real_launches import succeeded
 from slow_helpers import slow_but
 
@@ -18,75 +19,49 @@ assert GPT.width is not None
 assert GPT.parameters is not None
 
 K = 4.0 * GPT.parameters
-# A block's matrices and their biases: what tensor parallel splits. The biases of its two row-wise layers are not.
+# Tensor parallel splits a block's matrices and their biases, except the biases of its two row-wise layers.
 SPLIT = 4.0 * GPT.blocks * (12 * GPT.width**2 + 7 * GPT.width)
-# What stands outside the blocks, FSDP's root: embeddings and the final norm.
+# FSDP's root has the embeddings and the final norm.
 ROOT = K - 4.0 * GPT.blocks * (12 * GPT.width**2 + 13 * GPT.width)
 
-
-@dataclass(frozen=True)
-class Theory:
-    """Bytes on a rank: parameters at the end of forward, gradients, AdamW's two moments."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-
-
-def whole_blocks_split(n: int) -> float:
-    return K - SPLIT + SPLIT / n
-
-
-# {strategy and options: theory for n ranks}. Two ranks are a node, and two share the layers of a grid, so with four
-# ranks all of these differ.
+# {strategy: its options}. Nodes and grids have two ranks, so with four ranks all formulas differ.
 RANKS = 4
-THEORY: dict[str, tuple[dict[str, Any], Any]] = {
-    "ddp": ({}, lambda n: Theory(K, K, 2 * K)),
-    "zero1": ({}, lambda n: Theory(K, K, 2 * K / n)),
-    "zero2": ({}, lambda n: Theory(K + K / n, K / n, 2 * K / n)),
-    "zero2 in bfloat16": ({"precision": "bf16-mixed"}, lambda n: Theory(K / 2 + K / n, K / n, 2 * K / n)),
-    "fsdp": ({}, lambda n: Theory(ROOT + K / n, K / n, 2 * K / n)),
-    "hsdp": ({"ranks_per_node": 2}, lambda n: Theory(ROOT + K / 2, K / 2, 2 * K / 2)),
-    "tp": ({}, lambda n: Theory(*(f * whole_blocks_split(n) for f in (1, 1, 2)))),
-    "tp in sequence": ({"sequence_parallel": True}, lambda n: Theory(*(f * whole_blocks_split(n) for f in (1, 1, 2)))),
-    "tp_ddp": ({"tp_size": 2}, lambda n: Theory(*(f * whole_blocks_split(2) for f in (1, 1, 2)))),
-    "tp_fsdp": (
-        {"tp_size": 2},
-        lambda n: Theory(
-            ROOT + whole_blocks_split(2) / (n // 2),
-            whole_blocks_split(2) / (n // 2),
-            2 * whole_blocks_split(2) / (n // 2),
-        ),
-    ),
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "zero1": {},
+    "zero2": {},
+    "zero2 in bfloat16": {"precision": "bf16-mixed"},
+    "fsdp": {},
+    "hsdp": {"ranks_per_node": 2},
+    "tp": {},
+    "tp in sequence": {"sequence_parallel": True},
+    "tp_ddp": {"tp_size": 2},
+    "tp_fsdp": {"tp_size": 2},
 }
-
-
-# Of what is split these have each kind.
+# Each kind of split.
 USUAL = ("zero1", "zero2 in bfloat16", "tp_fsdp")
 
 
-@pytest.mark.parametrize("name", slow_but(USUAL, THEORY))
-def test_the_state_of_a_rank_is_what_theory_says(name: str) -> None:
-    options, theory = THEORY[name]
-    each = Case(
-        strategy=name.partition(" ")[0],
-        world_size=RANKS,
-        device="cpu",
-        backend="gloo",
-        data="synthetic",
-        seq_len=4,
-        global_batch=4,
-        **options,
+@pytest.mark.parametrize("name", slow_but(USUAL, OPTIONS))
+def test_model_states_of_a_rank_have_the_theoretical_size(name: str) -> None:
+    options, strategy = OPTIONS[name], name.partition(" ")[0]
+    fixed: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 4, "global_batch": 4}
+    seen = succeeded(
+        Case(strategy=strategy, world_size=RANKS, **fixed, **options), Protocol(warmup=2, steps=1, instrumented=0)
     )
-    seen = succeeded(each, Protocol(warmup=2, steps=1, instrumented=0))
-    expected: Theory = theory(RANKS)
-    for metric, of_theory in (
-        ("parameter_bytes", expected.parameters),
-        ("gradient_bytes", expected.gradients),
-        ("optimizer_bytes", expected.optimizer),
-    ):
+    formula = STRATEGIES[strategy].memory
+    assert formula is not None
+    sharing = options.get("tp_size", RANKS)
+    state = formula.state(Shape(whole=K, tensor=SPLIT, root=ROOT, ranks=RANKS, sharing=sharing, node=2))
+    # The formula is for float32. Parameters are gathered in bfloat16.
+    gathered = K / 2 if "precision" in options else 0.0
+    expected = {
+        "parameter_bytes": state.parameters - gathered,
+        "gradient_bytes": state.gradients,
+        "optimizer_bytes": state.optimizer,
+    }
+    for metric, size in expected.items():
         counted = [sample.value for sample in seen.samples if sample.metric == metric]
-        assert len(counted) == RANKS
-        assert counted == pytest.approx([of_theory] * RANKS, rel=0.05), metric
-        # zero1 deals out whole parameters, so that only the mean is exact.
-        assert sum(counted) / RANKS == pytest.approx(of_theory, rel=1e-3), metric
+        assert counted == pytest.approx([size] * RANKS, rel=0.05), metric
+        # zero1 distributes whole parameters, so only the mean is exact.
+        assert sum(counted) / RANKS == pytest.approx(size, rel=1e-3), metric

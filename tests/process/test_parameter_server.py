@@ -80,7 +80,7 @@ def test_every_arrival_is_one_step_on_the_newest_parameters(order: list[int], st
         assert torch.equal(message, alone.detach())
         taken[rank] += 1
     steps = [order[:i].count(rank) for i, rank in enumerate(order)]
-    assert versions.facts() == {"applied": [list(row) for row in zip(order, steps, staleness, strict=True)]}
+    assert versions.applied == list(zip(order, steps, staleness, strict=True))
     assert torch.equal(initial, torch.linspace(-1, 1, 7))
 
 

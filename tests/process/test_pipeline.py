@@ -136,18 +136,6 @@ def test_a_rank_holds_its_stages_and_nothing_else(each: Case, seen: dict[Case, l
         assert told["alive_bytes"] == sum(tensor.nbytes for tensor in told["parameters"].values())
 
 
-@pytest.mark.parametrize("each", TRAINED, ids=name)
-def test_copies_of_a_tied_weight_stay_equal(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
-    ranks = seen[each]
-    tied = 0
-    for key in set().union(*(rank["parameters"] for rank in ranks)):
-        for kind in ("gradients", "parameters"):
-            copies = [rank[kind][key] for rank in ranks if key in rank[kind]]
-            tied += len(copies) > 1
-            assert all(torch.equal(copies[0], copy) for copy in copies), key
-    assert tied >= 2
-
-
 def context(**fields: Any) -> StrategyContext:
     return StrategyContext(0, 2, torch.device("cpu"), case(**fields))
 

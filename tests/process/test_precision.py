@@ -65,13 +65,6 @@ def test_settings_that_override_torch_are_reported(settings: None, monkeypatch: 
     assert options.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
 
 
-def test_a_pure_precision_makes_the_models_parameters_so(settings: None) -> None:
-    each = case(precision="bf16-true", model="mnist")
-    model = build_model(each)
-    options.set_arithmetic(model, each)
-    assert {p.dtype for p in model.module.parameters()} == {torch.bfloat16}
-
-
 # -- a scaled loss ---------------------------------------------------------------------------------------------------
 
 

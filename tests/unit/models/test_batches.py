@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from parabench.models.batches import (
     call,
-    cast,
     inputs_of,
     is_pair,
     map_inputs,
@@ -95,11 +94,6 @@ def test_map_inputs_leaves_the_targets_of_a_pair() -> None:
         assert mapped[0].tolist() == (-FOUR).tolist()
         assert mapped[1] is FOUR
     assert map_inputs(torch.neg, {"x": FOUR})["x"].tolist() == (-FOUR).tolist()
-
-
-def test_cast_converts_floating_inputs_only() -> None:
-    (inputs, mask), targets = cast(((FOUR, LABELS), FOUR), torch.bfloat16)
-    assert (inputs.dtype, mask.dtype, targets.dtype) == (torch.bfloat16, torch.int64, torch.float32)
 
 
 class Called(nn.Module):

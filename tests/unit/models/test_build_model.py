@@ -82,14 +82,6 @@ def test_repeated_block_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(calls) == 6
 
 
-def test_checkpointing_passes_keywords_on() -> None:
-    model = zoo.by_keyword()
-    inputs = torch.randn(3, zoo.WIDTH)
-    plain = model.module(inputs)
-    apply_options(model, case_of("zoo:by_keyword", activation_checkpointing=True))
-    torch.testing.assert_close(model.module(inputs), plain, rtol=0, atol=0)
-
-
 # -- forward and loss -----------------------------------------------------------------------------------------------
 
 
