@@ -23,7 +23,7 @@ from parabench.store import results
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from parabench.report.figures.figures import Panel
+    from parabench.report.figures import Panel
     from parabench.report.spec import Section
 
 # The layout that all figures share. In the report, `themed` in reports/script/charts/layout.js adds colors and fonts.
@@ -202,7 +202,7 @@ def _figure(panel: Panel, heading: str) -> Figure:
         from plotly.graph_objects import Figure
     except ModuleNotFoundError:
         raise UsageError(f"a figure object {needs_package('plotly')}") from None
-    from parabench.report.figures.figures import plain
+    from parabench.report.figures import plain
 
     own = panel.figure["layout"]
     axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from parabench.analysis import format
-from parabench.analysis.links import link_table
+from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import answered, next_command, of_turns
 from parabench.analysis.session import SessionData, data_of, holds, select_session, session_data
@@ -15,37 +17,25 @@ from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
 from parabench.private import HIDDEN
-from parabench.report.details import case_details
-from parabench.report.page import render_page
-from parabench.report.page_data import LAUNCH_COLUMNS, OF_CASE, page_data
-from parabench.report.sections.answer import (
-    algorithms_section,
-    by_bucket_section,
-    front_section,
-    ranking_section,
-    scaling_section,
-    verdicts,
-)
+from parabench.report.cases import case_details, page_data
+from parabench.report.page import fill, kicker, skipped_cases
+from parabench.report.sections.answer import front_section, ranking_section, verdicts
+from parabench.report.sections.axes import algorithms_section, by_bucket_section, scaling_section
 from parabench.report.sections.calls import bandwidth_section, bucket_section
 from parabench.report.sections.devices import devices_section, memory_section, usage_section
-from parabench.report.sections.environment import links_section
+from parabench.report.sections.environment import links_section, machine_section, spread_section
 from parabench.report.sections.memory import peaks_section, state_section
-from parabench.report.sections.nccl import nccl_section
 from parabench.report.sections.step import (
+    nccl_section,
     parts_section,
     pipelines_section,
     shares_section,
     straggler_section,
-    timeline_section,
 )
-from parabench.report.sections.trust import spread_section
-from parabench.report.spec import Makers, Section, Tab, shown
+from parabench.report.sections.timeline import timeline_section
+from parabench.report.spec import Makers, Section, repetition_name
 from parabench.store.record import FIRST_REPETITION, Status
-from parabench.store.results import Results, records
-
-
-def _links(seen: SessionData) -> Section | None:
-    return links_section(link_table(seen.results, seen.session))
+from parabench.store.results import Results, known_records
 
 
 def _history(seen: SessionData) -> Section | None:
@@ -83,9 +73,26 @@ TABS: dict[str, tuple[str, Makers]] = {
     "energy": ("Energy and devices", {"usage": usage_section, "time-devices": devices_section}),
     "history": ("History", {"history": _history}),
     "trust": ("Trust", {"spread": spread_section}),
-    "environment": ("Environment", {"links": _links}),
+    "environment": ("Environment", {"links": links_section}),
     "data": ("Data", {}),
 }  # fmt: skip
+
+
+class Tab(NamedTuple):
+    """One tab with its sections."""
+
+    id: str
+    title: str
+    sections: list[Section]
+
+
+def training_tabs(seen: SessionData) -> list[Tab]:
+    """Return the tabs with content about the session. The template fills the last three, and a part of the first."""
+    tabs = [
+        Tab(name, title, [section for make in makers.values() if (section := make(seen)) is not None])
+        for name, (title, makers) in TABS.items()
+    ]
+    return [tab for tab in tabs if tab.sections or tab.id in ("answer", "trust", "environment", "data")]
 
 
 def section_makers(seen: SessionData) -> Makers:
@@ -97,14 +104,8 @@ def section_makers(seen: SessionData) -> Makers:
     if seen.session.kind == "collectives":
         from parabench.report.views import collectives
 
-        return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": _links}
+        return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": links_section}
     return {name: make for _, makers in TABS.values() for name, make in makers.items()}
-
-
-def training_tabs(seen: SessionData) -> list[Tab]:
-    """Return the tabs with content about the session."""
-    made = {name: (title, [make(seen) for make in makers.values()]) for name, (title, makers) in TABS.items()}
-    return shown(Tab(name, title, tuple(filter(None, sections))) for name, (title, sections) in made.items())
 
 
 def write_report(results: Results, out: Path, session: str | None = None) -> Path:
@@ -121,11 +122,17 @@ _LINES = 5
 
 
 def conclusions(results: Results) -> list[str]:
-    """Return what the newest session of recordings shows, in a few lines."""
-    from parabench.report.views import collectives, recorded
+    """Return what the newest session of recordings shows, and its warnings, in a few lines."""
+    from parabench.analysis.collectives.crossover import answer
+    from parabench.report.views import recorded
 
     seen = session_data(results)
-    lines = collectives.conclusions(seen) if seen.session.kind == "collectives" else recorded.conclusions(results)
+    of_logs = seen.session.kind == "collectives"
+    lines = [*(answer(seen).sentences if of_logs else recorded.sentences(seen))]
+    # The sentence about the profiler is the same for all traces.
+    stored = seen.results.finding
+    messages = stored.loc[stored["code"] != "recording_profiled", "message"]
+    lines += [f"warning: {message}" for message in messages if message not in lines]
     if len(lines) > _LINES:
         lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
     return lines
@@ -134,22 +141,31 @@ def conclusions(results: Results) -> list[str]:
 def render(results: Results, session: str | None = None) -> str:
     """Return the page as text."""
     chosen = select_session(results, session)
+    seen = data_of(results, chosen)
     if chosen.kind == "collectives":
         from parabench.report.views import collectives
 
-        return collectives.render(data_of(results, chosen))
+        return collectives.render(seen)
     if chosen.kind == RecordedCase.kind:
         from parabench.report.views import recorded
 
-        return recorded.render(results, chosen)
-    seen = data_of(results, chosen)
-    launches = seen.numbers
-    return render_page(
+        return recorded.render(seen)
+    tabs, launches = training_tabs(seen), seen.numbers
+    failed = [
+        (launch, f"repetition {name}" if launch["repetition"] >= FIRST_REPETITION else f"{name} launch")
+        for launch in known_records(launches[launches["status"] != Status.OK])
+        for name in (repetition_name(launch["repetition"]),)
+    ]
+    return fill(
         "report.html",
-        chosen,
-        training_tabs(seen),
-        data=page_data(seen),
-        opened=case_details(seen, tuple(each for each in LAUNCH_COLUMNS if each.value in OF_CASE)),
+        [section for tab in tabs for section in tab.sections],
+        page_data(seen),
+        title=chosen.label or chosen.suite,
+        kicker=kicker(chosen),
+        question=chosen.question or "What was measured?",
+        session=chosen,
+        tabs=tabs,
+        opened=case_details(seen),
         answers=verdicts(seen),
         where=summary.lines(seen),
         of_turns=of_turns(seen),
@@ -160,13 +176,17 @@ def render(results: Results, session: str | None = None) -> str:
         statistics=sorted(seen.cases["statistic"].unique()),
         findings=finding_groups(results, chosen, seen.once(session_warnings), seen.labels),
         launches=len(launches),
-        failed=records(launches[launches["status"] != Status.OK]),
+        failed=failed,
+        skipped=skipped_cases(chosen),
+        machine=machine_section(chosen),
+        environment=environment_rows(chosen),
+        command=shlex.join(chosen.argv),
     )
 
 
-def _trust(seen: SessionData) -> dict[str, int]:
+def _trust(seen: SessionData) -> dict[str, Any]:
     """Return the numbers of launches, good launches, launches that succeeded without a number (`numberless`), cases,
-    repetitions, steps of a launch, and skipped cases."""
+    repetitions, and steps of a launch."""
     own = seen.numbers[seen.numbers["repetition"] >= FIRST_REPETITION]
     good = own[own["counted"]]
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from parabench.collectives import ALGORITHMS, LEVELS
@@ -78,19 +77,11 @@ def native_first(algorithm: str) -> tuple[int, str]:
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
-def in_native_order(algorithms: Iterable[str]) -> list[str]:
-    """Return algorithms sorted by `native_first`."""
-    return sorted(algorithms, key=native_first)
-
-
-# By column of the page's data: its color and its name.
-Look = dict[str, tuple[str, str]]
-
-# The parts of a measured step.
+# The parts of a measured step, by column of `page_cases`: their color and name.
 _PART = ("#56B4E9", "#0072B2", "#D55E00", "#CC79A7", "#009E73", "#999999")
-PART: Look = {part: (colour, name) for colour, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
+PART = {part: (colour, name) for colour, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
 # The parts of an instrumented step. Communication has one color, exposed or overlapped.
-SHARE: Look = {
+SHARE = {
     "instrumented_data_s": ("#56B4E9", "data"),
     "compute_s": ("#5F6CAF", "compute"),
     "exposed_s": ("#E69F00", "exposed communication"),
@@ -103,15 +94,4 @@ OVERLAP_HATCH = {
     "solidity": 0.45,
     "fgcolor": SHARE["exposed_s"][0],
     "bgcolor": "rgba(0,0,0,0)",
-}
-# On the CPU, only the first is known: the resident set of the process.
-PEAK: Look = {
-    "peak_memory_bytes": ("#0072B2", "torch tensors"),
-    "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
-    "used_bytes": ("#E69F00", "device (NVML)"),
-}
-STATE: Look = {
-    "parameter_bytes": ("#0072B2", "parameters"),
-    "gradient_bytes": ("#E69F00", "gradients"),
-    "optimizer_bytes": ("#009E73", "optimizer state"),
 }

@@ -1,4 +1,4 @@
-"""The parts of a page: tabs with sections, which have sentences, figures and tables."""
+"""The parts of a page: sections, which have sentences, figures and tables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.report.figures.figures import Panel, marked
-from parabench.store.record import GB, MIB, UNCOUNTED, Status
+from parabench.report.figures import Panel
+from parabench.store.record import GB, MIB, UNCOUNTED
 from parabench.store.results import records
+from parabench.strategies import entry_of
 
 # A cell whose value is unknown or does not apply.
 DASH = "–"
@@ -63,63 +64,39 @@ class Section:
 # By id, the functions that make sections; `None` if the session has nothing for a section.
 Makers = Mapping[str, Callable[[SessionData], Section | None]]
 
-# Tabs that every page has: their templates fill them.
-ALWAYS = ("answer", "trust", "environment", "data")
-
-
-@dataclass(frozen=True)
-class Tab:
-    """One tab with its sections."""
-
-    id: str
-    title: str
-    sections: tuple[Section, ...]
-
-
-def shown(tabs: Iterable[Tab]) -> list[Tab]:
-    """Return the tabs that have something to show."""
-    return [tab for tab in tabs if tab.sections or tab.id in ALWAYS]
-
 
 def nothing_to_draw(seen: SessionData) -> str:
     """Return why no case has a step time; empty if one has."""
     return "" if seen.cases["step_time_s"].notna().any() else f"{seen.why_none}, so nothing is drawn."
 
 
-def nothing_counted(seen: SessionData) -> str:
-    """Return why no launch counts; empty if one does."""
-    return f"{seen.why_none}, so nothing is drawn." if seen.counted.empty else ""
+# ---- tables
 
 
-def _scaled(factor: float, significant: int = 3) -> Callable[[float], str]:
-    return lambda value: format.digits(value * factor, significant)
+def _format(text: Callable[[float], str], factor: float = 1) -> Callable[[float | None], str]:
+    return lambda value: text(value * factor) if format.known(value) else DASH
 
 
-# The formats of known numbers in cells, by the names that columns, templates and the page's script share. Links are
-# measured less exactly.
-_KNOWN: dict[str, Callable[[float], str]] = {
-    "digits": format.digits,
-    "count": "{:,.0f}".format,
-    "ratio": "{:.2f}".format,
-    "percent": format.percent,
-    "rate": format.rate,
-    "ms": _scaled(1e3),
-    "us": _scaled(1e6),
-    "seconds": lambda seconds: f"{format.digits(seconds)} s",
-    "mib": _scaled(1 / MIB),
-    "gb": _scaled(1 / GB),
-    "about_us": _scaled(1e6, 2),
-    "about_gb": _scaled(1 / GB, 2),
-    "signed": format.signed,
-    "times": format.times,
+def _two_digits(value: float) -> str:
+    return format.digits(value, 2)
+
+
+# The formats of numbers in cells; DASH if a number is unknown. Links are measured less exactly.
+FORMATS: dict[str, Callable[[float | None], str]] = {
+    "digits": _format(format.digits),
+    "count": _format("{:,.0f}".format),
+    "ratio": _format("{:.2f}".format),
+    "percent": _format(format.percent),
+    "rate": _format(format.rate),
+    "ms": _format(format.digits, 1e3),
+    "us": _format(format.digits, 1e6),
+    "seconds": _format(lambda seconds: f"{format.digits(seconds)} s"),
+    "mib": _format(format.digits, 1 / MIB),
+    "gb": _format(format.digits, 1 / GB),
+    "about_us": _format(_two_digits, 1e6),
+    "about_gb": _format(_two_digits, 1 / GB),
+    "signed": _format(format.signed),
 }
-
-
-def _or_dash(text: Callable[[float], str]) -> Callable[[float | None], str]:
-    return lambda value: text(value) if format.known(value) else DASH
-
-
-FORMATS = {name: _or_dash(text) for name, text in _KNOWN.items()}
 # Columns of words are aligned to the left, columns of numbers in words to the right. The page's script makes the names
 # of configurations and the errors in its tables.
 TEXT, WORDED, CASE, ERROR = "text", "worded", "case", "error"
@@ -132,40 +109,29 @@ Cell = str | dict[str, Any]
 class Column:
     """A column of a table: its head with the unit, its value, and its format.
 
-    The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, WORDED,
-    CASE or ERROR. `show` makes the cell of a row instead; rows are still sorted by the value.
+    The value is a name or index in a row, or a function of the row. The format is a name of FORMATS, TEXT, WORDED, CASE
+    or ERROR. In tables of the page's script, which are sorted by the value, `show` makes the cell of a row instead.
     """
 
     title: str
-    value: str | Callable[[Any], Any]
+    value: str | int | Callable[[Any], Any]
     format: str = TEXT
     unknown: str = DASH
     show: Callable[[Any], Cell] | None = None
 
     def cell(self, row: Any) -> Cell:
-        """Return the cell of a row, which is a mapping or an object."""
+        """Return the cell of a row, which is a mapping, a sequence or an object."""
         if self.show is not None:
             return self.show(row)
-        value = self.value(row) if callable(self.value) else _at(row, self.value)
+        if callable(self.value):
+            value = self.value(row)
+        elif isinstance(row, Mapping):
+            value = row.get(self.value)
+        else:
+            value = row[self.value] if isinstance(self.value, int) else getattr(row, self.value)
         if value is None or (isinstance(value, float) and not format.known(value)):
             return self.unknown
         return FORMATS[self.format](value) if self.format in FORMATS else str(value)
-
-    def text(self, row: Any) -> str:
-        """Return the text of the cell of a row."""
-        cell = self.cell(row)
-        return cell if isinstance(cell, str) else str(cell["text"])
-
-
-def flagged(text: str, bad: bool) -> Cell:
-    """Return a cell that is marked if it is bad."""
-    return {"text": text, "bad": True} if bad else text
-
-
-def out_of(name: str, every: str) -> Callable[[Any], Cell]:
-    """Return a function of a row for cells such as '3 of 4'."""
-    count = FORMATS["count"]
-    return lambda row: f"{count(row[name])} of {count(row[every])}" if format.known(row[name]) else DASH
 
 
 def repetition_name(repetition: int) -> str:
@@ -173,23 +139,13 @@ def repetition_name(repetition: int) -> str:
     return UNCOUNTED.get(repetition, f"{repetition:.0f}")
 
 
-# Columns of tables that the page's script fills.
-NAME = Column("Configuration", "label", CASE, show=lambda row: row.get("note") or "")
-STATUS = Column("Status", "status", show=lambda row: flagged(row["status"] or DASH, row["status"] != Status.OK))
-REPETITION = Column("Repetition", "repetition", WORDED, show=lambda row: repetition_name(row["repetition"]))
-
-
-def _at(row: Any, path: str) -> Any:
-    """Return the value of `row` at 'field', 'field.field' or 'field.0'; None if a mapping lacks it."""
-    if isinstance(row, Mapping) and path in row:
-        return row[path]
-    for name in path.split("."):
-        row = row.get(name) if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
-    return row
-
-
+# The mark of a strategy without communication.
+NOT_RANKED = "baseline, not ranked"
 # The name of a configuration, with a note if it is not ranked.
-MARKED = Column("Configuration", lambda row: marked(row["label"], row["strategy"]))
+MARKED = Column(
+    "Configuration",
+    lambda row: row["label"] + f" ({NOT_RANKED})" * (not entry_of(row["strategy"]).ranked),
+)
 
 
 def table_of(
@@ -212,7 +168,7 @@ def table_of(
     return Table(
         title,
         tuple(column.title for column in columns),
-        [tuple(column.text(row) for column in columns) for row in shown],
+        [tuple(str(column.cell(row)) for column in columns) for row in shown],
         sum(column.format == TEXT for column in columns),
         closed,
         note,

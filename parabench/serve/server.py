@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.session import select_session, select_sessions, split
 from parabench.errors import UsageError
 from parabench.files import launch_folder, temporary_folder
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.report.page import fill
+from parabench.report.views.answer import AnswerView
 from parabench.store.record import EXPLAIN_REPETITION, FIRST_REPETITION, Status
 from parabench.store.results import load
 
@@ -115,7 +116,9 @@ class Live:
         self._lock = threading.Lock()
         self._making = threading.Thread()
         self._tried, self._not_before, self._error = "", 0.0, ""
-        self._page, self._stamp = fill("waiting.html", []), ""
+        waiting = Answer(("This page becomes the report as soon as there is one.",))
+        view = AnswerView("Waiting for results", "Waiting for results", waiting, [], kicker="parabench")
+        self._page, self._stamp = view.html(), ""
 
     def progress(self) -> dict[str, Any]:
         """Return the progress, which page there is, and when to ask again. Start making a page if it is time."""

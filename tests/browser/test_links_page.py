@@ -8,8 +8,7 @@ import fake_links
 import fake_nodes
 import fake_results as fake
 from browser_helpers import AXE, FIND, WIDTHS, go_to, needs_chromium, opened, resize, too_wide, unmarked
-from parabench.analysis.links import link_table
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.report.build import render, write_report
 from parabench.report.sections.environment import links_section
 from parabench.store.results import load
@@ -24,9 +23,7 @@ def measured(path, links, of=None):
 
 
 def section(path, links):
-    results = measured(path, links)
-    one = links_section(link_table(results, select_session(results)))
-    return one
+    return links_section(session_data(measured(path, links)))
 
 
 def test_section_has_tiers_and_links_with_the_slowest_first(tmp_path):

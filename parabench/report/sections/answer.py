@@ -1,20 +1,34 @@
-"""Sections of the answer: the ranking, step time against peak memory, and against bucket size, algorithm and ranks."""
+"""Sections of the answer: the ranking, and step time against peak memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
+
+from parabench.analysis import format
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.ranking.sentences import sentences
-from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
-from parabench.report.cases import page_cases
-from parabench.report.details import numbers_of
-from parabench.report.figures.cases import front, ranking
-from parabench.report.figures.curves import algorithms, buckets, scaling
-from parabench.report.figures.figures import Panel, unranked
+from parabench.report.cases import numbers_of, page_cases
+from parabench.report.figures import (
+    ALL,
+    GREY,
+    LEGEND_NAME,
+    Panel,
+    by_work,
+    cut,
+    error_bars,
+    in_rows,
+    lay_out,
+    listed,
+    points,
+    titled,
+    vertical,
+)
+from parabench.report.palette import strategy_style
 from parabench.report.spec import Section, nothing_to_draw
+from parabench.store.record import MIB
 from parabench.store.results import records
 
 
@@ -23,7 +37,7 @@ def verdicts(seen: SessionData) -> list[dict[str, Any]]:
 
     - `heading`: the name of the workload if there are several.
     - `verdict`: the first sentences; `leads`: the others; `decided`: whether something is distinguishable.
-    - `numbers`: the results of the best (`details.numbers_of`); `label` and `code`: its name, and its lines of Python.
+    - `numbers`: the results of the best (`cases.numbers_of`); `label` and `code`: its name, and its lines of Python.
     - `clear`: whether the best is the winner.
     """
     cases = {row["case_id"]: row for row in records(seen.once(page_cases))}
@@ -59,7 +73,8 @@ def ranking_section(seen: SessionData) -> Section:
         "configurations of a repetition or a shared launch. An eliminated configuration was slower than the best by at "
         "least the bound next to its name. The fastest configuration is eliminated by mistake in at most 1 of 20 runs."
     )
-    if not seen.once(page_cases)["compared"].any():
+    cases = seen.once(page_cases)
+    if not cases["compared"].any():
         caption = (
             "Step time of the fastest selected configurations; lower is better. Filled marks are not statistically "
             "distinguishable from the fastest."
@@ -68,72 +83,76 @@ def ranking_section(seen: SessionData) -> Section:
             "The line spans the fastest to the slowest launch of a configuration. The axis does not start at zero."
         )
     empty = nothing_to_draw(seen) or "No selected configuration has a step time."
-    return Section("ranking", "Ranking", caption, empty, panels=ranking(seen), reading=reading)
+    panels = [_ranking(own) for own in by_work(cases.dropna(subset="step_time_s"))]
+    return Section("ranking", "Ranking", caption, empty, panels=panels, reading=reading)
+
+
+def _ranking(own: pd.DataFrame) -> Panel:
+    """Return how much slower than the best each configuration is, or its step time if no interval is known."""
+    compared = bool(own["compared"].iloc[0])
+    if compared:
+        own = own[own["slower"].notna()].sort_values("slower", kind="stable")
+    own = own.assign(row=range(len(own)))
+    names = [
+        f"{row['shown']} (eliminated: ≥ {format.percent(row['left_at_least'])} slower)"
+        if format.known(row["left_after_repetition"])
+        else row["shown"]
+        for row in records(own)
+    ]
+    traces = []
+    for name, group in own.groupby("strategy", sort=False):
+        style = strategy_style(str(name))
+        x, ends, factor, also = group["step_time_s"], ("low_s", "high_s"), 1e3, []
+        if compared:
+            x, ends, factor, also = group["slower"], ("slower_low", "slower_high"), 100, [*map(_slower, records(group))]
+        low, high = (group[end].fillna(x) for end in ends)
+        look = {"error_x": error_bars(x, low, high, factor, color=style.color), "showlegend": False}
+        text, filled = cut(str(name), LEGEND_NAME), group["ranking"] != ""
+        traces.append(points(group, listed(x, factor), group["row"], style, text, filled, also, **look))
+    title = "slower than the best (%)" if compared else "step time (ms)"
+    shapes = [vertical(0, width=1)] if compared else []
+    return in_rows(titled(own), names, title, traces, head=60, shapes=shapes)
+
+
+def _slower(row: dict[Any, Any]) -> str:
+    text = ""
+    if row["slower"]:
+        text = f"{format.percent(abs(row['slower']))} {'slower' if row['slower'] > 0 else 'faster'} than the best"
+    if format.known(row["slower_low"]):
+        text += f" (95%: {format.percent(row['slower_low'])} to {format.percent(row['slower_high'])})"
+    return text
 
 
 def front_section(seen: SessionData) -> Section | None:
-    """Return the Pareto front; `None` if one configuration is best in both."""
-    if not seen.once(page_cases)["front"].any():
+    """Return step time against peak memory; `None` if one configuration is best in both."""
+    cases = seen.once(page_cases)
+    if not cases["front"].any():
         return None
+    comparable = cases[cases["ranked"] & cases["step_time_s"].notna() & cases["mean_peak_bytes"].notna()]
     return Section(
         "front",
         "Step time against peak memory",
         "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
         "The selected configurations have no trade-off between step time and peak memory.",
-        panels=front(seen),
+        panels=[_front(own) for own in by_work(comparable) if own["front"].any()],
         reading="A configuration is Pareto-optimal unless another is significantly better in one of the two, and not "
         "significantly worse in the other. Filters do not change this. Points are means over launches. Memory is from "
         "the rank with the highest peak. The axes do not start at zero.",
     )
 
 
-def _figures(
-    at: str, draw: Callable[[SessionData], list[Panel]], title: str, caption: str, empty: str, reading: str
-) -> Callable[[SessionData], Section]:
-    """Return a function that makes a section from the figures of `draw`."""
-    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, panels=draw(seen), reading=reading)
-
-
-by_bucket_section = _figures(
-    "bucket",
-    buckets,
-    "Step time against bucket size",
-    "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
-    "workload.",
-    "No strategy has more than one bucket size at one world size.",
-    "Bars span the fastest to the slowest launch. The shaded range covers the bucket sizes with a filled mark; "
-    "“default” is PyTorch's own bucket setting. A list such as 1+4 has the cap of each bucket; the last cap applies to "
-    "all further buckets. The axis does not start at zero.",
-)
-algorithms_section = _figures(
-    "algorithms",
-    algorithms,
-    "Step time vs native all-reduce",
-    "Step time of an algorithm divided by the step time of native, at the same strategy, ranks and bucket size. "
-    "Left of the line is "
-    "faster than native.",
-    "No algorithm was measured along with native at the same strategy, world size and bucket size.",
-    "Bars span the fastest to the slowest launch of an algorithm, over the mean step time of native; native's own bar "
-    "shows the spread of its launches.",
-)
-
-
-def scaling_section(seen: SessionData) -> Section:
-    """Return the section of throughput and efficiency against the world size."""
-    table = seen.once(curves)
-    kinds = {
-        STRONG: "Strong scaling: the same global batch at every world size.",
-        WEAK: "Weak scaling: the same batch per rank at every world size.",
-    }
-    return Section(
-        "scaling",
-        "Scaling",
-        " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
-        nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
-        panels=scaling(seen),
-        reading="Efficiency in strong scaling is throughput over the ranks times the throughput of one rank. In weak "
-        "scaling, it is the step time of one rank over the step time of the ranks. If one rank was not measured, the "
-        "smallest world size is the base. Each strategy has its curve with most world sizes, then the fastest. A "
-        "single strategy has a curve for each algorithm, or else bucket size. The ideal line may leave the figure."
-        + unranked(table["strategy"], dashed=True),
-    )
+def _front(own: pd.DataFrame) -> Panel:
+    best = own[own["front"]].sort_values("step_time_s")
+    line = {
+        "type": "scatter", "mode": "lines", "name": "beaten by none", "meta": ALL, "hoverinfo": "skip",
+        "x": listed(best["step_time_s"], 1e3), "y": listed(best["mean_peak_bytes"], 1 / MIB),
+        "line": {"color": GREY, "width": 1.5, "shape": "hv"},
+    }  # fmt: skip
+    traces = [line]
+    for name, group in own.groupby("strategy", sort=False):
+        style, text = strategy_style(str(name)), cut(str(name), LEGEND_NAME)
+        also = [f"{format.mebibytes(peak)} on the rank with the highest peak" for peak in group["mean_peak_bytes"]]
+        x, y = listed(group["step_time_s"], 1e3), listed(group["mean_peak_bytes"], 1 / MIB)
+        traces.append(points(group, x, y, style, text, group["front"], also, legendgroup=str(name)))
+    figure = lay_out(traces, "step time (ms)", "peak memory of a rank (MiB)")
+    return Panel(titled(own), figure, 360 + 16 * own["strategy"].nunique())

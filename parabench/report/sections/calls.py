@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -11,8 +12,8 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import QUESTION, alone_table, training_bandwidth
 from parabench.analysis.step.calls import bucket_table
 from parabench.plan.case import ranks_in_words
-from parabench.report.figures.axes import bytes_axis
-from parabench.report.figures.figures import (
+from parabench.plan.collective_case import size_text
+from parabench.report.figures import (
     FROM_ZERO,
     PARTS_LEGEND,
     Panel,
@@ -20,30 +21,22 @@ from parabench.report.figures.figures import (
     bars,
     cut,
     lay_out,
-    listed,
     marks,
     name_bars,
     name_case,
 )
-from parabench.report.figures.timeline import READY
 from parabench.report.palette import OVERLAP_HATCH, SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
+from parabench.report.sections.timeline import READY
 from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.store.record import MIB
-from parabench.store.results import records
+
+# -- buckets ----------------------------------------------------------------------------------------------------------
 
 # The most bucket sizes that are drawn, and the most buckets in a figure.
 _MOST_CASES, _MOST_BUCKETS = 4, 24
 # The parts of a step at whose start a bucket's times begin.
 _SINCE = {"backward": "backward", "forward_backward": "the first forward"}
-
-
-def _mebibytes(count: float) -> str:
-    return f"{format.digits(count / MIB, 2)} MiB"
-
-
-# -- buckets ----------------------------------------------------------------------------------------------------------
-
 _BUCKETS = (
     Column("Configuration", "label"),
     Column("Parameters", lambda row: _names(row["parameters"])),
@@ -89,24 +82,26 @@ def bucket_section(seen: SessionData) -> Section | None:
 
 def _bucket_panel(rows: pd.DataFrame) -> Panel:
     """Return the figure of a configuration's buckets in the order of reduction, with the exposed part at the end."""
+    first, places = rows.iloc[0], list(range(len(rows)))
     # The end is computed from exposed and total time, because medians of the three may not add up.
     overlapped = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
     names = [
-        f"{bucket}: {_mebibytes(size)}" for bucket, size in rows[["bucket", "bytes"]].itertuples(index=False, name=None)
+        f"{bucket}: {format.digits(size / MIB, 2)} MiB"
+        for bucket, size in rows[["bucket", "bytes"]].itertuples(index=False, name=None)
     ]
     solid: dict[str, Any] = {"line": {"width": 0}, "color": SHARE["exposed_s"][0]}
-    places, traces = list(range(len(rows))), []
-    for name, begin, seconds, marker in (
-        ("overlapped", rows["start_s"], overlapped, solid | {"pattern": OVERLAP_HATCH}),
-        ("exposed", rows["start_s"] + overlapped, rows["exposed_s"], solid),
-    ):
-        texts = [f"{bucket}: {format.milliseconds(each)} {name}" for bucket, each in zip(names, seconds, strict=True)]
-        traces.append(bars(places, begin, seconds, name, texts, width=0.6, marker=marker))
-    texts = [
-        f"{bucket}: ready at {format.milliseconds(each)}" for bucket, each in zip(names, rows["ready_s"], strict=True)
+
+    def texts(seconds: pd.Series, what: str) -> list[str]:
+        return [what.format(name, format.milliseconds(each)) for name, each in zip(names, seconds, strict=True)]
+
+    traces = [
+        bars(places, begin, seconds, name, texts(seconds, f"{{}}: {{}} {name}"), width=0.6, marker=marker)
+        for name, begin, seconds, marker in (
+            ("overlapped", rows["start_s"], overlapped, solid | {"pattern": OVERLAP_HATCH}),
+            ("exposed", rows["start_s"] + overlapped, rows["exposed_s"], solid),
+        )
     ]
-    traces.append(marks(rows["ready_s"] * 1e3, places, "ready", texts, READY))
-    first = rows.iloc[0]
+    traces.append(marks(rows["ready_s"] * 1e3, places, "ready", texts(rows["ready_s"], "{}: ready at {}"), READY))
     name_case(traces, first["label"])
     look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "xaxis": FROM_ZERO, "yaxis": name_bars(names)}
     figure = lay_out(traces, f"since {_SINCE[first['since']]} began (ms)", "", **look)
@@ -166,22 +161,27 @@ def _bandwidth_panel(title: str, group: pd.DataFrame, measured: dict[Any, pd.Dat
         parts = [fields["algorithm"], fields["dtype"] if group["dtype"].nunique() > 1 else ""]
         parts.append(f"{fields['node']} ranks a node" if fields["node"] else "")
         name, style = cut(", ".join(filter(None, parts)), 34), algorithm_style(fields["algorithm"])
-        marker = {"size": 8, "symbol": style.symbol, "color": style.color}
         look: dict[str, Any] = {"legendgroup": name, "customdata": own["case_id"].to_list()}
-        traces.append(marks(own["bytes"], listed(own["busbw"]), name, _rates(name, own), marker, **look))
+        marker = {"size": 8, "symbol": style.symbol, "color": style.color}
+        drawn = [(own, name, marker, look)]
         if (alone := measured.get(question)) is not None:
             cases = dict.fromkeys(case for ids in own["case_ids"] for case in ids)
             look = {"legendgroup": name, "meta": "|".join(cases), "mode": "lines+markers"}
             look |= {"line": {"color": style.color, "dash": "dot", "width": 1.5}}
-            marker, name = {"size": 8, "symbol": f"{style.symbol}-open"}, f"{name}, microbenchmark"
-            traces.append(marks(alone["bytes"], listed(alone["busbw"]), name, _rates(name, alone), marker, **look))
-    axis = bytes_axis(size for trace in traces for size in trace["x"])
+            marker = {"size": 8, "symbol": f"{style.symbol}-open"}
+            drawn.append((alone, f"{name}, microbenchmark", marker, look))
+        for rows, text, marker, look in drawn:
+            pairs = zip(rows["bytes"], rows["busbw"], strict=True)
+            hovers = [f"{text}, {format.mebibytes(size)}: {format.digits(rate)} GB/s" for size, rate in pairs]
+            traces.append(marks(rows["bytes"], rows["busbw"], text, hovers, marker, **look))
+    return over_sizes(title, traces, 340 + 10 * len(traces))
+
+
+def over_sizes(title: str, traces: list[Trace], height: int) -> Panel:
+    """Return bus bandwidth against size, with eight ticks or fewer at powers of two."""
+    powers = [math.log2(size) for trace in traces for size in trace["x"]]
+    low, high = math.floor(min(powers)), math.ceil(max(powers))
+    ticks = [2**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]
+    axis = {"type": "log", "tickvals": ticks, "ticktext": [*map(size_text, ticks)]}
     figure = lay_out(traces, "size of the whole buffer", "bus bandwidth (GB/s)", xaxis=axis, yaxis=FROM_ZERO)
-    return Panel(title, figure, 340 + 10 * len(traces))
-
-
-def _rates(name: str, rows: pd.DataFrame) -> list[str]:
-    return [
-        f"{name}, {format.mebibytes(row['bytes'])}: {format.digits(row['busbw'])} GB/s"
-        for row in records(rows[["bytes", "busbw"]])
-    ]
+    return Panel(title, figure, height)

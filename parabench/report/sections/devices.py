@@ -20,9 +20,9 @@ from parabench.analysis.step.device_time import (
     unread,
 )
 from parabench.machine import accelerator
-from parabench.report.figures.figures import FROM_ZERO, Panel, Trace, lay_out, listed, marks, plain
+from parabench.report.figures import FROM_ZERO, Panel, Trace, band, lay_out, listed, marks, plain
 from parabench.report.palette import side_style
-from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_counted, table_of
+from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.store.record import MIB, Phase
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -134,7 +134,7 @@ def memory_section(seen: SessionData) -> Section:
         "time-memory",
         "Memory over time",
         f"Resident set of each rank and, on GPUs, memory in use per device and rank, in {_LAUNCH}.",
-        nothing_counted(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
+        nothing_to_draw(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
         panels=panels,
         reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn.",
     )
@@ -165,7 +165,7 @@ def devices_section(seen: SessionData) -> Section | None:
         "time-devices",
         "Power, clocks and temperature",
         f"NVML readings in {_LAUNCH}. A triangle marks throttling; hover for the reason.",
-        nothing_counted(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
+        nothing_to_draw(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
         (table,),
         panels=[] if at is None else list(_readings(seen, at)),
         reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn. "
@@ -185,7 +185,7 @@ def _readings(seen: SessionData, at: int) -> Iterator[Panel]:
         if metric == "sm_clock_hz" and len(throttled):
             marker = {"symbol": "triangle-down", "size": 9, "color": "#D55E00"}
             hover = {"hovertemplate": "%{x:.2f} s: throttled by %{hovertext}<extra></extra>"}
-            places = throttled["t_s"], listed(throttled["value"])
+            places = throttled["t_s"], throttled["value"]
             panel.figure["data"].append(marks(*places, "throttled", list(throttled["why"]), marker, **hover))
         yield panel
 
@@ -222,13 +222,12 @@ def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFram
         }
         for color, meaning, *_ in shaded
     ]  # fmt: skip
-    area = {"type": "rect", "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": {"width": 0}, "layer": "below"}
     figure = lay_out(
         traces,
         "seconds after the launch began",
         axis,
         showlegend=True,
-        shapes=[area | {"x0": begin_s, "x1": end_s, "fillcolor": color} for color, _, begin_s, end_s in shaded],
+        shapes=[band(begin_s, end_s, color) for color, _, begin_s, end_s in shaded],
         yaxis=FROM_ZERO,
     )
     return Panel(f"{title}{launch['label']}", figure, height, case=str(launch["case"]))

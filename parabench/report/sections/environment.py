@@ -1,4 +1,4 @@
-"""The machines of a session, and the measured links between ranks or nodes."""
+"""Sections about the conditions of a session: the variation between launches, its machines, and measured links."""
 
 from __future__ import annotations
 
@@ -17,9 +17,72 @@ from parabench.analysis.environment.nodes import (
     nodes_said,
     several_nodes,
 )
-from parabench.analysis.links import SAID, tiers_of, tiers_said
-from parabench.analysis.session import Session
+from parabench.analysis.launch_number import STATISTIC
+from parabench.analysis.links import SAID, link_table, tiers_of, tiers_said
+from parabench.analysis.session import Session, SessionData
+from parabench.analysis.warnings.launches import AA_SPREAD, NOISY
+from parabench.machine import accelerator
+from parabench.report.cases import page_cases, page_launches
+from parabench.report.figures import Panel, band, in_rows, marks, plain
+from parabench.report.palette import strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
+from parabench.store.results import records
+
+# ---- variation between launches
+
+_FROM = "from its configuration's step time"
+
+
+def spread_section(seen: SessionData) -> Section:
+    """Return the section of the launches around the step times of their configurations."""
+    cases = seen.once(page_cases)[["case_id", "shown", "strategy", "device", "statistic", "spread"]]
+    launches = seen.once(page_launches).merge(cases, on="case_id")
+    own = launches[(launches["counts"] > 0) & launches["from_case"].notna()]
+    return Section(
+        "spread",
+        "Launch-to-launch variation",
+        "Each launch relative to the step time of its configuration. The narrower the range, the smaller the "
+        "differences that can be detected.",
+        "No configuration has two valid launches, so their variation is unknown.",
+        panels=[_spread(own)] if len(own) else [],
+        reading="Outliers are never deleted: a launch that succeeded counts. A warning names configurations "
+        f"whose launches differ by more than {format.percent(NOISY['cpu'])} on a CPU, or "
+        f"{format.percent(NOISY[accelerator.TYPE])} on GPUs. On a CPU, ±{format.percent(AA_SPREAD['cpu'])} is shaded: "
+        f"the variation of the {STATISTIC['cpu']} of equal launches.",
+    )
+
+
+def _spread(own: pd.DataFrame) -> Panel:
+    """Return the launches around the step time of their configuration, with the largest differences on top."""
+    widest = own.drop_duplicates("case_id", keep="last").sort_values("spread", ascending=False, kind="stable")
+    own = own.assign(row=own["case_id"].map({case: row for row, case in enumerate(widest["case_id"])}))
+    traces = []
+    for strategy, group in own.groupby("strategy", sort=False):
+        style = strategy_style(str(strategy))
+        texts = [
+            f"<b>{plain(one['label'])}</b><br>repetition {one['repetition']}: "
+            f"{format.milliseconds(one['launch_step_s'])}<br>"
+            f"{format.signed(one['from_case'])} {_FROM}"
+            for one in records(group[["label", "repetition", "launch_step_s", "from_case"]])
+        ]
+        marker = {"size": 7, "opacity": 0.9, "color": style.color, "symbol": style.symbol}
+        more = {"customdata": group["case_id"].to_list(), "showlegend": False}
+        traces.append(marks(100 * group["from_case"], group["row"], plain(str(strategy)), texts, marker, **more))
+    title = f"{format.count(len(own), 'launch')} of {format.count(len(widest), 'configuration')}"
+    # The usual variation, if it is known for the statistic of all launches.
+    usual = {STATISTIC[device]: 100 * share for device, share in AA_SPREAD.items()}
+    shares = {usual.get(statistic) for statistic in own["statistic"]}
+    share = shares.pop() if len(shares) == 1 else None
+    look: dict[str, Any] = {
+        "showlegend": False,
+        "xaxis": {"zeroline": True, "zerolinewidth": 1},
+        "shapes": [] if share is None else [band(-share, share)],
+        "which": "that differ most",
+    }
+    return in_rows(title, widest["shown"], f"{_FROM} (%)", traces, head=60, **look)
+
+
+# ---- links and machines
 
 _TIER = (
     Column("Links", lambda tier: SAID[tier.name]),
@@ -38,8 +101,9 @@ _LINK = (
 )
 
 
-def links_section(links: pd.DataFrame) -> Section | None:
-    """Return the section of `analysis.links.link_table`; None if the links were not measured."""
+def links_section(seen: SessionData) -> Section | None:
+    """Return the section of the measured links between ranks; None if they were not measured."""
+    links = link_table(seen.results, seen.session)
     if links.empty:
         return None
     tiers = tiers_of(links)
@@ -81,7 +145,7 @@ def machine_section(session: Session) -> Section:
 
 def _of_words(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Return a table with a column for each device or kind of node."""
-    return table_of(title, [Column(head, str(at)) for at, head in enumerate(heads)], rows, closed=False)
+    return table_of(title, [Column(head, at) for at, head in enumerate(heads)], rows, closed=False)
 
 
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:

@@ -22,12 +22,12 @@ from parabench.analysis.history import (
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
-from parabench.report.figures.figures import (
-    ERROR_BARS,
+from parabench.report.figures import (
     LEGEND_NAME,
     Panel,
     Trace,
     cut,
+    error_bars,
     lay_out,
     listed,
     marks,
@@ -35,9 +35,9 @@ from parabench.report.figures.figures import (
     short,
     vertical,
 )
-from parabench.report.page import answer_page
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
-from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
+from parabench.report.spec import FORMATS, WORDED, Column, Section, table_of
+from parabench.report.views.answer import AnswerView
 from parabench.store.results import Results
 
 _ms = FORMATS["ms"]
@@ -70,32 +70,38 @@ def render(history: History) -> str:
     suites = ", ".join(dict.fromkeys(visit.session.suite for visit in history.visits))
     days = dict.fromkeys((history.visits[0].session.day, history.visits[-1].session.day))
     stores = format.listed(dict.fromkeys(str(visit.results.path) for visit in history.visits))
-    return answer_page(
+    every = table_of("Every configuration", _CASES, history.series, closed=False)
+    text = "“Sessions differ” is the standard deviation between sessions, beyond the variation of launches."
+    # The newest first.
+    rows = list(zip((visit.session for visit in history.visits), history.machine, strict=True))[::-1]
+    sessions = table_of("Sessions", _SESSIONS, rows, closed=len(rows) > MOST_SESSIONS)
+    return AnswerView(
+        "When did each configuration's step time change?",
+        f"{suites} over time",
         answer(history),
         [
             _section(history, ""),
-            Section(
-                "cases",
-                "Every configuration",
-                "“Sessions differ” is the standard deviation between sessions, beyond the variation of launches.",
-                tables=(table_of("Every configuration", _CASES, history.series, closed=False),),
-            ),
-            Section("sessions", "Sessions", "The newest first.", tables=(_sessions(history),)),
+            Section("cases", "Every configuration", text, tables=(every,)),
+            Section("sessions", "Sessions", "The newest first.", tables=(sessions,)),
         ],
-        title=f"{suites} over time",
         kicker=f"parabench · {suites} · {' to '.join(days)}",
-        question="When did each configuration's step time change?",
         trust=[f"Stores: {stores}."],
-    )
+    ).html()
 
 
 def _section(history: History, lead: str) -> Section:
+    changes = [
+        shift | {"label": series["label"], "session": history.visits[shift["visit"]].session}
+        for series in history.series
+        for shift in series["shifts"]
+    ]
+    changes.sort(key=lambda row: (-row["visit"], -row["change"]))  # the newest first
     return Section(
         "history",
         "Over time",
         "A mark is a session's step time with its 95% interval; a line is the level, and a diamond a change point.",
         "No launch succeeded, so nothing is drawn.",
-        (_changes(history),),
+        (table_of("Change points", _CHANGES, changes, closed=False),),
         panels=_panels(history)[:MOST_PANELS],
         lead=lead,
         reading="The interval of a mark covers the session's launches; sessions vary by more. The axis does not start "
@@ -178,7 +184,6 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
         "symbol": ["diamond" if visit in changed else symbol for visit in visits],
         "size": [13 if visit in changed else 7 for visit in visits],
     }
-    error = {"array": listed(points["high_s"] - step_s, 1e3), "arrayminus": listed(step_s - points["low_s"], 1e3)}
     yield marks(
         [x_of[visit] for visit in visits],
         listed(step_s, 1e3),
@@ -188,7 +193,7 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
         # Without levels, lines connect the marks.
         mode="lines+markers" if series["why_not"] else "markers",
         line={"color": color, "width": 1},
-        error_y=ERROR_BARS | {"thickness": 1, "width": 0} | error,
+        error_y=error_bars(step_s, points["low_s"], points["high_s"], 1e3, thickness=1, width=0),
         **group,
     )
     levels = points[points["level_s"].notna()]
@@ -208,17 +213,6 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
 # ---- tables
 
 
-def _changes(history: History) -> Table:
-    """Return the table of all change points, the newest first."""
-    found = [
-        shift | {"label": series["label"], "session": history.visits[shift["visit"]].session}
-        for series in history.series
-        for shift in series["shifts"]
-    ]
-    found.sort(key=lambda row: (-row["visit"], -row["change"]))
-    return table_of("Change points", _CHANGES, found, closed=False)
-
-
 _CHANGES = (
     Column("Case", "label"),
     Column("Session", lambda row: row["session"].name),
@@ -235,12 +229,6 @@ _CASES = (
     Column("Whole time", lambda series: series["whole"] if series["shifts"] else None, "signed"),
     Column("Sessions differ", "session_sd", "percent"),
 )
-
-
-def _sessions(history: History) -> Table:
-    """Return the table of sessions, the newest first, with the changes of machine and software."""
-    rows = list(zip((visit.session for visit in history.visits), history.machine, strict=True))[::-1]
-    return table_of("Sessions", _SESSIONS, rows, closed=len(rows) > MOST_SESSIONS)
 
 
 _SESSIONS = (

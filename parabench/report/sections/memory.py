@@ -10,7 +10,7 @@ from parabench.analysis import format
 from parabench.analysis.memory import SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
 from parabench.report.cases import page_cases
-from parabench.report.figures.figures import (
+from parabench.report.figures import (
     FROM_ZERO,
     PARTS_LEGEND,
     Panel,
@@ -18,16 +18,24 @@ from parabench.report.figures.figures import (
     by_work,
     case_bars,
     in_rows,
-    listed,
     marks,
-    measured,
     plain,
     titled,
 )
-from parabench.report.palette import PEAK, STATE
 from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, table_of
 from parabench.store.record import MIB
 
+# By column of `page_cases`: its color and its name. On the CPU, only the first is known: the process's resident set.
+_PEAK = {
+    "peak_memory_bytes": ("#0072B2", "torch tensors"),
+    "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
+    "used_bytes": ("#E69F00", "device (NVML)"),
+}
+_STATE = {
+    "parameter_bytes": ("#0072B2", "parameters"),
+    "gradient_bytes": ("#E69F00", "gradients"),
+    "optimizer_bytes": ("#009E73", "optimizer state"),
+}
 # Dark with a light edge, so that it is visible on bars and pages of any color.
 _THEORY = {"symbol": "diamond-tall", "size": 15, "color": "#111111", "line": {"width": 1.5, "color": "#ffffff"}}
 _LOOK: dict[str, Any] = {"bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_ZERO}
@@ -35,7 +43,7 @@ _LOOK: dict[str, Any] = {"bargap": 0.35, "legend": PARTS_LEGEND, "xaxis": FROM_Z
 
 def peaks_section(seen: SessionData) -> Section:
     """Return the section of observed peaks against the model states by formula."""
-    cases = measured(seen.once(page_cases)).dropna(subset=[*PEAK], how="all")
+    cases = seen.once(page_cases).dropna(subset="step_time_s").dropna(subset=[*_PEAK], how="all")
     return Section(
         "memory",
         "Peak memory vs model states by formula",
@@ -49,9 +57,9 @@ def peaks_section(seen: SessionData) -> Section:
 
 
 def _peaks(own: pd.DataFrame) -> Panel:
-    looks = {column: look for column, look in PEAK.items() if own[column].notna().any()}
+    looks = {column: look for column, look in _PEAK.items() if own[column].notna().any()}
     if own["device"].iloc[0] == "cpu" and "peak_memory_bytes" in looks:
-        looks["peak_memory_bytes"] = (PEAK["peak_memory_bytes"][0], "resident set")
+        looks["peak_memory_bytes"] = (_PEAK["peak_memory_bytes"][0], "resident set")
     traces = _bars(own, looks)
     look = _LOOK | {"barmode": "group", "showlegend": len(traces) > 1, "head": 110, "least": 1 + len(looks)}
     return in_rows(titled(own), own["shown"], "peak memory of a rank (MiB)", traces, **look)
@@ -67,7 +75,7 @@ def _bars(own: pd.DataFrame, looks: dict[str, tuple[str, str]]) -> list[Trace]:
     if theory.notna().any():
         name, ids = "model states, theory", own["case_id"].to_list()
         texts = [f"{name}: {format.mebibytes(size)}" for size in theory]
-        traces.append(marks(listed(theory, 1 / MIB), [*range(len(own))], name, texts, _THEORY, customdata=ids))
+        traces.append(marks(theory.astype(float) / MIB, [*range(len(own))], name, texts, _THEORY, customdata=ids))
     return traces
 
 
@@ -94,21 +102,23 @@ def state_section(seen: SessionData) -> Section:
         (table_of("Model states in MiB: measured, and by formula", _STATES, states),),
         lead=" ".join(sentences(states)),
         panels=[
-            _states(plain(str(model)) if several else "", _together(own))
+            in_rows(
+                plain(str(model)) if several else "",
+                shown["shown"],
+                "model states of a rank (MiB)",
+                _bars(shown, _STATE),
+                **_LOOK | {"barmode": "stack", "which": "that hold least", "head": 140, "least": 2},
+            )
             for model, own in cases.groupby("model", sort=False)
+            for shown in (_together(own),)
         ],
         reading=f"{SYMBOLS} The formula of a pipeline rank is an even split; a rank holds what its stage needs.",
     )
 
 
-def _states(title: str, own: pd.DataFrame) -> Panel:
-    look = _LOOK | {"barmode": "stack", "which": "that hold least", "head": 140, "least": 2}
-    return in_rows(title, own["shown"], "model states of a rank (MiB)", _bars(own, STATE), **look)
-
-
 def _together(cases: pd.DataFrame) -> pd.DataFrame:
     """Return one row for all configurations of a strategy that hold the same, with all their ids; the least first."""
-    key = ["strategy", "world_size", *STATE]
+    key = ["strategy", "world_size", *_STATE]
     groups = cases.groupby(key, sort=False)
     rows = cases.drop_duplicates(key).assign(
         case_id=groups["case_id"].agg("|".join).to_list(),

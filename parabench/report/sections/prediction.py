@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.prediction.base import Base, base_of
+from parabench.analysis.prediction.base import base_of
 from parabench.analysis.prediction.predict import Prediction, Predictor, interval, predicted, refusals
 from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
-from parabench.report.figures.figures import ERROR_BARS, FROM_ZERO, Panel, Trace, lay_out, marks, plain
+from parabench.report.figures import FROM_ZERO, Panel, error_bars, lay_out, marks, plain
 from parabench.report.palette import strategy_style
-from parabench.report.spec import WORDED, Column, Section, Table, table_of
+from parabench.report.spec import WORDED, Column, Section, table_of
 
 # Multiples of the measured ranks that are predicted.
 TIMES = (1, 2, 4, 8)
@@ -23,6 +25,18 @@ _READING = (
     "A step is the computation of a rank and exposed collectives. The computation is from compute-only launches, "
     "corrected by measured training runs. Collectives are from the latency and bandwidth of measured links. Each "
     "strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+)
+_NOTE = "A step is what a rank computes, its wait for the slowest rank, and the communication that nothing hides."
+_TABLE = (
+    Column("Configuration", lambda each: each.case.label),
+    Column("Predicted", "step_s", "ms"),
+    Column("90%", lambda each: format.milliseconds_between(each.low_s, each.high_s), WORDED),
+    Column("Measured", "measured_s", "ms"),
+    Column("Compute", "compute_s", "ms"),
+    Column("Slowest rank", "slowest_s", "ms"),
+    Column("In a node", "exposed_within_s", "ms"),
+    Column("Between nodes", "exposed_between_s", "ms"),
+    Column("Memory, MiB", "peak_bytes", "mib"),
 )
 
 
@@ -36,7 +50,12 @@ def prediction_section(seen: SessionData) -> Section | None:
     if not trained:
         return None
     predictor = Predictor(base, {})
-    curves = {name: [predictor.predict(case) for case in _more_ranks(base, of)] for name, of in trained.items()}
+    curves = {name: [predictor.predict(of)] for name, of in trained.items()}
+    for curve, of in zip(curves.values(), trained.values(), strict=True):
+        for world_size in (times * of.world_size for times in TIMES[1:]):
+            if world_size <= base.per_node or world_size % base.per_node == 0:
+                more = grown(of, world_size, max(1, world_size // base.per_node), {})
+                curve.append(predictor.predict(more))
     every = [each for curve in curves.values() for each in curve]
     known = {name: own for name, curve in curves.items() if (own := predicted(curve))}
     rows = [each for curve in known.values() for each in curve]
@@ -49,7 +68,7 @@ def prediction_section(seen: SessionData) -> Section | None:
         if beyond
         else "",
         " ".join(["Nothing could be predicted.", *refusals(every)]),
-        (_table(rows, closed=beyond),) if rows else (),
+        (table_of("Predicted steps, in ms", _TABLE, rows, closed=beyond, note=_NOTE),),
         panels=[_panel(known)] if beyond else [],
         lead=_lead(seen, rows, most),
         reading=" ".join([_READING, *refusals(every)]),
@@ -67,15 +86,6 @@ def _fastest(seen: SessionData) -> dict[str, Case]:
     return found
 
 
-def _more_ranks(base: Base, case: Case) -> Iterator[Case]:
-    for times in TIMES:
-        world_size = times * case.world_size
-        if times == 1:
-            yield case
-        elif world_size <= base.per_node or world_size % base.per_node == 0:
-            yield grown(case, world_size, max(1, world_size // base.per_node), {})
-
-
 def _lead(seen: SessionData, rows: Sequence[Prediction], most: int) -> str:
     found = [f"Measured up to {ranks_in_words(most, 1)}."]
     largest = max((each.case.world_size for each in rows), default=0)
@@ -91,61 +101,30 @@ def _lead(seen: SessionData, rows: Sequence[Prediction], most: int) -> str:
     return " ".join(found)
 
 
-def _table(rows: Sequence[Prediction], *, closed: bool) -> Table:
-    return table_of(
-        "Predicted steps, in ms",
-        (
-            Column("Configuration", lambda each: each.case.label),
-            Column("Predicted", "step_s", "ms"),
-            Column("90%", lambda each: format.milliseconds_between(each.low_s, each.high_s), WORDED),
-            Column("Measured", "measured_s", "ms"),
-            Column("Compute", "compute_s", "ms"),
-            Column("Slowest rank", "slowest_s", "ms"),
-            Column("In a node", "exposed_within_s", "ms"),
-            Column("Between nodes", "exposed_between_s", "ms"),
-            Column("Memory, MiB", "peak_bytes", "mib"),
-        ),
-        rows,
-        closed=closed,
-        note="A step is what a rank computes, its wait for the slowest rank, and the communication that nothing hides.",
-    )
-
-
 def _panel(curves: dict[str, list[Prediction]]) -> Panel:
     """Return the figure: a line with 90% intervals for each strategy, and marks for measured steps."""
     sizes = sorted({each.case.world_size for curve in curves.values() for each in curve})
     unit = format.unit_of(next(iter(curves.values()))[0].case.seq_len)
     ranks = {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes],
              "range": [math.log10(sizes[0] / 1.2), math.log10(sizes[-1] * 1.2)]}  # fmt: skip
-    traces = [trace for name, curve in curves.items() for trace in _traces(name, curve)]
+    traces = []
+    for name, curve in curves.items():
+        style, own = strategy_style(curve[0].case.strategy), {"legendgroup": name}
+        times = pd.DataFrame([(each.step_s, each.high_s, each.low_s, each.measured_s) for each in curve], dtype=float)
+        # The tokens or samples that each rank trains in a second.
+        tokens = pd.Series([each.case.global_batch * each.case.seq_len / each.case.world_size for each in curve])
+        rate, low, high, measured = (tokens / times[at] for at in times)
+        x = pd.Series([each.case.world_size for each in curve])
+        texts = [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve]
+        look = {"mode": "lines", "line": style.line | {"width": 2}, "error_y": error_bars(rate, low, high)}
+        traces.append(marks(x, rate, plain(name), texts, {}, **look, **own))
+        texts = [
+            f"{plain(each.case.label)}<br>measured: {format.milliseconds(each.measured_s)}"
+            for each in curve
+            if each.measured_s is not None
+        ]
+        marker = {"color": style.color, "symbol": style.symbol, "size": 9}
+        there = measured.notna()
+        traces.append(marks(x[there], measured[there], "", texts, marker, showlegend=False, **own))
     figure = lay_out(traces, "ranks", f"{unit}/s of a rank", xaxis=ranks, yaxis=FROM_ZERO, showlegend=True)
     return Panel("", figure, 360 + 20 * len(curves))
-
-
-def _traces(name: str, curve: Sequence[Prediction]) -> Iterator[Trace]:
-    style = strategy_style(curve[0].case.strategy)
-    measured = [each for each in curve if each.measured_s is not None]
-    rates = [_rate(each, each.step_s) for each in curve]
-    above = [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)]
-    below = [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)]
-    yield {
-        "type": "scatter", "legendgroup": name, "name": plain(name), "mode": "lines", "line": style.line | {"width": 2},
-        "x": [each.case.world_size for each in curve], "y": rates,
-        "error_y": ERROR_BARS | {"array": above, "arrayminus": below},
-        "hovertext": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }  # fmt: skip
-    yield marks(
-        [each.case.world_size for each in measured],
-        [_rate(each, each.measured_s) for each in measured],
-        "",
-        [f"{plain(each.case.label)}<br>measured: {format.milliseconds(each.measured_s)}" for each in measured],
-        {"color": style.color, "symbol": style.symbol, "size": 9},
-        legendgroup=name,
-        showlegend=False,
-    )
-
-
-def _rate(of: Prediction, step_s: float | None) -> float:
-    """Return the tokens or samples that each rank trains in a second."""
-    return of.case.global_batch * of.case.seq_len / (step_s or math.nan) / of.case.world_size

@@ -1,4 +1,4 @@
-"""Sections of the time of a step: its parts, exposed and overlapped communication, timelines, stragglers, pipelines."""
+"""Sections of the time of a step: its parts, exposed and overlapped communication, stragglers, pipelines, and NCCL."""
 
 from __future__ import annotations
 
@@ -12,22 +12,10 @@ from parabench.analysis.loop_time import MEAN
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
-from parabench.analysis.step.calls import group_calls
+from parabench.analysis.step.nccl import choices, inspected, wiring
 from parabench.analysis.step.stragglers import NEARLY_ALL, always_last, straggler_table
-from parabench.analysis.step.timeline import MOST_TIMELINES, timelines
 from parabench.report.cases import page_cases
-from parabench.report.figures.figures import (
-    FROM_ZERO,
-    PARTS_LEGEND,
-    Panel,
-    by_work,
-    case_bars,
-    in_rows,
-    listed,
-    measured,
-    titled,
-)
-from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
+from parabench.report.figures import FROM_ZERO, PARTS_LEGEND, Panel, by_work, case_bars, in_rows, listed, titled
 from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
@@ -50,7 +38,7 @@ def why_nothing(seen: SessionData) -> str:
 
 def parts_section(seen: SessionData) -> Section:
     """Return the section of the parts of the measured steps, one after the other."""
-    cases = measured(seen.once(page_cases)).dropna(subset=[*PART], how="all")
+    cases = seen.once(page_cases).dropna(subset="step_time_s").dropna(subset=[*PART], how="all")
     values = "Medians over the steps of the slowest rank, then over launches. The ranking may use another statistic."
     if set(cases["statistic"]) == {MEAN}:
         values = "Means over the steps of the loop on one rank, then over launches."
@@ -96,7 +84,9 @@ def shares_section(seen: SessionData) -> Section:
             MARKED,
             Column("Exposed share", "exposed_share", "percent", format.UNKNOWN),
             Column("Exposed", "exposed_s", "ms"),
-            Column("Overlapped", _overlapped, WORDED),
+            Column(
+                "Overlapped", lambda row: "≥ " * bool(row["unknown_calls"]) + FORMATS["ms"](row["overlapped_s"]), WORDED
+            ),
             Column("Compute", "compute_s", "ms"),
             Column("Idle", "idle_s", "ms"),
             Column("Data", "data_s", "ms"),
@@ -104,7 +94,7 @@ def shares_section(seen: SessionData) -> Section:
         ),
         cases,
     )
-    drawn = measured(seen.once(page_cases)).dropna(subset="instrumented_s")
+    drawn = seen.once(page_cases).dropna(subset=["step_time_s", "instrumented_s"])
     return Section(
         "anatomy",
         title,
@@ -118,10 +108,6 @@ def shares_section(seen: SessionData) -> Section:
         "them. Values are medians over the instrumented steps of the slowest rank, then over launches. ≥ marks a lower "
         "bound: the end of some calls is unknown.",
     )
-
-
-def _overlapped(row: dict[Any, Any]) -> str:
-    return "≥ " * bool(row["unknown_calls"]) + FORMATS["ms"](row["overlapped_s"])
 
 
 def _exposed(known: pd.DataFrame) -> str:
@@ -176,52 +162,6 @@ def _step_shares(own: pd.DataFrame) -> Panel:
     })  # fmt: skip
     look: dict[str, Any] = {"barmode": "overlay", "legend": PARTS_LEGEND, "margin": _MARGIN, "xaxis": FROM_ZERO}
     return in_rows(titled(own), own["shown"], "an instrumented step (ms)", traces, head=120, least=2, **look)
-
-
-# -- timelines --------------------------------------------------------------------------------------------------------
-
-# One row per call of all its ranks.
-_CALLS = (
-    Column("Operation", lambda row: row["op"] + (f", bucket {row['bucket']:.0f}" if row["bucket"] >= 0 else "")),
-    Column("Algorithm", "algorithm"),
-    Column("Ranks", "ranks"),
-    Column("Called in", lambda row: row["part"].replace("_", " and ")),
-    Column("MiB", "bytes", "mib"),
-    Column("Took", "duration_s", "ms"),
-    Column("Transfer", "wire_s", "ms"),
-    Column("Late", "late_s", "ms"),
-    Column("Exposed", "exposed_s", "ms"),
-    Column("GB/s", "busbw", "digits"),
-)
-
-
-def timeline_section(seen: SessionData) -> Section | None:
-    """Return the section of one step of each strategy or algorithm, rank by rank."""
-    if why_nothing(seen):
-        return None
-    calls, (each, shown) = seen.once(group_calls), timelines(seen)
-    clocks = clocks_said(seen.facts[one.launch_id] for one in shown)
-    return Section(
-        "timeline",
-        "Timeline of one step",
-        f"The median instrumented step of the fastest configuration of each {each}, up to {MOST_TIMELINES}. Each rank "
-        "shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
-        "No communication was recorded of any configuration with several ranks.",
-        tuple(
-            table_of(
-                f"{seen.labels[one.case_id]}: calls of this step in ms; late: last rank after the first",
-                _CALLS,
-                calls[(calls["launch_id"] == one.launch_id) & (calls["step"] == one.step)],
-            )
-            for one in shown
-        ),
-        panels=[
-            timeline_panel(one, f"{seen.labels[one.case_id]}: {format.milliseconds(one.length_s)}") for one in shown
-        ],
-        reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
-        f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn. "
-        "parabench export --trace writes a step of any configuration for Perfetto.",
-    )
 
 
 # -- stragglers -------------------------------------------------------------------------------------------------------
@@ -294,4 +234,48 @@ def pipelines_section(seen: SessionData) -> Section | None:
         (table_of(title, _BUBBLES, bubbles(seen), closed=False),),
         reading="Measured is the mean over ranks, then the median over launches. Theory assumes equal stages and free "
         "messages; the excess is uneven stages, messages, and ranks that share a core.",
+    )
+
+
+# -- NCCL -------------------------------------------------------------------------------------------------------------
+
+_CHOICES = (
+    Column("Configuration", "label"),
+    Column("Operation", "op", unknown=format.UNKNOWN),
+    Column("Algorithm", "algorithm"),
+    Column("Protocol", "protocol"),
+    Column("Bytes", "bytes", "count"),
+    Column("Channels", "channels", "count"),
+    Column("Calls", "calls", "count"),
+)
+_INSPECTED = (
+    Column("Configuration", "label"),
+    Column("Operation", "op"),
+    Column("Bytes", "bytes", "count"),
+    Column("Ranks", "ranks", WORDED),
+    Column("Calls", "calls", "count"),
+    Column("Took, µs", "duration_s", "us"),
+    Column("Algorithm, GB/s", "algbw_bytes_per_s", "gb"),
+    Column("Bus, GB/s", "busbw_bytes_per_s", "gb"),
+)
+
+
+def nccl_section(seen: SessionData) -> Section | None:
+    """Return the section; None if neither NCCL's debug log nor its Inspector was recorded."""
+    chosen, timed, wired = choices(seen), inspected(seen), wiring(seen)
+    if chosen.empty and timed.empty and not wired:
+        return None
+    return Section(
+        "nccl",
+        "NCCL",
+        "The algorithm, protocol and channels of each collective, from NCCL's debug log, and the timings of NCCL's "
+        "Inspector.",
+        "NCCL's debug log has no choice of an algorithm.",
+        (
+            table_of("NCCL's choices", _CHOICES, chosen, closed=False),
+            table_of("Medians of NCCL's Inspector over ranks and launches", _INSPECTED, timed, closed=False),
+        ),
+        lead=wired,
+        reading="For reduce-scatter and all-gather, bytes are one rank's part. The Inspector's calls are counted on "
+        "one rank.",
     )

@@ -1,12 +1,14 @@
-"""The page of a session of collectives: the fastest algorithm by size, bus bandwidths and fitted latencies."""
+"""The page of a session of collectives: the fastest algorithm by size, bus bandwidths and fitted latencies. For logs of
+nccl-tests, it also has their bandwidths next to each other, and how each log was made."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured, one_form
@@ -18,43 +20,52 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
+from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.plan.collective_protocol import in_words
-from parabench.report.figures.collectives import bus
-from parabench.report.page import answer_page, skipped_cases
+from parabench.report.figures import Panel, error_bars, marks, plain
+from parabench.report.page import kicker, skipped_cases
+from parabench.report.palette import algorithm_style, native_first
+from parabench.report.sections.calls import over_sizes
 from parabench.report.sections.environment import links_section, machine_section
-from parabench.report.sections.logs import logs_sections
-from parabench.report.spec import DASH, WORDED, Column, Section, out_of, repetition_name, table_of
+from parabench.report.spec import DASH, WORDED, Column, Section, Table, repetition_name, table_of
+from parabench.report.views.answer import AnswerView
 from parabench.store.record import Status
+from parabench.store.results import records
 
-# A figure or table is about one operation and number of ranks, and one value of each of the others. Its title has those
-# that differ in the session.
-_QUESTION, _APART = ["op", "world_size"], ["dtype", "redop", "device", "backend", "threads"]
+# A figure or table is about one operation and number of ranks, and one value of each of these. Its title has those that
+# differ in the session.
+_APART = ["dtype", "redop", "device", "backend", "threads"]
 
 
 def render(seen: SessionData) -> str:
     """Return the page as text."""
     session, launches = seen.session, seen.numbers.drop_duplicates("launch_id")
-    logs = logs_sections(launches, seen.once(_sizes))
-    machine = [machine_section(session), Section("environment", "Environment", pairs=_pairs(seen))]
+    logs = [row | log for row in records(launches) if (log := json_text.parsed(row["facts"]).get("log"))]
     sections = [
         bus_section(seen),
-        *logs[:1],
+        *([_compared_section(seen)] if logs else []),
         fit_section(seen),
         _sizes_section(seen),
-        _failed(launches),
-        _skipped(seen),
+        _failed_section(launches),
+        Section("skipped", "Skipped", tables=(_skipped(seen),)),
+        links_section(seen),
     ]
-    return answer_page(
+    if logs:
+        sections.append(_logs_section(logs))
+    else:
+        environment = Section("environment", "Environment", pairs=tuple(environment_rows(session)))
+        sections += [machine_section(session), environment]
+    return AnswerView(
+        session.question or "Which algorithm is fastest at which size?",
+        session.label or session.suite,
         full_answer(seen),
-        [*sections, _failed(launches), _skipped(seen), *_links(seen), *(logs[1:] or machine)],
-        title=session.label or session.suite,
-        kicker=" · ".join(filter(None, ("parabench", session.suite, session.label, format.when(session.started_utc)))),
-        question=session.question or "Which algorithm is fastest at which size?",
+        [section for section in sections if section],
+        session.argv,
+        kicker(session),
         trust=_trust(seen, launches, bool(logs)),
         labels=dict(zip(seen.numbers["case"], seen.numbers["label"], strict=True)),
-        command=shlex.join(session.argv),
-    )
+    ).html()
 
 
 def full_answer(seen: SessionData) -> Answer:
@@ -97,7 +108,7 @@ def _sizes(seen: SessionData) -> pd.DataFrame:
     """Return `bus_table` with `question`, such as 'all_reduce, 4 ranks'."""
     table = bus_table(measured(seen.numbers))
     apart = [name for name in _APART if table.loc[table[name] != "none", name].nunique() > 1]
-    titles = [f"{op}, {format.count(ranks, 'rank')}" for op, ranks in table[_QUESTION].itertuples(index=False)]
+    titles = [f"{op}, {format.count(n, 'rank')}" for op, n in zip(table["op"], table["world_size"], strict=True)]
     for name in apart:
         titles = [f"{title}, {name}={value}" for title, value in zip(titles, table[name], strict=True)]
     return table.assign(question=titles)
@@ -107,16 +118,34 @@ def bus_section(seen: SessionData) -> Section:
     """Return the section of bus bandwidth against size."""
     table = seen.once(_sizes)
     good = one_form(table[table["good"] > 0])
+    drawn = good[good["busbw"].notna()].groupby("question", sort=False)
     unknown = "Bus bandwidth is unknown because the logs do not name the operation."
     return Section(
         "bus",
         "Bus bandwidth against size",
         "Bus bandwidth as nccl-tests defines it; higher is better. Bars span the slowest to the fastest launch.",
         "No launch succeeded, so nothing is drawn." if good.empty else unknown,
-        panels=bus(good[good["busbw"].notna()]),
+        panels=[_bus_panel(str(title), rows) for title, rows in drawn],
         reading="Bus bandwidth compares with the hardware's bandwidth, for any number of ranks. Calls are out of place "
         f"if torch has both forms. Timed: {in_words(seen.session.timing)}.",
     )
+
+
+def _bus_panel(title: str, sizes: pd.DataFrame) -> Panel:
+    """Return the figure of one question, with a line for each algorithm."""
+    traces = []
+    for name, rows in sorted(sizes.groupby("algorithm"), key=lambda each: native_first(str(each[0]))):
+        rows, style = rows.sort_values("bytes", kind="stable"), algorithm_style(str(name))
+        low, high = (rows["busbw"] * rows["call_s"] / rows[end] for end in ("high_s", "low_s"))
+        hovers = [
+            f"<b>{plain(str(name))}</b>, {size_text(size)}<br>{format.digits(rate)} GB/s "
+            f"({format.digits(least)} to {format.digits(most)})"
+            for size, rate, least, most in zip(rows["bytes"], rows["busbw"], low, high, strict=True)
+        ]
+        marker = {"color": style.color, "size": 8, "symbol": style.symbol}
+        more = {"mode": "lines+markers", "line": style.line, "error_y": error_bars(rows["busbw"], low, high)}
+        traces.append(marks(rows["bytes"], rows["busbw"], plain(str(name)), hovers, marker, **more))
+    return over_sizes(title, traces, 420)
 
 
 def _interval(name: str, factor: float = 1.0) -> Column:
@@ -128,7 +157,7 @@ def _interval(name: str, factor: float = 1.0) -> Column:
         known = format.known(high) and (low <= 0 or high / low < 1e4)
         return f"{format.digits(low)} to {format.digits(high)}" if known else DASH
 
-    return Column("95%", name, WORDED, show=text)
+    return Column("95%", text, WORDED)
 
 
 _FIT = (
@@ -156,8 +185,8 @@ def fit_section(seen: SessionData) -> Section:
 
 _SIZES = (
     Column("Configuration", "label"),
-    Column("Size", "bytes", WORDED, show=lambda row: size_text(int(row["bytes"]))),
-    Column("Form", "in_place", WORDED, show=lambda row: "in place" if row["in_place"] else "out of place"),
+    Column("Size", lambda row: size_text(int(row["bytes"])), WORDED),
+    Column("Form", lambda row: "in place" if row["in_place"] else "out of place", WORDED),
     Column("Time, µs", "call_s", "us"),
     Column("p50, µs", "p50_s", "us"),
     Column("p95, µs", "p95_s", "us"),
@@ -166,7 +195,7 @@ _SIZES = (
     Column("Bus GB/s", "busbw", "digits"),
     Column("Spread", "spread", "percent"),
     Column("Wrong", "n_wrong", "count"),
-    Column("Launches ok", "good", WORDED, show=out_of("good", "launches")),
+    Column("Launches ok", lambda row: f"{row['good']:,.0f} of {row['launches']:,.0f}", WORDED),
 )
 
 
@@ -195,21 +224,64 @@ _FAILED = (
 )
 
 
-def _failed(launches: pd.DataFrame) -> Section:
+def _failed_section(launches: pd.DataFrame) -> Section:
     rows = launches[launches["status"] != Status.OK]
     return Section("failed", "Failed launches", tables=(table_of("Failed launches", _FAILED, rows, closed=False),))
 
 
-def _skipped(seen: SessionData) -> Section:
-    columns = (Column("Configurations", "0"), Column("Reason", "1"))
-    table = table_of("Skipped configurations", columns, skipped_cases(seen.session), closed=False)
-    return Section("skipped", "Skipped", tables=(table,))
+def _skipped(seen: SessionData) -> Table:
+    columns = (Column("Configurations", 0), Column("Reason", 1))
+    return table_of("Skipped configurations", columns, skipped_cases(seen.session), closed=False)
 
 
-def _links(seen: SessionData) -> tuple[Section, ...]:
-    section = links_section(link_table(seen.results, seen.session))
-    return () if section is None else (section,)
+# ---- logs of nccl-tests
+
+# More columns do not fit on a page.
+_MOST_LOGS = 6
+_LOGS = (
+    Column("Test", "label"),
+    Column("File", "file"),
+    Column("Hosts", lambda row: format.listed(row["hosts"]) or UNKNOWN),
+    Column("GPUs", lambda row: format.listed(row["gpus"]) or UNKNOWN),
+    Column("NCCL", lambda row: row["version"] or UNKNOWN),
+    Column("Network", lambda row: row["network"] or UNKNOWN),
+    Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
+)
 
 
-def _pairs(seen: SessionData) -> tuple[tuple[str, str], ...]:
-    return tuple(environment_rows(seen.session))
+def _logs_section(logs: list[dict[str, Any]]) -> Section:
+    messages = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
+    tests = table_of("Tests in the logs", _LOGS, logs, closed=False)
+    return Section("logs", "How each log was made", messages, tables=(tests,))
+
+
+def _compared_section(seen: SessionData) -> Section:
+    sizes = seen.once(_sizes)
+    return Section(
+        "compared",
+        "Logs next to each other",
+        "Bus bandwidth in GB/s by size, for tests with the same operation and ranks. If the operation is unknown, it "
+        "is the algorithm bandwidth.",
+        "No two tests have the same operation, ranks, type and reduction.",
+        tuple(_side_by_side(one_form(sizes[sizes["good"] > 0]))),
+        reading="Out of place where the log has it. Ratio is the time of the second log over the first.",
+    )
+
+
+def _side_by_side(sizes: pd.DataFrame) -> Iterator[Table]:
+    for title, rows in sizes.groupby("question", sort=False):
+        names = list(rows["algorithm"].unique())
+        if len(names) < 2:
+            continue
+        number = "algbw" if rows["op"].iloc[0] == UNKNOWN else "busbw"
+        wide = rows.pivot_table([number, "call_s"], "bytes", "algorithm")
+        cells = wide[number].assign(bytes=wide.index)
+        columns = [
+            Column("Size", lambda row: size_text(int(row["bytes"]))),
+            *(Column(name, name, "digits") for name in names[:_MOST_LOGS]),
+        ]
+        if len(names) == 2:
+            cells["ratio"] = wide["call_s"][names[1]] / wide["call_s"][names[0]]
+            columns.append(Column("Ratio", "ratio", "ratio"))
+        more = f" The first {_MOST_LOGS} of {len(names):,} logs are listed." * (len(names) > _MOST_LOGS)
+        yield table_of(str(title), columns, cells, closed=False, note=f"{title}.{more}")

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate, machines, recordings
-from parabench.analysis.compare.comparison import STEP, Outcome, compare_sessions
+from parabench.analysis.compare.comparison import SHARED_WORK, STEP, Outcome, compare_sessions
 from parabench.analysis.compare.gate import Verdict
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.environment.diff import hardware_name
 from parabench.analysis.ranking.best import answered
+from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.session import SessionData
 from parabench.files import write_whole
-from parabench.report.figures.comparison import MOST_ROWS, ratios, scaling
-from parabench.report.spec import DASH, FORMATS, WORDED, Column, Section, table_of
+from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, vertical
+from parabench.report.palette import side_style
+from parabench.report.sections.axes import Curve, longest, over_ranks, size_text, with_sizes
+from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import records
 
 _LABEL = Column("Configuration", "label")
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
+# Rows of the figure of ratios that are shown at once.
+_MOST_ROWS = 30
+# Characters of a session's name in a legend.
+_NAME = 32
+# The axis reaches at most this many times as far as its points: an interval of two launches would flatten the rest.
+_REACH = 2.5
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 # ---- the gate
@@ -50,7 +62,7 @@ def gate_view(of: Answer) -> AnswerView:
             table_of(ruled_out, _GATE, cases[same]),
         ),
         reading="A gray tick is the upper bound. The gate passes if all upper bounds are in the band. A filled mark is "
-        f"slower or faster. The figure shows the {MOST_ROWS} largest changes. Step times are geometric means. "
+        f"slower or faster. The figure shows the {_MOST_ROWS} largest changes. Step times are geometric means. "
         "The results databases have the launch ids.",
     )
     return AnswerView(
@@ -59,18 +71,19 @@ def gate_view(of: Answer) -> AnswerView:
         answer=of,
         sections=(changes, _differences([of], ("base", "candidate")), _sources([of])),
         argv=["parabench", "compare", *of.tables["sides"]["at"], *gate.options(of)],
+        headlines=1,
         tone=_TONE[verdict["verdict"]],
         kicker=f"parabench compare · {sides[1]['suite']} · {format.when(sides[1]['started_utc'])}",
     )
 
 
-def gate_figure(of: Answer) -> list[Any]:
+def gate_figure(of: Answer) -> list[Panel]:
     """Return the figure of all changes, with the tolerance and the upper bounds."""
     return ratios("base", [("candidate", of.tables["cases"])], gate.the_verdict(of)["tolerance"])
 
 
-def _signed(name: str) -> Any:
-    return lambda row: format.signed(row[name] - 1) if format.known(row[name]) else DASH
+def _slowdown(name: str) -> Any:
+    return lambda row: format.signed(row[name] - 1) if format.known(row[name]) else None
 
 
 _GATE = (
@@ -78,9 +91,9 @@ _GATE = (
     Column("Outcome", "outcome"),
     Column("Base ms", "base_step_time_s", "ms"),
     Column("Candidate ms", "candidate_step_time_s", "ms"),
-    Column("Change", _signed("ratio"), WORDED),
-    Column("95% interval", lambda row: gate.interval(row) or DASH, WORDED),
-    Column("Upper bound", _signed("upper"), WORDED),
+    Column("Change", _slowdown("ratio"), WORDED),
+    Column("95% interval", lambda row: gate.interval(row) or None, WORDED),
+    Column("Upper bound", _slowdown("upper"), WORDED),
     Column("Base launches", lambda row: gate.ids(row["base_launches"]), WORDED),
     Column("Candidate launches", lambda row: gate.ids(row["candidate_launches"]), WORDED),
 )
@@ -122,7 +135,7 @@ def sessions_view(sides: Sequence[SessionData], answers: Sequence[Answer], argv:
         "tokens per joule and tokens/s per GB of peak memory.",
         f"No configuration was launched both in {first} and in another session.",
         panels=ratios(first, [(name, each.tables["step_times"]) for name, each in zip(others, answers, strict=True)]),
-        tables=(_table(sides, answers), _missing(others, answers)),
+        tables=(_cases_table(sides, answers), _missing(others, answers)),
         reading="Intervals include the variation between sessions if they were not interleaved. A filled mark is "
         "slower or faster by the rule of `parabench compare`, with its defaults. The axis is logarithmic.",
     )
@@ -130,7 +143,7 @@ def sessions_view(sides: Sequence[SessionData], answers: Sequence[Answer], argv:
         "scaling",
         "Scaling",
         "Throughput and efficiency against the world size: a color per session, a dash per strategy.",
-        panels=scaling(sides),
+        panels=_scaling(sides),
         reading="A strategy has the algorithm and bucket size with the most world sizes in that session, then the "
         "fastest; hover for its name. Efficiency is relative to one device or, if that was not measured, to the "
         "curve's smallest world size.",
@@ -140,72 +153,45 @@ def sessions_view(sides: Sequence[SessionData], answers: Sequence[Answer], argv:
         question=f"How do {format.joined(names)} compare?",
         heading=" against ".join(hardware_name(side) for side in reversed(sides)),
         answer=Answer(tuple(dict.fromkeys(texts)), warnings=tuple(warnings)),
-        sections=[section for section in sections if section.panels or section.tables or section.empty],
+        sections=sections,
         argv=argv,
         headlines=len(answers),
         kicker=f"parabench · {sides[-1].session.suite} · {format.when(newest)}",
     )
 
 
-def _table(sides: Sequence[SessionData], answers: Sequence[Answer]) -> Any:
+def _cases_table(sides: Sequence[SessionData], answers: Sequence[Answer]) -> Table:
     """Return the table of all configurations: step times, ratios to the first session, and peak memory."""
-    rows: dict[str, dict[str, Any]] = {}
+    numbers = [{row["case_id"]: row for row in records(side.cases)} for side in sides]
+    quantities = {STEP: "times", "per_joule": "per joule", "per_gb": "per GB"}
+    rows: dict[str, dict[str, str]] = {}
     for at, answer in enumerate(answers, 1):
         for case in records(answer.tables["cases"]):
             row = rows.setdefault(case["label"], {"label": case["label"]})
-            for place, id_ in ((0, case["base_case_id"]), (at, case["candidate_case_id"])):
-                if id_ is not None:
-                    row[f"id.{place}"] = id_
-        for step in records(answer.tables["step_times"]):
-            rows[step["label"]][f"{STEP}.{at}"] = step
-        for given in records(answer.tables["ratios"]):
-            rows[given["label"]][f"{given['quantity']}.{at}"] = given
-    numbers = [{row["case_id"]: row for row in records(side.cases)} for side in sides]
-    for row in rows.values():
-        for at, own in enumerate(numbers):
-            row[f"numbers.{at}"] = own.get(row.get(f"id.{at}"))
-    every = list(rows.values())
-    columns = [_LABEL]
-    columns += [Column(f"{side.role}, ms", _step_ms(at), WORDED) for at, side in enumerate(sides)]
-    for quantity, title in {STEP: "times", "per_joule": "per joule", "per_gb": "per GB"}.items():
-        for at, side in enumerate(sides[1:], 1):
-            times = _times(f"{quantity}.{at}")
-            if any(times(row) != DASH for row in every):
-                columns.append(Column(f"{side.role}, {title}", times, WORDED))
-    columns += [Column(f"{side.role}, peak MiB", _peak_mib(at), WORDED) for at, side in enumerate(sides)]
-    return table_of("All configurations", columns, every, closed=False)
+            for place, case_id in ((0, case["base_case_id"]), (at, case["candidate_case_id"])):
+                if case_id in numbers[place]:
+                    own, name = numbers[place][case_id], sides[place].role
+                    step_s = own["step_time_s"]
+                    row[f"{name}, ms"] = FORMATS["ms"](step_s) if format.known(step_s) else str(own["status"])
+                    row[f"{name}, peak MiB"] = FORMATS["mib"](own["peak_memory_bytes"])
+        steps = (each | {"quantity": STEP} for each in records(answer.tables["step_times"]))
+        for each in (*steps, *records(answer.tables["ratios"])):
+            if format.known(each["ratio"]):
+                ends = f" ({machines.interval(each['low'], each['high'])})" if format.known(each["low"]) else ""
+                name = f"{sides[at].role}, {quantities[each['quantity']]}"
+                rows[each["label"]][name] = f"{format.times(each['ratio'])}{ends}"
+    names = [side.role for side in sides]
+    ratios = [f"{name}, {quantity}" for quantity in quantities.values() for name in names[1:]]
+    columns = [
+        _LABEL,
+        *(Column(f"{name}, ms", f"{name}, ms", WORDED, "not measured") for name in names),
+        *(Column(name, name, WORDED) for name in ratios if any(name in row for row in rows.values())),
+        *(Column(f"{name}, peak MiB", f"{name}, peak MiB", WORDED) for name in names),
+    ]
+    return table_of("All configurations", columns, rows.values(), closed=False)
 
 
-def _step_ms(at: int) -> Any:
-    """Return the function of a row for the step time in a session, or for the end of its launches."""
-
-    def text(row: Mapping[str, Any]) -> str:
-        numbers = row[f"numbers.{at}"]
-        if numbers is None:
-            return "not measured"
-        return FORMATS["ms"](numbers["step_time_s"]) if format.known(numbers["step_time_s"]) else str(numbers["status"])
-
-    return text
-
-
-def _peak_mib(at: int) -> Any:
-    return lambda row: FORMATS["mib"](row[f"numbers.{at}"]["peak_memory_bytes"]) if row[f"numbers.{at}"] else DASH
-
-
-def _times(name: str) -> Any:
-    """Return the function of a row for a ratio and its interval: '0.80 (0.78 to 0.82)'."""
-
-    def text(row: Mapping[str, Any]) -> str:
-        own = row.get(name)
-        if own is None or not format.known(own["ratio"]):
-            return DASH
-        ends = f" ({machines.interval(own['low'], own['high'])})" if format.known(own["low"]) else ""
-        return f"{format.times(own['ratio'])}{ends}"
-
-    return text
-
-
-def _missing(names: Sequence[str], answers: Sequence[Answer]) -> Any:
+def _missing(names: Sequence[str], answers: Sequence[Answer]) -> Table:
     rows = [
         {"label": label, "side": name, "why": why}
         for name, answer in zip(names, answers, strict=True)
@@ -257,7 +243,7 @@ def recordings_view(of: Answer, argv: Sequence[str]) -> AnswerView:
         "Nothing can be compared.",
         (table,),
     )
-    return AnswerView("How do these traces differ?", "Two folders of traces", of, (compared,), argv)
+    return AnswerView("How do these traces differ?", "Two folders of traces", of, (compared,), argv, headlines=1)
 
 
 def _ranges(row: Mapping[str, Any]) -> str:
@@ -280,27 +266,116 @@ _RECORDED = (
 )
 
 
+# ---- figures: a color and a symbol for each session
+
+
+def ratios(first: str, sides: Sequence[tuple[str, pd.DataFrame]], tolerance: float | None = None) -> list[Panel]:
+    """Return the step time of each configuration relative to the session `first`; empty without ratios.
+
+    Args:
+        first: Its name.
+        sides: The name of each other session, and the table `cases` or `step_times` of its comparison.
+        tolerance: The tolerance of a gate. The figure then has the upper bounds.
+    """
+    known = [(name, table[table["ratio"].notna()]) for name, table in sides]
+    every = pd.concat([table for _, table in known])
+    if every.empty:
+        return []
+    logs = every[["ratio", "low", "high"]].astype(float).apply(np.log)
+    far = logs["ratio"].abs().groupby(every["label"], sort=False).max()
+    place = {label: at for at, label in enumerate(far.index)}
+    traces = []
+    for at, (name, own) in enumerate(known, 1):
+        style, y = side_style(at), own["label"].map(place)
+        y = y + (at - (len(known) + 1) / 2) * min(0.22, 0.7 / len(known))
+        judged = own["outcome"].isin((Outcome.FASTER, Outcome.SLOWER))
+        symbols = [style.symbol + ("" if filled else "-open") for filled in judged]
+        marker = {"color": style.color, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": style.color}}
+        low, high = own["low"].fillna(own["ratio"]), own["high"].fillna(own["ratio"])
+        bars = error_bars(own["ratio"], low, high, thickness=1.5, width=3, color=style.color)
+        hovers = [_hover(name, row) for row in records(own)]
+        more = {"error_x": bars, "showlegend": True}
+        traces.append(marks(own["ratio"], y, cut(name, _NAME), hovers, marker, **more))
+    shapes, also = [vertical(1)], [-0.01, 0.01]
+    if tolerance is not None:
+        bounds = every[every["upper"].notna()]
+        hovers = [f"slowdowns above {format.signed(upper - 1)} are ruled out (95%)" for upper in bounds["upper"]]
+        tick = {"symbol": "line-ns-open", "size": 13, "color": GREY, "line": {"width": 2}}
+        traces.append(marks(bounds["upper"], bounds["label"].map(place), "upper bound", hovers, tick))
+        shapes.append(band(1 / (1 + tolerance), 1 + tolerance))
+        also += [-math.log1p(tolerance), math.log1p(tolerance)]
+    reach = _REACH * max(far.max(), *also)
+    ends = [*also, *logs.clip(-reach, reach).stack()]
+    margin = 0.04 * (max(ends) - min(ends))
+    look: dict[str, Any] = {
+        "most": _MOST_ROWS,
+        "which": "most changed",
+        "order": (far.rank(method="first", ascending=False).astype(int) - 1).tolist(),
+        "least": math.ceil((2 + 13 * len(known)) / 16),
+        "shapes": shapes,
+        "xaxis": {
+            "type": "log",
+            "range": [(min(ends) - margin) / math.log(10), (max(ends) + margin) / math.log(10)],
+            "tickformat": "~g",
+        },
+    }
+    return [in_rows("", list(place), f"step time, {cut(first, 16)} = 1", traces, head=110, **look)]
+
+
+def _hover(name: str, row: dict[Any, Any]) -> str:
+    ends = "no interval: it needs two launches per variant"
+    if format.known(row["low"]):
+        ends = f"95%: {format.times_between(row['low'], row['high'])}"
+    return f"<b>{plain(row['label'])}</b><br>{plain(name)}: {format.times(row['ratio'])} times ({ends})"
+
+
+def _scaling(sides: Sequence[SessionData]) -> list[Panel]:
+    """Return throughput and efficiency against the world size: a color per session, a dash per strategy.
+
+    A session's strategy has its curve with the most world sizes, then the fastest.
+    """
+    tables = [side.once(curves).assign(side=at) for at, side in enumerate(sides)]
+    table = with_sizes(pd.concat([each for each in tables if len(each)] or tables[:1], ignore_index=True))
+    alike = [name for name in ALIKE if name in SHARED_WORK]
+    panels = []
+    for kind, fixed in FIXED.items():
+        for _, own in table[table["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
+            if own["world_size"].nunique() > 1:
+                panels.append(over_ranks(own, table[alike], _curves(sides, own)))
+    return panels
+
+
+def _curves(sides: Sequence[SessionData], own: pd.DataFrame) -> list[Curve]:
+    strategies, found = own["strategy"].unique().tolist(), []
+    for rows in sorted(longest(own, ["side", "strategy"]), key=lambda rows: int(rows["side"].iloc[0])):
+        first = rows.iloc[0]
+        at, strategy = int(first["side"]), str(first["strategy"])
+        which = plain(f"{strategy}, {first['algorithm']}, bucket {size_text(first['bucket_mib'])}")
+        name = sides[at].role
+        hovers = [f"<b>{plain(name)}</b><br>{which}<br>{format.count(n, 'rank')}" for n in rows["world_size"]]
+        title = cut(name, _NAME) + (f", {plain(strategy)}" if len(strategies) > 1 else "")
+        style = side_style(at)._replace(dash=_DASHES[strategies.index(strategy) % len(_DASHES)])
+        found.append((title, style, rows.assign(hover=hovers)))
+    return found
+
+
 # ---- sections of several views
 
 
 def _differences(answers: Sequence[Answer], names: Sequence[str]) -> Section:
     """Return the facts that differ from the first session. Facts that can explain another step time come first."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[Any, Any]] = {}
     for at, answer in enumerate(answers, 1):
         for each in records(answer.tables["differences"]):
-            row = rows.setdefault(each["name"], each | dict.fromkeys(_places(names), each["base"]))
-            row |= {str(at): each["candidate"], "matters": row["matters"] or each["matters"]}
+            row = rows.setdefault(each["name"], {**each, **dict.fromkeys(range(len(names)), each["base"])})
+            row |= {at: each["candidate"], "matters": row["matters"] or each["matters"]}
     found = sorted(rows.values(), key=lambda row: not row["matters"])
     matter = [row["name"] for row in found if row["matters"]]
-    columns = [Column("", "name"), *(Column(name, str(at)) for at, name in enumerate(names))]
+    columns = [Column("", "name"), *(Column(name, at) for at, name in enumerate(names))]
     table = table_of(f"{format.count(len(found), 'difference')} of hardware and software", columns, found, closed=False)
     verb = "can" if len(matter) == 1 else "can each"
     lead = f"{format.joined(matter)} {verb} explain a different step time." if matter else ""
     return Section("differs", "Differences", "", "No recorded fact differs.", (table,), lead=lead)
-
-
-def _places(names: Sequence[str]) -> Iterator[str]:
-    return map(str, range(len(names)))
 
 
 def _sources(answers: Sequence[Answer]) -> Section:

@@ -1,8 +1,7 @@
-"""The page of a training run that other tools recorded, and the comparison of two of them."""
+"""The page of a training run that other tools recorded."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,41 +9,43 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.environment.facts import devices_said
-from parabench.analysis.session import Session, SessionData, data_of, session_data
+from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wiring
-from parabench.analysis.warnings.codes import finding_groups
+from parabench.analysis.warnings.codes import all_findings
 from parabench.metrics import STEP_PARTS
-from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
-from parabench.report.page import fill
-from parabench.report.sections.nccl import nccl_section
+from parabench.report.sections.step import nccl_section
+from parabench.report.sections.timeline import MOST_RANKS, timeline_panel
 from parabench.report.spec import WORDED, Column, Makers, Section, table_of
-from parabench.store.results import Results
+from parabench.report.views.answer import AnswerView
 
 # Waiting for the last rank is worth a sentence if it takes this share of the steps.
 _WORTH = 0.01
 
 
-def render(results: Results, session: Session) -> str:
+def render(seen: SessionData) -> str:
     """Return the page as text."""
-    seen = data_of(results, session)
-    sections = [section for make in SECTIONS.values() if (section := make(seen)) is not None]
-    return fill(
-        "recorded.html",
-        sections,
-        question=session.question,
-        name=next(iter(seen.labels.values()), session.suite),
-        sentences=list(sentences(seen)),
-        facts=_facts(seen),
-        findings=finding_groups(results, session, (), seen.labels),
-        command=shlex.join(session.argv),
-    )
+    name = next(iter(seen.labels.values()), seen.session.suite)
+    made = [section for make in SECTIONS.values() if (section := make(seen)) is not None]
+    return AnswerView(
+        seen.session.question,
+        name,
+        Answer(tuple(sentences(seen)), warnings=tuple(all_findings(seen.results, seen.session, ()))),
+        [*made, Section("environment", "Environment", pairs=tuple(_facts(seen)))],
+        seen.session.argv,
+        f"parabench · recorded elsewhere · {name}",
+        trust=[
+            "parabench did not run this training job, so its configuration and the correctness of its results are "
+            "unknown."
+        ],
+        labels=seen.labels,
+    ).html()
 
 
-def conclusions(results: Results) -> list[str]:
+def conclusions(seen: SessionData) -> list[str]:
     """Return the conclusions and warnings of recordings as lines for the terminal."""
-    seen = session_data(results)
     lines = list(sentences(seen))
     # The sentence about the profiler is the same for all traces.
     stored = seen.results.finding

@@ -9,7 +9,6 @@ const errorLine = (text) => {
   const line = text.split("\n", 1)[0];
   return element("div", { class: "error" }, line.length > MOST ? `${line.slice(0, MOST - 1)}…` : line);
 };
-const subLine = (text) => (text ? element("div", { class: "advice" }, text) : null);
 // The name of a case, a button that opens its details, and its rank. Some launches do not belong to a case of the tables.
 const nameOf = (of, i) => {
   const row = of === launches ? launches.case[i] : i;
@@ -19,12 +18,12 @@ const nameOf = (of, i) => {
   return [name, ...tags.filter(([text]) => text).flatMap(([text, kind]) => [" ", element("span", { class: kind }, text)])];
 };
 const partsOf = (cell) => (typeof cell === "string" ? [cell]
-  : [cell.bad ? element("span", { class: "status bad" }, cell.text) : cell.text, subLine(cell.sub)]);
+  : [cell.bad ? element("span", { class: "status bad" }, cell.text) : cell.text, cell.sub ? element("div", { class: "advice" }, cell.sub) : null]);
 
 const columnOf = (of, { name, head, format, cells }) => ({
   name, head, text: format !== "", values: of[name],
   cell: (i) => {
-    if (format === "case") return [...nameOf(of, i), subLine(cells[i])];
+    if (format === "case") return nameOf(of, i);
     return format === "error" ? [cells[i] ? errorLine(cells[i]) : ""] : partsOf(cells[i]);
   },
 });

@@ -19,7 +19,7 @@ from parabench.analysis.format import milliseconds
 from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.session import SessionData, select_session
 from parabench.cli import main
-from parabench.report.page_data import page_data
+from parabench.report.cases import page_data
 from parabench.report.views.comparison import sessions_view
 from parabench.session.progress import outcome
 from parabench.store.record import Status

@@ -12,7 +12,7 @@ from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import select_session, session_data
 from parabench.plan.case import Case
-from parabench.report.page_data import page_data
+from parabench.report.cases import page_data
 from parabench.report.rerun import rerun_of
 from parabench.store.results import load
 

@@ -1,14 +1,16 @@
-"""Tables are bounded and have ids of configurations; formats of numbers."""
+"""Tables are bounded and have ids of configurations; formats of numbers; tables as the page embeds them."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
-import fake_results as fake
-from parabench.report.spec import ERROR, FORMATS, MOST_ROWS, REPETITION, STATUS, WORDED, Column, out_of, table_of
+from parabench.report.cases import packed
+from parabench.report.spec import FORMATS, MOST_ROWS, WORDED, Column, table_of
 
 
 def test_table_lists_the_first_rows_with_a_note():
@@ -19,33 +21,13 @@ def test_table_lists_the_first_rows_with_a_note():
     assert found.note == f"Read it so. Listed are {MOST_ROWS} of 1,000 rows; the results database has all."
 
 
-def test_column_reads_a_path_or_calls_a_function():
-    rows = [{"case": fake.case(), "s": (0.0412, None)}, {"case": fake.case(strategy="fsdp"), "s": (math.nan, 2e-3)}]
-    columns = (
-        Column("Strategy", "case.strategy"),
-        Column("a, ms", "s.0", "ms"),
-        Column("b, ms", "s.1", "ms", "unknown"),
-        Column("Ranks", lambda row: f"{row['case'].world_size} of 8", WORDED),
-    )
-    found = table_of("Title", columns, rows, closed=False)
+@pytest.mark.parametrize("kind", [dict, lambda **row: SimpleNamespace(**row)])
+def test_column_reads_a_field_or_calls_a_function(kind):
+    rows = [kind(name="ddp", a=0.0412, b=None), kind(name="fsdp", a=math.nan, b=2e-3)]
+    columns = (Column("Strategy", "name"), Column("a, ms", "a", "ms"), Column("b, ms", "b", "ms", "unknown"))
+    found = table_of("Title", (*columns, Column("Ranks", lambda row: "2 of 8", WORDED)), rows, closed=False)
     assert (found.head, found.texts) == (("Strategy", "a, ms", "b, ms", "Ranks"), 1)
     assert found.rows == [("ddp", "41.2", "unknown", "2 of 8"), ("fsdp", "–", "2.00", "2 of 8")]
-
-
-@pytest.mark.parametrize(
-    ("column", "row", "cell"),
-    [
-        (Column("", "ok", show=out_of("ok", "all")), {"ok": 3, "all": 1200}, "3 of 1,200"),
-        (Column("", "ok", show=out_of("ok", "all")), {"ok": math.nan, "all": 3}, "–"),
-        (STATUS, {"status": "oom"}, {"text": "oom", "bad": True}),
-        (STATUS, {"status": "ok"}, "ok"),
-        (REPETITION, {"repetition": -1}, "reference"),
-        (Column("", "why", ERROR, ""), {"why": None}, ""),
-        (Column("", "s.1", "ms"), {"s.1": 0.05}, "50.0"),
-    ],
-)
-def test_script_table_cell_has_text_and_mark(column, row, cell):
-    assert column.cell(row) == cell
 
 
 @pytest.mark.parametrize(
@@ -96,3 +78,18 @@ def test_script_table_cell_has_text_and_mark(column, row, cell):
 )
 def test_format_of_number(name, value, text):
     assert FORMATS[name](value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "embedded"),
+    [
+        ([None, None], [None, None]),
+        ([np.nan, 300.0, 200.0], [None, 300, 200]),
+        ([True, None], [True, None]),
+        ([0.123456789, 12345.678], [0.12346, 12346]),
+        ([123456789, 5], [123456789, 5]),  # whole numbers stay exact
+        ([], []),
+    ],
+)
+def test_table_is_embedded_as_json(values, embedded):
+    assert packed(pd.DataFrame({"a": values})) == {"n": len(values), "a": embedded}

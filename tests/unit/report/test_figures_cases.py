@@ -9,7 +9,7 @@ import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
 from parabench.report.cases import page_cases
-from parabench.report.figures.cases import _ranking, front, ranking
+from parabench.report.sections.answer import _ranking, front_section, ranking_section
 from parabench.store.record import MIB, Failure, Status
 
 # In seconds and MiB, by strategy and ranks: the fastest needs most memory, and fsdp is beaten in both by ddp.
@@ -33,7 +33,7 @@ def seen(tmp_path_factory):
 
 
 def test_ranking_has_the_fastest_on_top_and_only_measured_cases(seen):
-    (panel,) = ranking(seen)
+    (panel,) = ranking_section(seen).panels
     figure = drawn(panel)
     assert figure.layout.xaxis.title.text == "step time (ms)"
     assert figure.layout.yaxis.ticktext == tuple(seen.labels[case.id] for case in CASES)
@@ -57,7 +57,7 @@ def test_ranking_is_relative_to_the_best_when_intervals_are_known(seen):
 
 
 def test_front_fills_what_no_other_case_beats(tmp_path):
-    (panel,) = front(made(tmp_path, repetitions=3))
+    (panel,) = front_section(made(tmp_path, repetitions=3)).panels
     line, *strategies = drawn(panel).data
     assert (line.name, line.meta) == ("beaten by none", "all")
     assert (line.x, line.y) == (pytest.approx((20, 40, 80)), pytest.approx((60, 40, 30)))

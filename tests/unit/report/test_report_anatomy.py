@@ -15,7 +15,8 @@ from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.report.build import render
 from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
-from parabench.report.sections.step import shares_section, straggler_section, timeline_section
+from parabench.report.sections.step import shares_section, straggler_section
+from parabench.report.sections.timeline import timeline_section
 from parabench.store.record import MIB
 
 MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)

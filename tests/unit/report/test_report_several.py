@@ -21,8 +21,7 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.machines import answer, workloads
 from parabench.analysis.compare.sides import read_several
 from parabench.errors import UsageError
-from parabench.report.figures import comparison as figures
-from parabench.report.views.comparison import sessions_view, write_comparison
+from parabench.report.views.comparison import _scaling, sessions_view, write_comparison
 from several_sides import CASES, dead_store, four_stores, write
 
 
@@ -261,7 +260,7 @@ def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
     fsdp = [fake.case(strategy="fsdp", world_size=n) for n in (2, 4)]
     old = scaled(tmp_path, "old", {case: 2 / case.world_size for case in (*native, *fsdp)} | dict.fromkeys(ring, 0.1))
     new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
-    (throughput,) = figures.scaling(read_several([old, new]))
+    (throughput,) = _scaling(read_several([old, new]))
     go.Figure(throughput.figure)
     assert throughput.title == "Strong scaling, global batch 8"
     lines = {trace["name"]: trace for trace in throughput.figure["data"]}

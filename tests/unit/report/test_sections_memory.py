@@ -9,7 +9,7 @@ import pytest
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import SessionData, session_data
-from parabench.report.figures.figures import listed
+from parabench.report.figures import listed
 from parabench.report.sections.memory import peaks_section, state_section
 from parabench.store.record import MIB, DeviceSample
 

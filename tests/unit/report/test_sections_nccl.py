@@ -7,7 +7,7 @@ from typing import Any
 
 import fake_results as fake
 from parabench.analysis.session import session_data
-from parabench.report.sections.nccl import nccl_section
+from parabench.report.sections.step import nccl_section
 from parabench.report.spec import Section
 from parabench.store.record import EXPLAIN_REPETITION, Launch
 

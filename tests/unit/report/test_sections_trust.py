@@ -9,9 +9,8 @@ import pytest
 import fake_results as fake
 from page_helpers import drawn, made
 from parabench.analysis.session import session_data
-from parabench.report.details import case_details
-from parabench.report.page_data import page_data
-from parabench.report.sections.trust import spread_section
+from parabench.report.cases import case_details, page_data
+from parabench.report.sections.environment import spread_section
 from parabench.store.record import MIB, Finding
 
 
@@ -57,7 +56,7 @@ def test_details_have_warnings_about_one_configuration(tmp_path):
     launches += [fake.launch(cases[1], 0.04, repetition=i) for i in range(2)]
     findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
     seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
-    found = {one["case"]["case_id"]: [each[:2] for each in one["warnings"]] for one in case_details(seen, ())}
+    found = {one["case"]["case_id"]: [each[:2] for each in one["warnings"]] for one in case_details(seen)}
     assert found == {
         cases[1].id: [("odd", "Something.")],
         cases[0].id: [("noisy", "launches differ by 25% (40.0 ms to 50.0 ms).")],

@@ -11,7 +11,8 @@ import pytest
 from plotly.offline import get_plotlyjs_version
 
 from parabench.analysis.answer import Answer
-from parabench.report.page import STYLES, answer_page, bundle, shipped
+from parabench.report.page import STYLES, bundle, shipped
+from parabench.report.views.answer import AnswerView
 from paths import ROOT
 
 REPORTS = ROOT / "reports"
@@ -71,7 +72,7 @@ def test_bundle_puts_each_module_once_before_its_importers():
 
 
 def test_answer_page_escapes_text():
-    page = answer_page(Answer(("<script>",)), [], title="<b>&", kicker="", question="</main>")
+    page = AnswerView("</main>", "<b>&", Answer(("<script>",)), []).html()
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
     assert "<script>\n" not in page.replace('<script>"use strict"', "")

@@ -14,7 +14,7 @@ from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
 from parabench.report.build import render
-from parabench.report.page_data import page_data
+from parabench.report.cases import page_data
 from parabench.session.request import Request
 from parabench.store.record import Failure, Launch, Status
 from parabench.store.results import load

@@ -1,4 +1,5 @@
-"""Timelines of one step: the parts of each rank's step, and below them its collectives."""
+"""The section of one step of each strategy or algorithm, and timelines: the parts of each rank's step, and below them
+its collectives."""
 
 from __future__ import annotations
 
@@ -7,11 +8,15 @@ from itertools import groupby
 from typing import Any
 
 from parabench.analysis import format
-from parabench.analysis.environment.nodes import spread_over_nodes
-from parabench.analysis.step.timeline import Timeline, lanes
+from parabench.analysis.environment.nodes import clocks_said, spread_over_nodes
+from parabench.analysis.session import SessionData
+from parabench.analysis.step.calls import group_calls
+from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, lanes, timelines
 from parabench.metrics import STEP_PARTS
-from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
+from parabench.report.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
 from parabench.report.palette import PART, colour_of
+from parabench.report.sections.step import why_nothing
+from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import MIB, WAIT
 from parabench.store.results import records
 
@@ -46,6 +51,50 @@ _GAP = 0.55
 _LEGEND_PX = 190
 
 
+# One row per call of all its ranks.
+_CALLS = (
+    Column("Operation", lambda row: row["op"] + (f", bucket {row['bucket']:.0f}" if row["bucket"] >= 0 else "")),
+    Column("Algorithm", "algorithm"),
+    Column("Ranks", "ranks"),
+    Column("Called in", lambda row: row["part"].replace("_", " and ")),
+    Column("MiB", "bytes", "mib"),
+    Column("Took", "duration_s", "ms"),
+    Column("Transfer", "wire_s", "ms"),
+    Column("Late", "late_s", "ms"),
+    Column("Exposed", "exposed_s", "ms"),
+    Column("GB/s", "busbw", "digits"),
+)
+
+
+def timeline_section(seen: SessionData) -> Section | None:
+    """Return the section of one step of each strategy or algorithm, rank by rank."""
+    if why_nothing(seen):
+        return None
+    calls, (each, shown) = seen.once(group_calls), timelines(seen)
+    clocks = clocks_said(seen.facts[one.launch_id] for one in shown)
+    return Section(
+        "timeline",
+        "Timeline of one step",
+        f"The median instrumented step of the fastest configuration of each {each}, up to {MOST_TIMELINES}. Each rank "
+        "shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
+        "No communication was recorded of any configuration with several ranks.",
+        tuple(
+            table_of(
+                f"{seen.labels[one.case_id]}: calls of this step in ms; late: last rank after the first",
+                _CALLS,
+                calls[(calls["launch_id"] == one.launch_id) & (calls["step"] == one.step)],
+            )
+            for one in shown
+        ),
+        panels=[
+            timeline_panel(one, f"{seen.labels[one.case_id]}: {format.milliseconds(one.length_s)}") for one in shown
+        ],
+        reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
+        f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn. "
+        "parabench export --trace writes a step of any configuration for Perfetto.",
+    )
+
+
 def timeline_panel(
     timeline: Timeline, label: str, hatched: str = "blocked", names: Mapping[str, str] | None = None
 ) -> Panel:
@@ -62,14 +111,7 @@ def timeline_panel(
     top = {rank: place * pitch for place, rank in enumerate(ranks)}
     for call in calls:
         call["y"] = top[call["rank"]] + 0.5 + thick * (call["row"] + 0.5)
-    timed = [call for call in calls if format.known(call["duration_s"])]
-    ops = list(dict.fromkeys(call["op"] for call in calls))
-    traces = [
-        *_parts(spans, top, hatched, names or {}),
-        *(_calls(own, op, thick) for op in ops if (own := [call for call in timed if call["op"] == op])),
-        *_unknown([call for call in calls if not format.known(call["duration_s"])]),
-        *_ready([call for call in calls if format.known(call["ready_s"])], top),
-    ]
+    traces = [*_parts(spans, top, hatched, names or {}), *_of_calls(calls, top, thick)]
     name_case(traces, label)
     middle = 1 + (rows * thick - 1) / 2
     figure = lay_out(
@@ -88,7 +130,7 @@ def timeline_panel(
             "showgrid": False,
         },
     )
-    height = round(130 + 20 * len(ops) + _ROW_PX * pitch * len(ranks))
+    height = round(130 + 20 * len({call["op"] for call in calls}) + _ROW_PX * pitch * len(ranks))
     return Panel(label, figure, height, wide=True, case=timeline.case_id)
 
 
@@ -122,33 +164,29 @@ def _parts(spans: list[Row], top: Mapping[int, float], hatched: str, names: Mapp
             yield bars(heights, begins_s, lengths_s, meaning, hovers, width=0.9, marker=marker)
 
 
-def _calls(calls: list[Row], op: str, thick: float) -> Trace:
-    # The line separates adjacent calls. The last row may have calls that overlap, so it has no room for text.
-    marker = {"color": colour_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
-    texts = ["" if call["row"] == MOST_ROWS - 1 else _inside(call) for call in calls]
-    look: dict[str, Any] = {"width": 0.86 * thick, "marker": marker, "text": texts, "textposition": "inside"}
-    look |= {"insidetextanchor": "start", "textangle": 0}
-    heights, begins_s, lengths_s = ([call[name] for call in calls] for name in ("y", "begin_s", "duration_s"))
-    return bars(heights, begins_s, lengths_s, plain(op), [*map(_hover, calls)], **look)
-
-
-def _unknown(calls: list[Row]) -> Iterator[Trace]:
-    """Yield the marks of calls without a known end."""
-    if calls:
-        colors = [colour_of(OP, call["op"]) for call in calls]
-        marker = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colors}}
-        begins_ms, heights = [1e3 * call["begin_s"] for call in calls], [call["y"] for call in calls]
-        yield marks(begins_ms, heights, "end unknown", [*map(_hover, calls)], marker)
-
-
-def _ready(calls: list[Row], top: Mapping[int, float]) -> Iterator[Trace]:
-    """Yield the marks of the last gradients of buckets."""
-    if calls:
+def _of_calls(calls: list[Row], top: Mapping[int, float], thick: float) -> Iterator[Trace]:
+    """Yield the bars of each operation, the marks of calls without a known end, and of buckets' last gradients."""
+    for op in dict.fromkeys(call["op"] for call in calls):
+        if own := [call for call in calls if call["op"] == op and format.known(call["duration_s"])]:
+            heights, begins_s, lengths_s = ([call[name] for call in own] for name in ("y", "begin_s", "duration_s"))
+            # The line separates adjacent calls.
+            marker = {"color": colour_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
+            # The last row may have calls that overlap, so it has no room for text.
+            texts = ["" if call["row"] == MOST_ROWS - 1 else _inside(call) for call in own]
+            look: dict[str, Any] = {"width": 0.86 * thick, "marker": marker, "text": texts, "textposition": "inside"}
+            look |= {"insidetextanchor": "start", "textangle": 0}
+            yield bars(heights, begins_s, lengths_s, plain(op), [*map(_hover, own)], **look)
+    if endless := [call for call in calls if not format.known(call["duration_s"])]:
+        colors = [colour_of(OP, call["op"]) for call in endless]
+        tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colors}}
+        begins_ms, heights = [1e3 * call["begin_s"] for call in endless], [call["y"] for call in endless]
+        yield marks(begins_ms, heights, "end unknown", [*map(_hover, endless)], tick)
+    if ready := [call for call in calls if format.known(call["ready_s"])]:
         texts = [
-            f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready at {_moment(call['ready_s'])}" for call in calls
+            f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready at {_moment(call['ready_s'])}" for call in ready
         ]
-        heights = [top[call["rank"]] + 0.5 for call in calls]
-        yield marks([1e3 * call["ready_s"] for call in calls], heights, "bucket ready", texts, READY)
+        heights = [top[call["rank"]] + 0.5 for call in ready]
+        yield marks([1e3 * call["ready_s"] for call in ready], heights, "bucket ready", texts, READY)
 
 
 def _inside(call: Row) -> str:

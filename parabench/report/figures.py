@@ -1,0 +1,206 @@
+"""Plotly figures from analysed tables. Only positions on the page are computed here.
+
+A figure is plotly's JSON, {"data": traces, "layout": ...}, as dictionaries. Plotly's objects would take half of a
+report's time; tests validate with them. The page sets the colors of text, grid and background for light, dark and
+print.
+
+The page's filters select points by `customdata`, or a whole trace by its `meta`:
+
+- the id of a configuration
+- "a|b" if it is shown while any of several configurations is selected
+- "all" if it is hidden while a filter is active
+
+With `rows` in the figure's `meta`, each name of the y axis is a row. The page shows the first of the selected rows
+(`in_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis import format
+from parabench.report.palette import Style
+
+Trace = dict[str, Any]
+# Derived from all configurations, so hidden while a filter is active.
+ALL = "all"
+# A gray that is visible on white and on black.
+GREY = "#87909A"
+# Rows of a figure that are shown at once.
+MOST_ROWS = 16
+# Characters of a name in a legend.
+LEGEND_NAME = 24
+FROM_ZERO = {"rangemode": "tozero"}
+# A legend of parts, in the order of drawing.
+PARTS_LEGEND = {"traceorder": "normal"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure, its heading within the section, and its height in pixels. If `wide`, it has the width of the page.
+    `case` is the id of its case, if it shows only one."""
+
+    title: str
+    figure: dict[str, Any]
+    height: int = 380
+    wide: bool = False
+    case: str = ""
+
+
+def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Return a figure with titles of its axes; `more` are further layout settings. When it is drawn, `themed` of
+    `reports/script/charts/layout.js` adds the style that all figures share."""
+    axes = {name: {"title": {"text": title}} | more.pop(name, {}) for name, title in (("xaxis", x), ("yaxis", y))}
+    return {"data": traces, "layout": more | axes}
+
+
+def in_rows(
+    title: str,
+    names: Iterable[str],
+    x: str,
+    traces: list[Trace],
+    *,
+    head: int,
+    least: int = 1,
+    which: str = "fastest",
+    most: int = MOST_ROWS,
+    order: list[int] | None = None,
+    wide: bool = True,
+    **more: Any,
+) -> Panel:
+    """Return a figure with a row for each name.
+
+    Args:
+        x: The title of the axis.
+        head: The height of axis and legend in pixels.
+        least: The number of text lines in a row.
+        most: The number of rows that the page shows: the first ones, or those with the lowest `order`.
+        which: A description of these rows: "the 16 fastest of 20 configurations".
+        more: Layout settings.
+    """
+    axis = name_bars(names)
+    rows = {"most": most, "which": which, "head": head, "least": least} | ({"order": order} if order else {})
+    figure = lay_out(traces, x, "", yaxis=axis, meta={"rows": rows}, **more)
+    return Panel(title, figure, head + max(60, (12 + 16 * least) * min(most, len(axis["ticktext"]))), wide)
+
+
+def by_work(cases: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the cases of each workload."""
+    return [own for _, own in cases.groupby("work", sort=False)]
+
+
+def titled(cases: pd.DataFrame, *parts: str) -> str:
+    """Return a title from the name of the workload and `parts`."""
+    return " · ".join(filter(None, (cases["heading"].iloc[0], *parts)))
+
+
+# ---- traces
+
+
+def bars(y: Any, begin_s: Any, length_s: Any, name: str, hovers: list[str], **more: Any) -> Trace:
+    """Return horizontal bars on a time axis in ms, from their starts and lengths in seconds."""
+    x, base = listed(length_s, 1e3), listed(begin_s, 1e3)
+    return {"type": "bar", "orientation": "h", "y": y, "x": x, "base": base, "name": name, **_hovers(hovers), **more}
+
+
+def case_bars(cases: pd.DataFrame, x: Any, name: str, color: str, texts: Iterable[str], **more: Any) -> Trace:
+    """Return a horizontal bar for each of the `cases` (`page_cases`), in their order. `texts` are for hovering, before
+    what is shown of each case everywhere."""
+    marker = {"color": color, "line": {"width": 0}}
+    own = {"type": "bar", "orientation": "h", "y": [*range(len(cases))], "x": listed(x), "name": name, "marker": marker}
+    return own | {"customdata": cases["case_id"].to_list()} | _hovers(_joined(texts, cases["hover"])) | more
+
+
+def marks(x: Any, y: Any, name: str, hovers: list[Any], marker: dict[str, Any], **more: Any) -> Trace:
+    """Return marks at places of both axes."""
+    own = {"type": "scatter", "mode": "markers", "x": listed(x), "y": listed(y), "name": name, "marker": marker}
+    return own | _hovers(hovers) | more
+
+
+def points(
+    cases: pd.DataFrame, x: Any, y: Any, style: Style, name: str, filled: Any, also: Iterable[str] = (), **more: Any
+) -> Trace:
+    """Return a point for each of the `cases` (`page_cases`). `filled` is True, or a column of booleans. `also` is more
+    text for hovering over each."""
+    hovers = cases["hover"].to_list()
+    symbols = [style.symbol + ("" if fill else "-open") for fill in pd.Series(filled, cases.index)]
+    marker = {"color": style.color, "size": 9, "symbol": symbols}
+    more["customdata"] = cases["case_id"].to_list()
+    return marks(x, y, name, _joined(hovers, also) if also else hovers, marker, **more)
+
+
+def _joined(first: Iterable[str], second: Iterable[str]) -> list[str]:
+    return ["<br>".join(filter(None, pair)) for pair in zip(first, second, strict=True)]
+
+
+def _hovers(texts: list[Any]) -> Trace:
+    return {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
+
+
+def error_bars(value: Any, low: Any, high: Any, factor: float = 1.0, **more: Any) -> dict[str, Any]:
+    """Return error bars from `low` to `high`, columns like `value`. A value without them has none."""
+    value, low, high = (column.astype(float) for column in (value, low, high))
+    # A step time is a mean of logarithms, so it can differ from its only launch by rounding.
+    up, down = (gap.where(gap > 1e-9 * value.abs(), 0.0) for gap in (high - value, value - low))
+    look = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4}
+    return look | {"array": listed(up, factor), "arrayminus": listed(down, factor)} | more
+
+
+# ---- parts of a layout
+
+
+def vertical(x: float, **line: Any) -> dict[str, Any]:
+    """Return a vertical line over the whole height, behind the marks."""
+    style = {"color": GREY, "width": 1.5} | line
+    return {"type": "line", "layer": "below", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": style}
+
+
+def band(low: float, high: float, color: str = "rgba(107, 127, 147, 0.18)") -> dict[str, Any]:
+    """Return a shaded range over the whole height, behind the marks."""
+    return vertical(low, width=0) | {"type": "rect", "x1": high, "fillcolor": color}
+
+
+def name_bars(names: Iterable[str]) -> dict[str, Any]:
+    """Return a y axis with the names, the first on top. `themed` of `reports/script/charts/layout.js` breaks them into
+    lines."""
+    shown = [plain(name) for name in names]
+    return {
+        "tickvals": list(range(len(shown))), "ticktext": shown, "showgrid": False, "range": [len(shown) - 0.5, -0.5],
+    }  # fmt: skip
+
+
+def name_case(traces: Iterable[Trace], label: str) -> None:
+    """Show the name of the case when hovering over a mark of the traces."""
+    text = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
+    for trace in traces:
+        trace["hovertemplate"] = f"<b>{text}</b><br>{trace['hovertemplate']}"
+
+
+# ---- texts and numbers
+
+
+def short(text: str, most: int) -> str:
+    """Return `text` without its middle, with at most `most` characters. Names of custom extensions often have the same
+    module and differ at their ends."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-((most - 1) // 2) :]}"
+
+
+def cut(name: str, most: int) -> str:
+    """Return the name of a trace, cut to `most` characters."""
+    return plain(short(name, most))
+
+
+def plain(text: str) -> str:
+    """Return a text without HTML tags for Plotly."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def listed(values: Any, factor: float = 1.0) -> list[Any]:
+    """Return values times a factor, with None for NaN, which JSON cannot hold, and for None."""
+    items = np.asarray(values, dtype=float).tolist() if isinstance(values, (pd.Series, np.ndarray)) else list(values)
+    return [None if v is None else format.number_or_none(factor * v) for v in items]
