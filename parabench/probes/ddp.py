@@ -174,11 +174,6 @@ def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[s
     return [list(bucket) for bucket in reversed(indices)]
 
 
-def last_before(seen: Sequence[tuple[int, float]], bucket: int | None, made_s: float) -> float | None:
-    """Return the time of the last gradient of `bucket` before `made_s`; None if there is none."""
-    return max((at for index, at in seen if index == bucket and at <= made_s), default=None)
-
-
 def _numbers(text: Any, between: str = ",") -> list[int]:
     return [int(each) for each in str(text or "").split(between) if each.strip()]
 

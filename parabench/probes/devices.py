@@ -18,8 +18,7 @@ from typing import Any
 import pynvml
 
 from parabench.machine import nvml
-from parabench.probes.host import Host, descendants
-from parabench.probes.sampler import PERIOD_S, RankPids, Source
+from parabench.probes.sampler import PERIOD_S, Host, RankPids, Source, descendants
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")

@@ -20,8 +20,7 @@ from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.schedule import TrainingSchedule
 from parabench.probes import CaseReport, ProbedRank, switched_on
-from parabench.probes.collective_calls import Recorder
-from parabench.probes.communication import CommunicationProbe
+from parabench.probes.communication import CommunicationProbe, Recorder
 from parabench.probes.ddp import DdpLoggerProbe, compiled_in_place, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
