@@ -28,6 +28,9 @@ PACKAGES = {
 # The variable for the log level of torch's C++, and the level that logs only fatal errors.
 LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"
 
+# A node without a sign of life for so long is lost.
+DEAD_AFTER_S = 10.0
+
 
 class NodeGone(Exception):
     """A node of the session is lost and did not return in time: the session cannot go on."""

@@ -14,7 +14,7 @@ from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import SHORT, case, failure, few, launched, succeeded
 from parabench import Model
 from parabench.launch import hang
-from parabench.probes.collective_calls import enable_nccl_timing
+from parabench.probes.communication import enable_nccl_timing
 from parabench.session.runner import EXPLAINING
 from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext

@@ -14,7 +14,7 @@ import torch
 from benchmarks.gpu.arithmetic import growth, joules_over_power, moved
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import BY_TIME, REHEARSED, case, succeeded
-from parabench.machine.nvml import READINGS, processes, refused
+from parabench.probes.devices import READINGS, processes, refused
 
 READS = 100
 COPIED_BYTES = 20_000_000_000

@@ -21,8 +21,9 @@ from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.sensors import handle_of
 from parabench import watch
 from parabench.machine import accelerator
-from parabench.machine.nvml import asked, processes, readable_devices
+from parabench.machine.nvml import asked, readable_devices
 from parabench.metrics import STEP_PARTS
+from parabench.probes.devices import processes
 from parabench.store.record import MIB
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME

@@ -1,6 +1,6 @@
 """The agent of a variant of `parabench ab`: it plans, launches and stores when the driver requests it.
 
-`driver` decides which variant launches. `remote` has the other end of the connection.
+`driver` decides which variant launches. `variant` has the other end of the connection.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import parabench
-from parabench.ab.memory import device_need, host_need
 from parabench.analysis import format
 from parabench.analysis.numbers import unique_labels
-from parabench.cluster import messages
-from parabench.cluster.connection import Connection
-from parabench.cluster.messages import PROTOCOL, Message, Refused, Reply, answer, request
+from parabench.cluster.connection import PROTOCOL, Connection, LaunchEvent, Message, Refused, Reply, answer, request
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
+from parabench.machine.host import memory_limit
 from parabench.machine.machine import this_machine
-from parabench.machine.nvml import one_process_only
+from parabench.machine.nvml import free_memory, one_process_only
 from parabench.plan.case import Case
-from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
+from parabench.plan.cohorts import SEEN_SHARE, cohorts, launch_bytes, why_alone
+from parabench.plan.plan import PlannedLaunch, Skipped
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.registry import import_from_here
@@ -47,10 +47,14 @@ from parabench.store.store import Store
 # differ by 1.5%. With 5 launches, 89% do (docs/explanation/certainty.md).
 IN_TURNS = {"launches": 8, "rounds": 60}
 
+# The device memory of a rank beyond the memory that torch's allocator reserves: CUDA's context and NCCL's buffers. This
+# is an assumption. It was not measured on a GPU.
+CONTEXT_BYTES = 1 << 30
+
 # Starts a variant. With `-m`, every rank would import that module again.
 COMMAND = "from parabench.ab.agent import main; main()"
 
-Tell = Callable[[messages.Progress], None]
+Tell = Callable[[LaunchEvent], None]
 
 
 class SentProgress(Progress):
@@ -61,11 +65,11 @@ class SentProgress(Progress):
 
     def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
         label = f"{format.count(len(cases), 'configuration')} interleaved" if len(cases) > 1 else cases[0].label
-        self._tell(messages.Progress(label, repetition))
+        self._tell(LaunchEvent(label, repetition))
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
-        self._tell(messages.Progress(launch.case.label, launch.repetition, outcome(launch), ok))
+        self._tell(LaunchEvent(launch.case.label, launch.repetition, outcome(launch), ok))
 
 
 class VariantAgent:
@@ -122,29 +126,33 @@ class VariantAgent:
         }
 
     @request
-    def share(self, *, cases: list[str], aside: dict[str, str]) -> None:
-        """Plan only these cases, in this order, and skip those `aside`."""
+    def begin(
+        self, *, cases: list[str], aside: dict[str, str], store: str, label: str, argv: list[str],
+        interleaved: dict[str, str],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Start a session of these planned cases, in this order. Those `aside` are skipped, {case id: reason}."""
+        planned = self._share(cases, aside)
+        self._store = Store.open_or_create(Path(store))
+        named = replace(self._request, label=label, argv=argv)
+        return self._open(begin_session(self._store, named, planned, this_machine(), interleaved=interleaved))
+
+    @request
+    def resume(
+        self, *, cases: list[str], aside: dict[str, str], store: str, run: str, side: str, instead: str
+    ) -> dict[str, Any]:
+        """Continue a session. If cases are planned, the plan must be the stored one; `instead` is the right command."""
+        self._store = Store.open_or_create(Path(store))
+        plan = self._share(cases, aside).plan if cases else None
+        return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
+
+    def _share(self, cases: list[str], aside: dict[str, str]) -> Planned[Case, Protocol]:
+        """Return the plan with only the cases that both variants can run."""
         assert self._planned is not None
         plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
         skipped = tuple(Skipped(known[each], reason) for each, reason in aside.items())
         plan = plan.replace(cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
-        self._planned = replace(self._planned, plan=plan)
-
-    @request
-    def begin(self, *, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
-        """Start a session of the shared plan."""
-        assert self._planned is not None
-        self._store = Store.open_or_create(Path(store))
-        named = replace(self._request, label=label, argv=argv)
-        return self._open(begin_session(self._store, named, self._planned, this_machine(), interleaved=interleaved))
-
-    @request
-    def resume(self, *, store: str, run: str, side: str, instead: str) -> dict[str, Any]:
-        """Continue a session. A plan, if there is one, must be the stored one; else `instead` is the right command."""
-        self._store = Store.open_or_create(Path(store))
-        plan = self._planned.plan if self._planned else None
-        return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
+        return replace(self._planned, plan=plan)
 
     @request
     def start(self) -> None:
@@ -176,13 +184,16 @@ class VariantAgent:
 
     @request
     def need(self, *, cases: list[str], repetition: int) -> dict[str, Any]:
-        """Return {"deadline_s", "timed": the measured steps per turn of each case} of a launch that these cases share,
-        and its need of memory (see `memory`)."""
+        """Return {"deadline_s", "timed", "memory"} of a launch that these cases share.
+
+        "timed" are the measured steps per turn of each case. "memory" is {place: [needed bytes, free bytes]}, or the
+        reason why it is unknown.
+        """
         shared = self._cases(cases, repetition)
         spec = self._runner.spec_of(shared, repetition, shared=True)
         on_cuda = spec.device == accelerator.TYPE
         memory = device_need(shared, self._runner.held()) if on_cuda else host_need(shared, self._runner.peaks)
-        return {"deadline_s": spec.deadline_s, "timed": list(spec.protocol.timed), **memory}
+        return {"deadline_s": spec.deadline_s, "timed": list(spec.protocol.timed), "memory": memory}
 
     @request
     def launch(
@@ -241,7 +252,7 @@ class VariantAgent:
             "rounds": plan.protocol.rounds,
             "cohorts": [[case.id for case in cohort] for cohort in together],
             "alone": alone_of(plan.cases),
-            "turns": turns_of(plan),
+            "turns": [(each.case.id, each.repetition) for each in plan.launches()],
             "done": sorted(state.done),
         }
 
@@ -255,9 +266,28 @@ def alone_of(cases: Sequence[Case]) -> dict[str, str]:
     return found
 
 
-def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:
-    """Return the (case id, repetition) of each launch, in order."""
-    return [(each.case.id, each.repetition) for each in plan.launches()]
+def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> dict[str, list[float | None]]:
+    """Return the host memory that a CPU launch of these cases needs. `peaks` has the bytes of each rank, by case id."""
+    own = psutil.Process().memory_info().rss  # about the memory of a rank before it builds anything
+    needed = sum(max(0.0, peak - own) for case in cases for peak in peaks.get(case.id, ()))
+    free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
+    return {"host memory": [needed, free]}
+
+
+def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> dict[str, list[float | None]] | str:
+    """Return the memory that a launch of these cases needs on devices. `held` has the bytes of a rank, by case id."""
+    unseen = next((case.label for case in cases if case.id not in held), None)
+    if unseen is not None:
+        return f"the device memory of the ranks of {unseen} is not known"
+    size = max(case.world_size for case in cases)
+    there = free_memory(size)
+    if not there:
+        return "NVML does not list the devices that the ranks use"
+    needed = -(-size // len(there)) * (launch_bytes(cases, held) + CONTEXT_BYTES)
+    return {
+        f"device {each.number} ({each.address})": [needed, None if free is None else SEEN_SHARE * free]
+        for each, free in there
+    }
 
 
 def main() -> None:
@@ -265,7 +295,11 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     connected = socket.socket(fileno=int(sys.argv[2]))
     connected.set_inheritable(False)
-    find_code()
+    # A user's model in the working directory is importable, and the suites of a checkout that is not installed.
+    import_from_here()
+    tree = Path(parabench.__path__[0]).parent
+    if (tree / "pyproject.toml").is_file():
+        parabench.__path__.append(str(tree))
     try:
         with stop_signals():
             serve(Connection(connected))
@@ -279,11 +313,3 @@ def serve(connection: Connection) -> None:
         while True:
             if (message := connection.receive()) is not None:
                 connection.send(agent.reply_to(message))
-
-
-def find_code() -> None:
-    """Make a user's model in the working directory importable, and the suites of a checkout that is not installed."""
-    import_from_here()
-    tree = Path(parabench.__path__[0]).parent
-    if (tree / "pyproject.toml").is_file():
-        parabench.__path__.append(str(tree))

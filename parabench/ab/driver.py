@@ -9,22 +9,21 @@ import os
 import random
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from rich.console import Console
 
 from parabench.ab.agent import VariantAgent
-from parabench.ab.memory import lack_of_memory
-from parabench.ab.remote import VariantProcess, end, hear_turns, running
-from parabench.ab.variant import ROLE, Variant, read_variant
+from parabench.ab.variant import ROLE, Variant, VariantProcess, end, hear_turns, read_variant, running
 from parabench.analysis import format
 from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
-from parabench.cluster.messages import Progress
+from parabench.cluster.connection import LaunchEvent
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
@@ -43,7 +42,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import Interrupted, stop_signals
-from parabench.store.record import FIRST_REPETITION, Status
+from parabench.store.record import FIRST_REPETITION, GB, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
 
 # Returns whether the launches of the sessions with these ids are enough.
 Enough = Callable[[Sequence[int]], bool]
+# The case id and repetition of a launch.
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +74,6 @@ class AbRequest:
         """Return the options of the comparison that are not the default. The results database does not have them."""
         words = ["--tolerance", str(self.tolerance)] if self.tolerance != TOLERANCE else []
         return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
-
-
-def run_ab(request: AbRequest, console: Console) -> Answer | None:
-    """Measure and compare both variants. Return None if stopped."""
-    turns = measure(request, console)
-    return None if turns is None else conclude(request, turns)
 
 
 def measure(request: AbRequest, console: Console, enough: Enough = lambda sessions: False) -> Turns | None:
@@ -106,13 +101,16 @@ def measure(request: AbRequest, console: Console, enough: Enough = lambda sessio
     return turns
 
 
-def conclude(request: AbRequest, turns: Turns) -> Answer:
-    """Compare the variants, write the report of b, and print the answer and where everything is."""
+def run_ab(request: AbRequest, console: Console) -> Answer | None:
+    """Measure and compare both variants, write the report of b, and print the answer. Return None if stopped."""
     from parabench.analysis.compare.gate import compare, lines
     from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
     from parabench.report.build import write_report
 
+    turns = measure(request, console)
+    if turns is None:
+        return None
     path = request.run.out / STORE_NAME
     results = load(path)
     base, candidate = sides_of(results, turns.sessions)
@@ -136,6 +134,8 @@ def conclude(request: AbRequest, turns: Turns) -> Answer:
 class Turns:
     """The sessions of both variants, from start or resume to their end."""
 
+    _sides: list[VariantProcess]
+
     def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console, enough: Enough) -> None:
         self._request, self.variants, self.console, self.log = request, variants, console, logger(console)
         self._enough = enough
@@ -143,11 +143,11 @@ class Turns:
         self.sessions: list[int] = []
         # How to resume, once something is recorded.
         self.kept, self._run = "", ""
-        # The (case id, repetition) that each variant has launched, and the ids of cases that are no longer interleaved.
-        self._done: list[set[tuple[str, int]]] = []
+        # The launches of each variant that are done, and the ids of cases that are no longer interleaved.
+        self._done: list[set[Key]] = []
         self._alone: set[str] = set()
 
-    def heard(self, side: str, event: Progress) -> None:
+    def heard(self, side: str, event: LaunchEvent) -> None:
         """Show an event of a variant."""
         label = f"{side}: {event.label}"
         if self._progress is None:
@@ -159,56 +159,59 @@ class Turns:
 
     def run(self, sides: list[VariantProcess]) -> None:
         """Plan, launch and finish both sessions."""
+        self._sides = sides
         for side in sides:
             side.identify()
-        if self._request.run.suite is not None:
-            self._plan(sides)
+        both, apart = ([], [{}, {}]) if self._request.run.suite is None else self._plan()
+        shared = [{"cases": both, "aside": aside} for aside in apart]
         # The store is closed after both variants have closed theirs: the last one leaves one file.
         with store_in(self._request.run.out) as store, ExitStack() as stack:
             stack.callback(end, sides)
-            opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
+            opened = self._resume(store, shared) if self._request.run.resume else self._begin(store, shared)
             self.sessions = [each["session"] for each in opened]
             command = self._request.go_on or self._command(store, [each.shown() for each in self.variants])
             self.kept = f"; every finished launch is kept; resume with: {command}"
-            self._walk(sides, opened)
+            self._walk(opened)
             for side in sides:
                 side.ask(VariantAgent.finish)
 
-    def _plan(self, sides: list[VariantProcess]) -> None:
-        """Let both variants plan, and then share the cases that both can run. Raises UsageError."""
+    def _plan(self) -> tuple[list[str], list[dict[str, str]]]:
+        """Let both variants plan, and return `shared`. Raises UsageError."""
         run = self._request.run
         # A suite file in the working directory is the same for both. Other names are resolved by each variant.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         suite = os.path.abspath(str(run.suite)) if mine else run.suite
-        for side in sides:
+        for side in self._sides:
             side.say(VariantAgent.plan, **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
-        plans = [side.hear() for side in sides]
-        both, apart = shared(plans, self.log)
-        for side, aside in zip(sides, apart, strict=True):
-            side.ask(VariantAgent.share, cases=both, aside=aside)
+        return shared([side.hear() for side in self._sides], self.log)
 
-    def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
-        """Start both sessions."""
-        self._run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
+    def _begin(self, store: Store, shared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Start both sessions, with a number in their labels if the store has variants of that name."""
+        there, label = store.labels(), self._request.run.label or "ab"
+        names = chain([label], (f"{label}-{number}" for number in range(2, len(there) + 3)))
+        free = next(name for name in names if not {f"{name}-a", f"{name}-b"} & there)
+        check_label(f"{free}-a")
+        self._run = uuid4().hex
         return [
             side.ask(
                 VariantAgent.begin,
+                **cases,
                 store=os.path.abspath(store.path),
-                label=f"{label}-{side.variant.name}",
+                label=f"{free}-{side.variant.name}",
                 argv=hide(self._request, self.variants),
                 interleaved={"run": self._run, "side": side.variant.name, "setting": side.variant.recorded()},
             )
-            for side in sides
+            for side, cases in zip(self._sides, shared, strict=True)
         ]
 
-    def _resume(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
+    def _resume(self, store: Store, shared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Resume both sessions. Raises UsageError if there are none, or the variants are others."""
         last = store.last_session()
         if last is None or not last.interleaved:
             raise UsageError(f"the last session in {store.path} is not a variant of an ab; start one without --resume")
         before, label = ab_sides(store, last), self._request.run.label
         command = self._command(store, settings_of(before))
-        for side in sides:
+        for side in self._sides:
             name, here = side.variant.name, side.variant.recorded()
             there = before[name].interleaved.get("setting")
             if there != here:
@@ -219,53 +222,60 @@ class Turns:
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
         path, self._run = os.path.abspath(store.path), last.interleaved["run"]
         return [
-            side.ask(VariantAgent.resume, store=path, run=self._run, side=side.variant.name, instead=command)
-            for side in sides
+            side.ask(VariantAgent.resume, **cases, store=path, run=self._run, side=side.variant.name, instead=command)
+            for side, cases in zip(self._sides, shared, strict=True)
         ]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
         """Return the command that resumes variants with these settings."""
         return ab_command(store.path, settings, *self._request.judging(), *self._request.files)
 
-    def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
+    def _walk(self, opened: list[dict[str, Any]]) -> None:
         """Launch what is left, repetition by repetition."""
         self._done = [{(case, repetition) for case, repetition in each["done"]} for each in opened]
         turns, seed = [(case, repetition) for case, repetition in opened[0]["turns"]], opened[0]["seed"]
-        left = [pair for pair in pairs(turns, seed) if any(pair.key not in each for each in self._done)]
-        launches = sum(pair.key not in each for pair in left for each in self._done)
+        order = orders(turns, seed)
+        left = [key for key in turns if any(key not in each for each in self._done)]
+        launches = sum(key not in each for key in left for each in self._done)
         if any(self._done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
             self.log("a pair is completed after a stop; drift since then counts as a difference of the variants")
         if not left:
             return
-        for side in sides:
+        for side in self._sides:
             side.say(VariantAgent.start)
-        for side in sides:
+        for side in self._sides:
             side.hear()
         with make_progress(self.console, launches, opened[0]["repetitions"]) as self._progress:
             gone: dict[str, str] = {}
-            for side in sides:
+            for side in self._sides:
                 gone |= side.ask(VariantAgent.explain)["left_out"]
-            for side in sides:
+            for side in self._sides:
                 side.ask(VariantAgent.leave_out, cases=gone)
             for reason in gone.values():
                 self.log(f"left out in both variants: {reason}")
             cohorts = self._cohorts(opened)
-            kept = (each for each in left if each.case not in gone)
-            for repetition, launched in groupby(kept, lambda each: each.repetition):
-                together: dict[Any, list[LaunchPair]] = {}
-                for pair in launched:
+            kept = (key for key in left if key[0] not in gone)
+            for repetition, keys in groupby(kept, itemgetter(1)):
+                groups: dict[Any, list[str]] = {}
+                for case, _ in keys:
                     # The first launch of a case is not shared: it measures its memory and has the instruments.
-                    key = cohorts.get(pair.case, pair.key) if repetition > FIRST_REPETITION else pair.key
-                    together.setdefault(key, []).append(pair)
-                for key, group in together.items():
-                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{seed}, {repetition}")
+                    group = cohorts.get(case, case) if repetition > FIRST_REPETITION else case
+                    groups.setdefault(group, []).append(case)
+                for group, cases in groups.items():
+                    for case in cases:
+                        for side in self._sides:
+                            side.ask(VariantAgent.prepare, case=case)
+                    if group not in cases:
+                        self._interleave(cases, repetition, f"{seed}, {repetition}")
+                    for case in cases:
+                        self._alternate(case, repetition, order[case, repetition])
                 if repetition > FIRST_REPETITION and self._enough(self.sessions):
                     return
 
-    def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return {case id: key of its launch group} of the cases that are interleaved."""
+    def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+        """Return {case id: its launch group in each variant} of the cases that are interleaved."""
         if not all(each["rounds"] for each in opened):
             return {}
         alone = opened[0]["alone"] | opened[1]["alone"]
@@ -274,29 +284,26 @@ class Turns:
         places = [{case: at for at, cohort in enumerate(each["cohorts"]) for case in cohort} for each in opened]
         return {case: (places[0][case], places[1][case]) for case in places[0] if case not in alone}
 
-    def _launch(self, sides: list[VariantProcess], group: list[LaunchPair], *, takes_turns: bool, seed: str) -> None:
-        """Launch pairs of a repetition: interleaved, or one variant after the other for the cases that cannot be."""
-        for pair in group:
-            for side in sides:
-                side.ask(VariantAgent.prepare, case=pair.case)
-        shared = [
-            pair.case
-            for pair in group
-            if takes_turns and pair.case not in self._alone and not any(pair.key in each for each in self._done)
-        ]
-        while shared:
-            over = self._take_turns(sides, shared, group[0].repetition, seed)
-            shared = [case for case in shared if case not in over]
-        for pair in group:
-            for number in pair.order:
-                if pair.key not in self._done[number]:
-                    sides[number].ask(VariantAgent.launch, cases=[pair.case], repetition=pair.repetition)
-                    self._keep(sides, number, pair.repetition)
+    def _alternate(self, case: str, repetition: int, order: tuple[int, int]) -> None:
+        """Launch a case in one variant after the other, unless it is done."""
+        for number in order:
+            if (case, repetition) not in self._done[number]:
+                self._sides[number].ask(VariantAgent.launch, cases=[case], repetition=repetition)
+                self._keep(number, repetition)
 
-    def _take_turns(self, sides: list[VariantProcess], cases: list[str], repetition: int, seed: str) -> set[str]:
+    def _interleave(self, cases: list[str], repetition: int, seed: str) -> None:
+        """Run interleaved launches of both variants until each of these cases is done or has to alternate."""
+        started = {case for each in self._done for case, at in each if at == repetition}
+        shared = [case for case in cases if case not in self._alone | started]
+        while shared:
+            over = self._take_turns(shared, repetition, seed)
+            shared = [case for case in shared if case not in over]
+
+    def _take_turns(self, cases: list[str], repetition: int, seed: str) -> set[str]:
         """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
+        sides = self._sides
         need = [side.ask(VariantAgent.need, cases=cases, repetition=repetition) for side in sides]
-        if lack := lack_of_memory(need):
+        if lack := lack_of_memory([each["memory"] for each in need]):
             return self._set_apart(cases, lack)
         # On an accelerator a turn has a duration, and steps of one variant may take longer.
         timed = [max(steps) for steps in zip(*(each["timed"] for each in need), strict=True)]
@@ -314,21 +321,20 @@ class Turns:
                         timed=timed,
                     )
                 failed = hear_turns(sides, token)
-        if failed and failed.status == Status.OOM:
+        if failed and failed[1] == Status.OOM:
             # Each may have enough memory without the other.
-            name = sides[failed.side].variant.name
+            name = sides[failed[0]].variant.name
             return self._set_apart(cases, f"the {ROLE[name]} ran out of memory next to the other")
         over: set[str] = set()
-        for number in range(len(sides)):
-            if failed is None or failed.side == number:
-                over |= self._keep(sides, number, repetition)
+        for number in range(len(sides)) if failed is None else [failed[0]]:
+            over |= self._keep(number, repetition)
         if not over:
             self._alone |= {*cases}
         return over or {*cases}
 
-    def _keep(self, sides: list[VariantProcess], number: int, repetition: int) -> set[str]:
+    def _keep(self, number: int, repetition: int) -> set[str]:
         """Let a variant store its last launch. Return the cases of the launch."""
-        answer = sides[number].ask(VariantAgent.keep, repetition=repetition)
+        answer = self._sides[number].ask(VariantAgent.keep, repetition=repetition)
         self._done[number] |= {(case, repetition) for case in answer["kept"]}
         self._alone |= {*answer["failed"]}
         return {*answer["kept"]}
@@ -338,15 +344,6 @@ class Turns:
         self.log(f"whole launches alternate in {format.count(len(cases), 'configuration')}: {why}")
         self._alone |= {*cases}
         return {*cases}
-
-
-def free_label(store: Store, label: str) -> str:
-    """Return `label`, with a number if the store has variants of that name."""
-    there = store.labels()
-    names = chain([label], (f"{label}-{number}" for number in range(2, len(there) + 3)))
-    free = next(name for name in names if not {f"{name}-a", f"{name}-b"} & there)
-    check_label(f"{free}-a")
-    return free
 
 
 def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
@@ -401,27 +398,32 @@ def check_alike(plans: Sequence[dict[str, Any]]) -> None:
         raise UsageError(f"{differ}; {options and f'give {options}, or '}make both suites equal")
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPair:
-    """A launch of each variant, of the same case in the same repetition; `order` has the variants in their order."""
-
-    case: str
-    repetition: int
-    order: tuple[int, int]
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.case, self.repetition
-
-
-def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
-    """Yield a pair for each (case, repetition).
+def orders(turns: Sequence[Key], seed: int) -> dict[Key, tuple[int, int]]:
+    """Return the order of the variants in each launch.
 
     The first variant is random in a case's first repetition, and alternates from then on, so that an effect of the
     place affects both variants equally often.
     """
     draw = random.Random(f"who is first, {seed}")
     first: dict[str, int] = {}
+    found = {}
     for case, repetition in turns:
         first[case] = 1 - first[case] if case in first else draw.randrange(2)
-        yield LaunchPair(case, repetition, (first[case], 1 - first[case]))
+        found[case, repetition] = first[case], 1 - first[case]
+    return found
+
+
+def lack_of_memory(needs: Sequence[dict[str, list[float | None]] | str]) -> str | None:
+    """Return why launches of both variants cannot run at the same time; `None` if they can. `needs` are from `need`."""
+    if unknown := next((need for need in needs if isinstance(need, str)), None):
+        return unknown
+    parts: dict[str, list[list[Any]]] = {}
+    for place, part in chain.from_iterable(need.items() for need in needs if not isinstance(need, str)):
+        parts.setdefault(place, []).append(part)
+    for place, of_place in parts.items():
+        free = [each for _, each in of_place]
+        if None in free:
+            return f"the free memory of {place} is not known"
+        if (least := sum(needed for needed, _ in of_place)) > (most := min(free)):
+            return f"both variants at once need {least / GB:.1f} GB of {place}, and {most / GB:.1f} GB may be taken"
+    return None

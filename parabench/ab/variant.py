@@ -1,21 +1,46 @@
-"""A variant of `parabench ab`: environment variables, a virtual environment, and a folder, written as words."""
+"""A variant of `parabench ab`: environment variables, a virtual environment and a folder, as words; and its process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import psutil
+
+from parabench.ab.agent import COMMAND, VariantAgent
+from parabench.cluster.connection import PROTOCOL, Connection, LaunchEvent, Refused, Reply
 from parabench.errors import UsageError
+from parabench.launch.token import Token
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
+from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
+from parabench.store.record import Status
+from parabench.store.schema import SCHEMA_VERSION
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # The variants in the results database, as users read them.
 ROLE = {"a": "baseline", "b": "candidate"}
+
+# The time that a variant has to end its ranks when it is stopped, in seconds. It gives them 2 s.
+STOP_S = 10.0
+# The longest part of a variant's last line that is shown.
+LONGEST = 200
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# Called with the variant's name and the progress of its launches.
+Heard = Callable[[str, LaunchEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +112,171 @@ def read_variant(name: str, text: str) -> Variant:
 
 def _first(folder: Path, path: str | None) -> str:
     return os.pathsep.join([str(folder), *filter(None, [path])])
+
+
+class VariantProcess:
+    """A variant that is running. `heard` is called for its events."""
+
+    def __init__(self, variant: Variant, heard: Heard) -> None:
+        self.variant, self._heard = variant, heard
+        # The output of its libraries, a sitecustomize, or a script around python.
+        self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
+        ours, theirs = socket.socketpair()
+        self.connection = Connection(ours)
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    # -P: a folder named parabench in the working directory is not the variant's parabench.
+                    [variant.python, "-P", "-c", COMMAND, str(os.getpid()), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._printed,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    env=variant.environment(),
+                    cwd=variant.folder,
+                    # Ctrl-C in the terminal reaches the parent alone, which stops both variants in order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(f"the {ROLE[variant.name]} does not start: {error}") from error
+
+    def identify(self) -> None:
+        """Raise UsageError if its parabench has another protocol or schema, or is not the one in its folder."""
+        try:
+            there = self.ask(VariantAgent.identify)
+        except UsageError as error:
+            raise UsageError(
+                f"{error}; that variant needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
+                "install this one there, or give another"
+            ) from None
+        for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
+            if there.get(what) != mine:
+                raise UsageError(
+                    f"the {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and "
+                    f"this one has {mine}; both variants need a parabench that fits this one"
+                )
+        own = self.variant.folder / "parabench" if self.variant.folder else None
+        if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(there["package"]):
+            raise UsageError(
+                f"the {self._name} has a parabench, but another one answered, from {there['package']}; see what "
+                "that variant's python imports before its PYTHONPATH"
+            )
+
+    def ask(self, request: Callable[Concatenate[Any, P], R], *nothing: P.args, **values: P.kwargs) -> R:
+        """Send a request, and return its result. Raises UsageError if the variant refuses, or ends."""
+        self.say(request, *nothing, **values)
+        return cast(R, self.hear())
+
+    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send a request. `hear` returns its result."""
+        with contextlib.suppress(OSError):  # it has ended: `hear` reports how
+            self.connection.say(request, *nothing, **values)
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next result. Raises UsageError if the variant refuses, or ends."""
+        while (result := self.receive()) is None:
+            pass
+        return result
+
+    def receive(self) -> dict[str, Any] | None:
+        """Receive a message. Return a result, or `None` for an event. Raises UsageError if it refuses, or ends."""
+        try:
+            message = self.connection.receive()
+        except (EOFError, OSError):
+            raise UsageError(f"the {self._name} {self._how_it_ended()}") from None
+        match message:
+            case Reply(values):
+                return values
+            case Refused(why):
+                raise UsageError(f"the {ROLE[self.variant.name]}: {why}")
+            case LaunchEvent():
+                self._heard(self.variant.name, message)
+        return None
+
+    def stop(self) -> None:
+        """Ask it to end. If it launches, it ends its ranks first."""
+        self.process.terminate()
+
+    def wait(self) -> None:
+        """Wait for its end, and kill it after STOP_S."""
+        self.connection.close()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._printed.close()
+
+    @property
+    def _name(self) -> str:
+        role, words = ROLE[self.variant.name], self.variant.shown()
+        return f"{role} ({words})" if words else role
+
+    def _how_it_ended(self) -> str:
+        code = self.process.wait()
+        if code == STOPPED or -code in STOP_SIGNALS:
+            return "was stopped"
+        if code == -signal.SIGKILL:  # its last line has another reason
+            return "ended by SIGKILL"
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._printed.seek(0)
+        lines = [line.strip() for line in self._printed if line.strip()]
+        return f"{how}: {lines[-1][:LONGEST]}" if lines else how
+
+
+def hear_turns(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str] | None:
+    """Pass the `token` back and forth until both launches have ended. Return the place of the variant whose launch
+    failed, and the status of the launch; None if both succeeded.
+
+    Raises UsageError if a variant refuses, or ends.
+    """
+    left = dict(enumerate(sides))
+    # (whether it only waited for the other one, its place in time, the variant, the status)
+    failed: list[tuple[bool, int, int, str]] = []
+    while left:
+        ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
+        for number, pipe in enumerate(token.heard_at):
+            if pipe in ready:
+                token.heard(number)
+        for number, side in list(left.items()):
+            if side.connection.fileno() not in ready or (result := side.receive()) is None:
+                continue
+            del left[number]
+            if result["status"] != Status.OK:
+                token.end(1 - number)
+                if not result["ended"]:
+                    # If one variant hangs, both exceed their deadline. The other one waits for the cause.
+                    innocent = result["status"] == Status.HUNG and number not in token.awaited
+                    failed.append((innocent, len(failed), number, result["status"]))
+    return min(failed)[2:] if failed else None
+
+
+def end(sides: Sequence[VariantProcess]) -> None:
+    """Stop all of them, and wait for their end."""
+    for side in sides:
+        side.stop()
+    for side in sides:
+        side.wait()
+
+
+@contextlib.contextmanager
+def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
+    """Run the variants during the block. Afterwards, none of their processes is left."""
+    adopt_orphans()
+    me = psutil.Process()
+    others = {child.pid for child in me.children()}
+    sides: list[VariantProcess] = []
+    try:
+        for variant in variants:
+            sides.append(VariantProcess(variant, heard))  # noqa: PERF401 - those that started are ended
+        yield sides
+    finally:
+        end(sides)
+        left = [child for child in me.children() if child.pid not in others]
+        for child in list(left):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left += child.children(recursive=True)
+        for child in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(left, timeout=STOP_S)

@@ -11,13 +11,20 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from parabench.cluster import fingerprint
-from parabench.cluster.connection import Connection, PeerLost, greet
-from parabench.cluster.messages import Abort, Message, Stop, answer, request
+from parabench.cluster import agreement
+from parabench.cluster.connection import (
+    Abort,
+    Connection,
+    Message,
+    PeerLost,
+    Stop,
+    Waiting,
+    answer,
+    greet,
+    request,
+)
 from parabench.cluster.network import addresses_of, route_to
-from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
-from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.launcher import run_on_node
 from parabench.launch.rendezvous import LOST, REASONS, LaunchContext, RendezvousPoint
@@ -46,7 +53,7 @@ class Agent:
     def __init__(
         self,
         topology: Topology,
-        secret: Secret | None,
+        secret: bytes | None,
         facts: Mapping[str, Any],
         about: Mapping[str, Any],
         traces: Path,
@@ -65,7 +72,7 @@ class Agent:
     @request
     def identify(self, *, code: list[str]) -> dict[str, Any]:
         """Describe this node. `code` are names of the user's own models, strategies and algorithms."""
-        facts = {**self._facts, **fingerprint.of_own(code)}
+        facts = {**self._facts, **agreement.code_facts(code)}
         return {"number": self.number, "host": socket.gethostname(), "facts": facts, "about": self._about}
 
     @request

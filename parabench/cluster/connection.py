@@ -1,10 +1,14 @@
-"""Connections between a driver and its agents: JSON messages in frames, over a socket. Nothing is unpickled."""
+"""Messages of a driver and its agents, and the connections that send them. Nothing is unpickled."""
 
-# A frame is its length (4 bytes), a tag, and compressed JSON. An empty frame is a sign of life. Nodes prove that they
-# have the session's secret, by signing a nonce of the other end.
+# An agent is a process that launches ranks for a driver elsewhere: another node of the session (`cluster.agent`), or a
+# variant of `parabench ab` (`ab.agent`). The methods of an agent that are marked `@request` declare the requests and
+# their results. The agent answers one request after the other. `Abort`, `Stop` and `LaunchEvent` are events: the other
+# end handles them at once.
 #
-# Between nodes, the tag is an HMAC-SHA256 (RFC 2104) of the number of the message and its content. The key depends on
-# the secret, both nonces, and the direction.
+# A message is JSON in a frame: its length (4 bytes), a tag, and the compressed JSON. An empty frame is a sign of life.
+# Nodes prove that they have the session's secret, by signing a nonce of the other end. Between nodes, the tag is an
+# HMAC-SHA256 (RFC 2104) of the number of the message and its content. The key depends on the secret, both nonces, and
+# the direction.
 
 from __future__ import annotations
 
@@ -15,22 +19,18 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 
-from parabench.cluster.messages import PROTOCOL, Hello, Message, Proof, Request
-from parabench.cluster.secret import Secret
-from parabench.cluster.topology import RUN_ID_LETTERS
-from parabench.errors import NodeGone, UsageError
-from parabench.launch.rendezvous import DEAD_AFTER_S
+from parabench.errors import DEAD_AFTER_S, NodeGone, UsageError, runs
 
-M = TypeVar("M", Hello, Proof)
-P = ParamSpec("P")
+# Increases if a message or a request changes: the variants of `ab` may have several versions of parabench.
+PROTOCOL = 9
 
 # The time between two signs of life, in seconds.
 KEEP_ALIVE_S = 0.25
@@ -40,6 +40,90 @@ HELLO_S, FLUSH_S = 10.0, 1.0
 MOST_HELLO_BYTES, MOST_BYTES = 1 << 16, 1 << 30
 _HEAD_BYTES, TAG_BYTES, _PIECE_BYTES = 4, 32, 1 << 20
 SAME_SECRET = "give all nodes the same --secret-file, or none"
+# The time between two lines about a wait, in seconds.
+AGAIN_S = 15.0
+
+M = TypeVar("M", "Hello", "Proof")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Message(Struct, tag=True, forbid_unknown_fields=True): ...
+
+
+class Hello(_Message):
+    """The first message on a connection of nodes, from node 0. `signed` is whether node 0 has a secret."""
+
+    protocol: int
+    session: str
+    nonce: str
+    signed: bool
+
+
+class Proof(_Message):
+    """The answer of each node to the nonce of the other one. It is empty if the other node's proof is wrong."""
+
+    proof: str
+    nonce: str = ""
+
+
+class Request(_Message):
+    """Call an agent's method with these values."""
+
+    name: str
+    values: dict[str, Any]
+
+
+class Reply(_Message):
+    """The result of a request."""
+
+    values: dict[str, Any]
+
+
+class Refused(_Message):
+    """The reason why a request failed."""
+
+    why: str
+
+
+class Abort(_Message):
+    """End the ranks of a launch."""
+
+    launch: int
+    reason: str
+
+
+class Stop(_Message):
+    """The agent received a stop signal."""
+
+    signal: int
+
+
+class LaunchEvent(_Message):
+    """A launch of the agent starts, or has ended with an `outcome`."""
+
+    label: str
+    repetition: int
+    outcome: str | None = None
+    ok: bool = True
+
+
+Message = Hello | Proof | Request | Reply | Refused | Abort | Stop | LaunchEvent
+
+
+def request(method: Callable[P, R]) -> Callable[P, R]:
+    """Mark a method of an agent as a request. Arguments are keywords. They and the result must be JSON."""
+    method.is_request = True  # type: ignore[attr-defined]
+    return method
+
+
+def answer(agent: object, message: Message) -> Reply:
+    """Call the method that a request names. Raises ValueError if the agent has no such request."""
+    if isinstance(message, Request):
+        method: Any = getattr(agent, message.name, None)
+        if hasattr(method, "is_request"):
+            return Reply(method(**message.values) or {})
+    raise ValueError("a message that no driver sends")
 
 
 class PeerLost(NodeGone):
@@ -95,7 +179,11 @@ class Connection:
             raise ValueError("a message that is not signed with this session's secret")
         if not content:
             return None
-        message: Message = convert(json.loads(_unpacked(content, self._most_bytes)), Message)
+        whole = zlib.decompressobj()
+        text = whole.decompress(content, self._most_bytes)
+        if not whole.eof:
+            raise ValueError("a message that is too long, or cut")
+        message: Message = convert(json.loads(text), Message)
         return message
 
     def start(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
@@ -184,15 +272,7 @@ class Connection:
         self._socket.close()
 
 
-def _unpacked(content: bytes, most: int) -> bytes:
-    whole = zlib.decompressobj()
-    text = whole.decompress(content, most)
-    if not whole.eof:
-        raise ValueError("a message that is too long, or cut")
-    return text
-
-
-def accept_peer(connection: socket.socket, secret: Secret | None, session: str) -> Connection:
+def accept_peer(connection: socket.socket, secret: bytes | None, session: str) -> Connection:
     """Return node 0's end of a new connection. Raises an error if the other end is not a node of this session."""
     connection.settimeout(HELLO_S)
     plain, nonce = Connection(connection, most_bytes=MOST_HELLO_BYTES), secrets.token_hex(16)
@@ -206,7 +286,7 @@ def accept_peer(connection: socket.socket, secret: Secret | None, session: str) 
     return Connection(connection, (signed("key of node 0"), signed("key of a node")))
 
 
-def greet(connection: socket.socket, secret: Secret | None, session: str, where: str) -> Connection:
+def greet(connection: socket.socket, secret: bytes | None, session: str, where: str) -> Connection:
     """Return another node's end of a connection to node 0.
 
     Raises PeerLost if `where` does not answer as node 0 does, UsageError if it has another session or secret.
@@ -235,20 +315,48 @@ def _expect(plain: Connection, kind: type[M]) -> M:
     return message
 
 
-def _check(hello: Hello, secret: Secret | None, session: str, where: str) -> None:
+def _check(hello: Hello, secret: bytes | None, session: str, where: str) -> None:
     """Raise UsageError if node 0 has another version or session, or if only one end has a secret."""
     if hello.protocol != PROTOCOL:
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if hello.session != session:
-        there = hello.session[:RUN_ID_LETTERS]
         raise UsageError(
-            f"the session at {where} has --rdzv-id {there!a}, and this node {session}; give all nodes the same"
+            f"the session at {where} has --rdzv-id {hello.session!a}, and this node {session}; give all nodes the same"
         )
     if hello.signed != (secret is not None):
         has = "has a secret, and this node has none" if hello.signed else "has no secret, and this node has one"
         raise UsageError(f"node 0 at {where} {has}; {SAME_SECRET}")
 
 
-def _signed(secret: Secret | None, *parts: str) -> bytes:
-    """Return a proof or key of a connection. Without a secret, anyone can compute it."""
-    return (secret or Secret(b"")).tag(*(part.encode() for part in parts))
+def _signed(secret: bytes | None, *parts: str) -> bytes:
+    """Return a proof or key of a connection: the HMAC of these parts, in this order and division.
+
+    Without a secret, anyone can compute it.
+    """
+    whole = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
+    return hmac.digest(secret or b"", whole, "sha256")
+
+
+class Waiting:
+    """A wait of at most `seconds` from now on. Lines are logged after `first_s`, then every AGAIN_S."""
+
+    def __init__(self, log: Callable[[str], None], seconds: float, first_s: float = 0.0) -> None:
+        self._log = log
+        now = time.monotonic()
+        self._until, self._next = now + seconds, now + first_s
+
+    @property
+    def left_s(self) -> float:
+        """The time that is left, in seconds."""
+        return max(0.0, self._until - time.monotonic())
+
+    def still(self, line: str) -> None:
+        """Log the line if it is time to."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + AGAIN_S
+            self._log(line)
+
+
+def numbered(unit: str, numbers: Sequence[int]) -> str:
+    """Return numbers as `rank 3`, or `ranks 1, 4-7`."""
+    return f"{unit}{'s' * (len(numbers) > 1)} {runs(numbers)}"

@@ -22,15 +22,12 @@ from typing import Any
 
 from msgspec import Struct, convert
 
-from parabench.cluster import fingerprint
+from parabench.cluster import agreement
 from parabench.cluster.agent import Agent
-from parabench.cluster.connection import Connection, accept_peer
-from parabench.cluster.messages import Abort, Message, Reply, Stop
+from parabench.cluster.connection import Abort, Connection, Message, Reply, Stop, Waiting, accept_peer, numbered
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.participants import Participants
-from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
-from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.launcher import launch, run_on_node
 from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
@@ -136,7 +133,7 @@ class Coordinator(Participants):
         listening: socket.socket,
         route: Route,
         topology: Topology,
-        secret: Secret | None,
+        secret: bytes | None,
         facts: Mapping[str, Any],
         log: Callable[[str], None],
     ) -> None:
@@ -233,8 +230,8 @@ class Coordinator(Participants):
     # -- members -------------------------------------------------------------------------------------------------------
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
-        self._code = fingerprint.user_code(cases)
-        self._facts = {**self._facts, **fingerprint.of_own(self._code)}
+        self._code = agreement.user_code(cases)
+        self._facts = {**self._facts, **agreement.code_facts(self._code)}
         try:
             with stop_signals():
                 self.wait_for(self.topology.nodes)
@@ -247,7 +244,7 @@ class Coordinator(Participants):
         self.environments = [{"node": 0}, *about]
 
     def wait_for(self, nodes: int) -> None:
-        """Wait for the first `nodes` nodes.
+        """Wait for the first `nodes` nodes, and admit or reject all that have arrived.
 
         Raises NodeGone if one does not come in time, UsageError if one differs before the first launch, Interrupted if
         any is asked to stop.
@@ -256,7 +253,13 @@ class Coordinator(Participants):
         waiting = Waiting(self._log, seconds)
         while True:
             self.check_stop()
-            self._admit()
+            for member in [*self._arrived]:  # other threads append to the list
+                if not member.asked:
+                    member.asked = True
+                    member.connection.say(Agent.identify, code=self._code)
+                if member.lives and (member.identity is None or not self._decide(member, member.identity)):
+                    continue
+                self._arrived.remove(member)
             missing = [node for node in range(1, nodes) if not self._is_here(node)]
             if not missing:
                 return
@@ -273,25 +276,15 @@ class Coordinator(Participants):
     def _is_here(self, number: int) -> bool:
         return number in self._members and self._members[number].lives
 
-    def _admit(self) -> None:
-        """Identify the nodes that have arrived, and admit or reject them.
-
-        Raises UsageError if one differs from node 0 before anything was launched.
-        """
-        for member in [*self._arrived]:  # other threads append to the list
-            if not member.asked:
-                member.asked = True
-                member.connection.say(Agent.identify, code=self._code)
-            if member.lives and (member.identity is None or not self._decide(member, member.identity)):
-                continue
-            self._arrived.remove(member)
-
     def _decide(self, member: Member, identity: Identity) -> bool:
-        """Admit or reject a node. Return False if it has to wait until a node with its number is certainly lost."""
+        """Admit or reject a node. Return False if it has to wait until a node with its number is certainly lost.
+
+        Raises UsageError if it differs from node 0 before anything was launched.
+        """
         size, asked = self.topology.nodes, identity.number
         free = [number for number in range(1, size) if not self._is_here(number)]
         number = next(iter(free), None) if asked is None else asked
-        differences = fingerprint.differences(self._facts, identity.facts)
+        differences = agreement.differences(self._facts, identity.facts)
         if differences:
             who = "a node" if number is None else f"node {number}"
             why = f"{who} ({identity.host}) has {'; '.join(differences)}: give all nodes the same"

@@ -35,8 +35,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from parabench.cluster.connection import Waiting, numbered
 from parabench.cluster.network import addresses_of, is_loopback
-from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import UsageError, print_error
 from parabench.machine import nvml
 from parabench.signals import STOP_SIGNALS
@@ -226,8 +226,8 @@ def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
     Stop signals are ignored meanwhile: launchers send them to all processes, and the leader ends in order.
     """
     own = json.dumps(share(group, environ)).encode() + b"\n"
-    waiting = Waiting(print_error, MEET_S, MEET_S)
-    while waiting.left_s:
+    until = time.monotonic() + MEET_S
+    while time.monotonic() < until:
         with socket.socket(socket.AF_UNIX) as leader, suppress(ConnectionError):
             leader.connect(group.address)
             for number in STOP_SIGNALS:
@@ -286,13 +286,13 @@ def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
 
     Loopback is the last choice: if /etc/hosts maps a host's own name to 127.0.1.1, no other host reaches its port.
     """
-    known = []
+    known = None
     for host in _hosts(first_host(nodelist), environ):
         addresses = addresses_of(host)
         if not all(is_loopback(address) for address in addresses):
             return host
-        known += [host] if addresses else []
-    return known[0] if known else None
+        known = known or (host if addresses else None)
+    return known
 
 
 def first_host(nodelist: str) -> str:
@@ -305,20 +305,12 @@ def first_host(nodelist: str) -> str:
 def _hosts(name: str, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield names and addresses that may lead to a node, the best first."""
     yield name
-    address = _slurms_address(name)
-    if address is not None:
-        yield address
+    # The address that Slurm itself uses. scontrol fails in many containers.
+    command = ["scontrol", "--oneliner", "show", "node", name]
+    with suppress(OSError, subprocess.SubprocessError):
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_DEADLINE_S, check=True).stdout
+        if found := re.search(r"\bNodeAddr=(\S+)", shown):
+            yield found[1]
     # The host of the batch script, unless srun was started elsewhere, which no variable shows.
     if "SLURM_LAUNCH_NODE_IPADDR" in environ and first_host(environ["SLURM_JOB_NODELIST"]) == name:
         yield environ["SLURM_LAUNCH_NODE_IPADDR"]
-
-
-def _slurms_address(name: str) -> str | None:
-    """Return the address that Slurm itself uses, NodeAddr; `None` if scontrol fails, as in many containers."""
-    command = ["scontrol", "--oneliner", "show", "node", name]
-    try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_DEADLINE_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    found = re.search(r"\bNodeAddr=(\S+)", shown)
-    return found[1] if found else None

@@ -74,9 +74,8 @@ def join_cluster(
         network.check_loopback()
         return Participants()
     from parabench.cluster.agent import Agent
+    from parabench.cluster.agreement import facts_of, read_secret
     from parabench.cluster.coordinator import Coordinator, listen
-    from parabench.cluster.fingerprint import facts_of
-    from parabench.cluster.secret import read_secret
     from parabench.launch.processes import start_launching
 
     network.check(topology.interface, topology.local_addr)

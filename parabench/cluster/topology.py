@@ -16,7 +16,6 @@ RUN_ID = "none"
 # More nodes or ranks are a typing error.
 _COUNT = re.compile("[1-9][0-9]{0,4}")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s]+)(?::([0-9]+))?")
-RUN_ID_LETTERS = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

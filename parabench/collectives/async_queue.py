@@ -20,7 +20,7 @@ from torch.futures import Future
 
 from parabench.machine import accelerator
 
-# The interface of an instrument for collectives, such as `probes.collective_calls.Recorder`. In measured steps, groups
+# The interface of an instrument for collectives, such as `probes.communication.Recorder`. In measured steps, groups
 # have none, and every call has one comparison with None.
 
 

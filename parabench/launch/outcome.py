@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from parabench.errors import DEAD_AFTER_S
 from parabench.launch.processes import FATAL
-from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST
+from parabench.launch.rendezvous import HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Launch, Status
 

@@ -34,7 +34,7 @@ from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_
 
 PRELOAD = "parabench.launch.preload"
 
-# The variable with the secret of the nodes (`cluster.secret` reads it).
+# The variable with the secret of the nodes (`cluster.agreement` reads it).
 SECRET = "PARABENCH_SECRET"
 
 # The interval at which torch elastic polls its ranks. On average, a launch takes half of it longer.

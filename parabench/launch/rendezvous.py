@@ -30,8 +30,6 @@ BACKEND = "parabench"
 # All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
-# A node without a sign of life for so long is lost.
-DEAD_AFTER_S = 10.0
 # The longest attempt to connect to a rendezvous store.
 CONNECT = timedelta(seconds=10)
 

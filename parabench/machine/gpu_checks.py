@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import pynvml
 
+from parabench.machine.gpus import in_child
 from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
 from parabench.machine.nvml import session
-from parabench.machine.torch_devices import in_child
 from parabench.records import Record
 
 Level = Literal["ok", "warning", "fault", "unknown"]

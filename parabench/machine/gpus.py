@@ -1,12 +1,16 @@
-"""Records of devices from NVML: their limits and state, and their links.
+"""The devices that this process may use, from NVML or else from torch, and their records: limits, state and links.
 
 Every value is read separately. If the driver does not report a value, it is None, with a reason in `reasons`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +19,10 @@ from typing import Any
 import pynvml
 
 from parabench.errors import runs
-from parabench.machine import torch_devices, versions
+from parabench.machine import versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, asked, mig_instance, session
+from parabench.machine.nvml import address_of, asked, mig_instance, session, visible_devices
 
 # The names of `nvidia-smi topo -m` for the path between two devices.
 LEVELS = {
@@ -39,9 +43,37 @@ TURING = 7, 5
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
 
+# Prints the devices that torch finds if NVML reports none: AMD's, and NVIDIA's in a container without NVML. It runs in
+# a child process: if this process initialized CUDA, forked processes could not use it.
+PROBE = """
+import json, torch
+seen = {"devices": [], "error": None}
+try:
+    torch.cuda.init()
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        place = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        seen["devices"].append({
+            "name": about.name,
+            "memory_bytes": about.total_memory,
+            "index": index,
+            "address": None if None in place else "{:08X}:{:02X}:{:02X}.0".format(*place),
+            "architecture": about.gcnArchName if torch.version.hip else f"sm_{about.major}{about.minor}",
+            "multiprocessors": about.multi_processor_count,
+        })
+except Exception as error:
+    seen["error"] = (str(error).strip() or type(error).__name__).splitlines()[0]
+print(json.dumps(seen))
+"""
+# The first import of torch from a cold network file system takes minutes.
+PROBE_S = 180.0
+
+# Device files of drivers: NVIDIA's (also Jetson), AMD's, and WSL's. Without one, torch is not imported.
+DEVICE_FILES = ("nvidia[0-9]*", "nvidiactl", "nvhost*", "nvmap", "kfd", "dxg")
+DEV = Path("/dev")
+
 Handle = Any
 Ask = Callable[[Any], Any]
-
 
 QUESTIONS: dict[str, Ask] = {
     "name": lambda handle: pynvml.nvmlDeviceGetName(handle),
@@ -60,7 +92,7 @@ QUESTIONS: dict[str, Ask] = {
     "pcie_generation_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
     "pcie_width": lambda handle: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
     "pcie_width_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
-    "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
+    "cpus": lambda handle: _cpus(handle),
 }
 DRIVER: dict[str, Ask] = {
     "version": lambda _: pynvml.nvmlSystemGetDriverVersion(),
@@ -69,25 +101,92 @@ DRIVER: dict[str, Ask] = {
 }
 
 
-def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
-    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices, or the record of `undescribed` if NVML fails.
+def find_devices() -> tuple[tuple[Gpu, ...], str | None]:
+    """Return the devices that this process may use, and the reason if NVML does not read them.
 
-    No UUIDs or serial numbers are read, because they identify a device.
+    If NVML reports no device, torch searches for them, unless it is a CPU build or the user hides the devices.
     """
+    if importlib.metadata.version("torch").endswith("+cpu"):
+        return (), "this torch is a CPU build"
+    hip = versions.torch_hip()
+    found: tuple[Gpu, ...] | None = None
+    reason: str | None = "NVML does not read AMD devices"
+    if hip is None:
+        found, reason = asked(lambda: tuple(map(_gpu, visible_devices())))
+    if found:
+        return found, None
+    if found is not None:
+        reason = "no CUDA device is visible"
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            return (), reason
+    if hip is None and versions.torch_cuda()[0] is None:
+        return (), reason
+    if device_file() is None:
+        return (), f"{reason}; the system has no GPU device file"
+    seen = ask_torch()
+    gpus = tuple(Gpu(**each) for each in seen["devices"])
+    return gpus, reason if gpus else f"{reason}; torch finds no device: {seen['error'] or 'it reports none'}"
+
+
+def _gpu(index: int) -> Gpu:
+    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
+    part = mig_instance(index) or whole
+    memory, _ = _asked(QUESTIONS["memory_bytes"], part)
+    address, _ = _asked(address_of, whole)
+    return Gpu(QUESTIONS["name"](part), memory, index, address)
+
+
+def device_file() -> str | None:
+    """Return a device file of a GPU driver; None if there is none."""
+    return next((str(path) for pattern in DEVICE_FILES for path in sorted(DEV.glob(pattern))), None)
+
+
+@functools.cache
+def ask_torch() -> dict[str, Any]:
+    """Return torch's devices: {"devices": fields of Gpu for each, "error": the reason if none}."""
+    return {"devices": []} | in_child(PROBE)
+
+
+def in_child(script: str) -> dict[str, Any]:
+    """Run a script in a child process, and return the JSON of its last line; {"error": reason} if there is none."""
+    command = [sys.executable, "-c", script]
     try:
-        with session():
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
-            return {
-                "gpus": [{"index": gpu.index} | _device(gpu.index, root) for gpu in found],
-                "links": links(handles),
-                "driver": facts({name: _asked(ask, None) for name, ask in DRIVER.items()}),
-            }
-    except pynvml.NVMLError as error:
-        return undescribed(found, f"NVML: {error}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"error": f"it did not answer within {PROBE_S:g} s"}
+    except (OSError, IndexError, ValueError) as error:
+        return {"error": f"its process ended without an answer ({type(error).__name__})"}
+    return answer
 
 
-def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """Return a record like `describe`, for devices that NVML does not read, with the reason."""
+def why_unused(found: Sequence[Gpu], reason: str | None) -> str | None:
+    """Return why no GPU is used although torch or a driver is made for one; None if a GPU is `found`, or neither is."""
+    if found:
+        return None
+    if versions.torch_cuda()[0] is not None or versions.torch_hip() is not None:
+        return reason
+    there = device_file()
+    return None if there is None else f"{reason}, and the system has a GPU device file ({there})"
+
+
+def describe(found: Sequence[Gpu], reason: str | None = None, root: Path = ROOT) -> dict[str, Any]:
+    """Return {"gpus": [...], "links": {...}, "driver": {...}} of devices.
+
+    If NVML does not read them, for the given `reason` or because it fails, most values are None. No UUIDs or serial
+    numbers are read, because they identify a device.
+    """
+    if found and reason is None:
+        try:
+            with session():
+                handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
+                return {
+                    "gpus": [{"index": gpu.index} | _device(gpu.index, root) for gpu in found],
+                    "links": links(handles),
+                    "driver": facts({name: _asked(ask, None) for name, ask in DRIVER.items()}),
+                }
+        except pynvml.NVMLError as error:
+            reason = f"NVML: {error}"
     reasons = {"reasons": {"all": reason}}
     return {
         "gpus": [
@@ -98,33 +197,6 @@ def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
         "links": {"matrix": None, **reasons},
         "driver": {"version": None, "cuda": None, **reasons},
     }
-
-
-def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the devices whose NVML numbers `which` returns, and the reason if NVML does not read them.
-
-    If NVML reports no device, torch searches for them, unless it is a CPU build or the user hides the devices.
-    """
-    if importlib.metadata.version("torch").endswith("+cpu"):
-        return (), "this torch is a CPU build"
-    if versions.torch_hip() is not None:
-        return torch_devices.devices("NVML does not read AMD devices")
-    found, reason = asked(lambda: tuple(map(_gpu, which())))
-    if found:
-        return found, None
-    if found is not None:
-        reason = "no CUDA device is visible"
-        if "CUDA_VISIBLE_DEVICES" in os.environ:
-            return (), reason
-    return torch_devices.devices(reason)
-
-
-def _gpu(index: int) -> Gpu:
-    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
-    part = mig_instance(index) or whole
-    memory, _ = _asked(QUESTIONS["memory_bytes"], part)
-    address, _ = _asked(address_of, whole)
-    return Gpu(QUESTIONS["name"](part), memory, index, address)
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
@@ -231,6 +303,7 @@ def _numa_node(handle: Handle, root: Path) -> int:
     return node
 
 
-def _cpus(words: Sequence[int]) -> str:
-    """Return the CPUs in NVML's words of 64 bits in the kernel's format: `0-15,32-47`."""
+def _cpus(handle: Handle) -> str:
+    """Return the CPUs near a device in the kernel's format: `0-15,32-47`. NVML has them as bits in words of 64."""
+    words = pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))
     return runs((64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1), ",")

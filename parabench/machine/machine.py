@@ -108,7 +108,7 @@ def this_machine() -> Machine:
     Raises:
         UsageError: If /proc is not mounted.
     """
-    from parabench.machine import gpus, nvml, torch_devices
+    from parabench.machine import gpus
 
     try:
         memory_bytes = psutil.virtual_memory().total
@@ -116,7 +116,7 @@ def this_machine() -> Machine:
         raise UsageError(
             f"{error.filename} is missing, and processes are read from /proc; mount it (mount -t proc proc /proc)"
         ) from error
-    found, reason = gpus.devices(nvml.visible_devices)
+    found, reason = gpus.find_devices()
     fault = None
     if found and reason is None:
         record = gpus.describe(found)
@@ -125,7 +125,7 @@ def this_machine() -> Machine:
         cores=cores(),
         gpus=found,
         gpus_reason=reason,
-        cpu_reason=torch_devices.unused(found, reason),
+        cpu_reason=gpus.why_unused(found, reason),
         nccl=this_nccl(),
         cuda_fault=fault,
         memory_bytes=min(memory_bytes, host.memory_limit() or sys.maxsize),
@@ -148,7 +148,6 @@ def environment(machine: Machine) -> dict[str, Any]:
 
     installed, unknown_versions = versions.installed()
     nvml_reads = bool(machine.gpus) and machine.gpus_reason is None
-    devices = gpus.describe(machine.gpus) if nvml_reads else gpus.undescribed(machine.gpus, machine.gpus_reason)
     return {
         "host": socket.gethostname(),
         "os": platform.platform(),
@@ -158,7 +157,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "processor": host.processor(),
         "memory_bytes": psutil.virtual_memory().total,
         "numa": host.numa(),
-        **devices,
+        **gpus.describe(machine.gpus, machine.gpus_reason),
         "nvml": {"available": nvml_reads, "reason": machine.gpus_reason},
         "network": host.network(),
         "container": host.container(),

@@ -1,13 +1,9 @@
-"""The readings of NVML in SI units, and the devices that ranks use.
-
-If a device or driver does not support a reading, pynvml.NVMLError is raised. Names follow NVIDIA's nvml.h.
-"""
+"""NVML: sessions of it, and the devices that this process and its ranks use, as NVML numbers them."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,160 +12,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from parabench.store.record import NOT_SUPPORTED
-
-# {NVML's type of a field: the name of its value}
-_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-# All links of a device together.
-_ALL_LINKS = 0xFFFFFFFF
-
-HIDDEN = "NVML does not show this device to this process"
-_REASONS = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
-    pynvml.NVML_ERROR_NO_PERMISSION: "no permission",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus or has hung",
-    pynvml.NVML_ERROR_NOT_FOUND: HIDDEN,
-}
-
-Numbers = tuple[float, ...]
 T = TypeVar("T")
-
-# The maximum bytes per second in one direction: {generation: rate of a PCIe lane} (PCI-SIG), and the rate of NVLink 5.
-PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-NVLINK_MOST = 900e9
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Readings of counters that overflow after `period` (or infinity), and grow by at most `most` per second."""
-
-    numbers: Numbers
-    period: float
-    most: float | None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A call and its metrics. Metrics of `Counts` are rates per second.
-
-    `asks` are tried in order until the device supports one. The call is made once in `every` ticks.
-    """
-
-    metrics: tuple[str, ...]
-    asks: tuple[Callable[[Any], float | Numbers | Counts], ...]
-    every: int = 1
-
-
-def _asking(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
-    """Return a function that calls NVML and multiplies the value by `unit`."""
-    return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
-
-
-def _utilization(handle: Any) -> Numbers:
-    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    return rates.gpu / 100, rates.memory / 100
-
-
-def _pcie(handle: Any) -> Counts:
-    """Read the byte counters of the PCIe link. Many devices have 32-bit counters.
-
-    nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
-    """
-    values = _values(handle, pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
-    try:
-        generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-        most = PCIE_LANE[generation] * pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-    except (pynvml.NVMLError, KeyError):
-        most = None
-    return _counts(values, 1, most)
-
-
-def _nvlink(handle: Any) -> Counts:
-    sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
-    return _counts(_values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)), 1024, NVLINK_MOST)
-
-
-def _ecc(handle: Any) -> Numbers:
-    kinds = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
-
-
-def _power(handle: Any) -> float:
-    return _counts(_values(handle, pynvml.NVML_FI_DEV_POWER_INSTANT), 1e-3, None).numbers[0]
-
-
-def _values(handle: Any, *names: Any) -> list[Any]:
-    """Return the fields with these numbers, or pairs of number and scope."""
-    values = pynvml.nvmlDeviceGetFieldValues(handle, list(names))
-    for field in values:
-        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # this driver does not have the field
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        if field.nvmlReturn != pynvml.NVML_SUCCESS:
-            raise pynvml.NVMLError(field.nvmlReturn)
-    return list(values)
-
-
-def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
-    numbers = tuple(float(getattr(field.value, _HELD[int(field.valueType)])) * unit for field in values)
-    short = any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values)
-    return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
-
-
-# Process lists, means of the last second and slowly changing values are read once a second: the readings of all devices
-# must fit into 100 ms.
-SELDOM = 10
-
-# NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
-READINGS = (
-    Reading(("used_bytes",), (lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)),
-    Reading(("energy_j",), (_asking("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
-    # On most devices since Ampere, the second is the mean of the last second.
-    Reading(("power_w",), (_power, _asking("nvmlDeviceGetPowerUsage", unit=1e-3))),
-    # These reasons are read just before the clock. Drivers before 535 have the second name.
-    Reading(
-        ("clock_event_reasons",),
-        (_asking("nvmlDeviceGetCurrentClocksEventReasons"), _asking("nvmlDeviceGetCurrentClocksThrottleReasons")),
-    ),
-    Reading(("sm_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
-    Reading(("memory_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
-    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), SELDOM),
-    Reading(("temperature_c",), (_asking("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
-    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
-    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
-    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), SELDOM),
-)
-
-
-def processes(handle: Any) -> dict[int, float | None]:
-    """Return {process id: bytes in use on the device}, with None if NVML does not report them.
-
-    A process can be in both of NVML's lists. If it uses several MIG instances, it is in a list several times.
-    """
-    held: dict[tuple[int, Any, Any], int | None] = {}
-    computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    try:
-        drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
-    except pynvml.NVMLError as error:
-        if not unsupported(error):
-            raise
-        drawing = []
-    for one in (*computing, *drawing):
-        instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
-        held[(one.pid, *instance)] = one.usedGpuMemory
-    sums: dict[int, float | None] = {}
-    for (pid, *_), size in held.items():
-        before = sums.get(pid, 0.0)
-        sums[pid] = None if size is None or before is None else before + size
-    return sums
-
-
-def mig_is_on(handle: Any) -> bool:
-    """Return whether the device is split into instances."""
-    try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-    except pynvml.NVMLError:
-        return False
 
 
 @contextmanager
@@ -233,6 +76,14 @@ def used_devices(size: int) -> list[Used]:
 def devices_at(indices: Iterable[int]) -> list[Used]:
     """Return the devices with these numbers."""
     return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
+
+
+def mig_is_on(handle: Any) -> bool:
+    """Return whether the device is split into instances."""
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:
+        return False
 
 
 def address_of(handle: Any) -> str:
@@ -328,21 +179,3 @@ def _parent_of(uuid: str) -> int | None:
         return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
     except pynvml.NVMLError:
         return None
-
-
-def unsupported(error: Exception) -> bool:
-    """Return whether the device, driver or binding does not have the call."""
-    return isinstance(error, AttributeError) or _REASONS.get(getattr(error, "value", None)) == NOT_SUPPORTED
-
-
-def refused(error: Exception) -> bool:
-    """Return whether the call will fail again: it is not supported, or not permitted."""
-    return unsupported(error) or getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
-
-
-def reason_of(error: Exception, *, mig: bool) -> str:
-    """Return why a value is null. MIG is a possible reason."""
-    if isinstance(error, pynvml.NVMLError):
-        reason = _REASONS.get(error.value, str(error))
-        return f"{reason}, and MIG is enabled" if mig and refused(error) else reason
-    return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"

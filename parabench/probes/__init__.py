@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 # The probes of each rank that trains, in the order of their calls.
 PROBES: dict[str, Entry] = {
     "memory": Entry(target="parabench.probes.memory:MemoryProbe", summary="peaks, parts of a step, model states"),
-    "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="the times that DDP logs"),
     "communication": Entry(
         target="parabench.probes.communication:CommunicationProbe",
         summary="calls of collectives, and waits of the training for them",

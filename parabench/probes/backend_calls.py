@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ProcessGroup, Work
@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_leaves
 from parabench.collectives.async_queue import Observer
 from parabench.machine import accelerator
 from parabench.machine.accelerator import record_event
-from parabench.probes.collective_calls import Recorder
+
+if TYPE_CHECKING:
+    from parabench.probes.communication import Recorder
 
 # {operator: (operation, the argument that it finishes, or that a gather sends)}
 OPERATORS: dict[str, tuple[str, int | None]] = {

@@ -1,21 +1,304 @@
-"""Communication in the instrumented steps: calls of collectives, their buckets, and waits of the training."""
+"""Communication in the instrumented steps: calls of collectives with their start and end, and waits of the training.
+
+Calls of the backend are followed by `backend_calls`, those of custom algorithms by their groups. gloo's sends and
+receives do not have a future. Their end is known only if something waits for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter, sleep
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
 
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
+from parabench.machine.accelerator import Moment
 from parabench.probes import CaseReport, Probe, ProbedRank, SeenCall
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
-from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
-from parabench.probes.ddp import Buckets, last_before, only_ddp
+from parabench.probes.ddp import Buckets, only_ddp
 from parabench.probes.step_clock import MARKS, AroundClock, Moments, step_of
-from parabench.strategies.base import StepMarker
+from parabench.store.record import MESSAGES
+from parabench.strategies.base import StepMarker, stored_parts
+
+# A wait for a message that has ended takes some 10 us. If a wait is longer, the message ended with the wait.
+BLOCKED_S = 1e-4
+
+# The longest wait for a due callback, after the last step.
+SETTLE_S = 1.0
+
+# Operations that divide the buffer into one part for each rank.
+BY_PARTS = ("reduce_scatter", "gather", "scatter")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """One call and its timestamps."""
+
+    recorder: Recorder
+    op: str
+    algorithm: str
+    ranks: tuple[int, ...]
+    bytes: int
+    dtype: str | None
+    on_stream: bool
+    made: Moment
+    handed: Moment | None = None  # when it returned to its caller
+    begin: Moment | None = None
+    end: Moment | None = None
+    awaited: Moment | None = None  # the start of the wait for it, if it has no future
+    taken: bool = False  # the caller has the future, so its waits are not observed
+    measured_s: float | None = None  # the duration that NCCL measured
+
+    def now(self) -> Moment:
+        """Return the time where the call runs: on the device's current stream, or on the host."""
+        return self.recorder.moments.now() if self.on_stream else perf_counter()
+
+    def timed(self, job: Callable[[], None]) -> Callable[[], None]:
+        """Return `job` with its start and end recorded."""
+
+        def run() -> None:
+            self.begin = self.now()
+            job()
+            self.end = self.now()
+
+        return run
+
+    @contextmanager
+    def handing(self, *, waits: bool) -> Iterator[None]:
+        """Surround the start of the job. With `waits`, the caller is blocked until the job ends."""
+        with self.waiting() if waits else contextlib.nullcontext():
+            yield
+        self.handed = self.recorder.moments.now()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Surround a caller's wait for the outcome."""
+        if not self.recorder.computes_here():
+            yield
+            return
+        begin = self.recorder.moments.now()
+        yield
+        self.recorder.waits.append((begin, self.recorder.moments.now()))
+
+    def futured(self) -> None:
+        """Record that the caller has taken the future."""
+        self.taken = True
+
+
+class Recorder:
+    """Keep the `calls` of one process, in order, and the `waits` of its training for them.
+
+    The training computes on `device`. `native` is the name of the backend's algorithm.
+    """
+
+    def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
+        self.moments = moments
+        self.calls: list[Call] = []
+        self.waits: list[tuple[Moment, Moment]] = []
+        self._native = native
+        self._device = device
+        self._thread = threading.get_ident()
+        self.stream = accelerator.current_stream(device) if device.type == accelerator.TYPE else None
+        self.together: list[Call] | None = None  # the calls of a batch of NCCL
+        self._works: list[WatchedWork] = []
+        self._ranks: dict[str, tuple[int, ...]] = {}
+
+    def computes_here(self) -> bool:
+        """Return whether waits of the caller block training: on its thread, or on its stream on CUDA."""
+        if self.stream is not None:
+            return bool(accelerator.current_stream(self._device) == self.stream)
+        return threading.get_ident() == self._thread
+
+    def called(
+        self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
+    ) -> Call:
+        """Record a call. `results` are the tensors that it finishes, or the inputs of a gather."""
+        tensors, name = list(results), group.group_name
+        if name not in self._ranks:
+            self._ranks[name] = tuple(dist.get_process_group_ranks(group))
+        parts = group.size() if op in BY_PARTS else 1
+        call = Call(
+            recorder=self,
+            op=op,
+            algorithm=algorithm or self._native,
+            ranks=self._ranks[name],
+            bytes=parts * sum(part.nbytes for tensor in tensors for part in stored_parts(tensor)),
+            dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+            on_stream=on_stream,
+            made=self.moments.now() if on_stream else perf_counter(),
+        )
+        self.calls.append(call)
+        return call
+
+    def follow(
+        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    ) -> Any:
+        """Make a call of the backend, and return its watched work.
+
+        NCCL returns no work for calls in a batch, and if the caller `waits`: then it runs on the caller's stream.
+        """
+        self.let_go()
+        tensors = list(results)
+        device = tensors[0].device if tensors else self._device
+        watched = self.called(op, group, tensors, on_stream=is_nccl(group, device))
+        watched.begin = watched.made
+        with watched.handing(waits=waits and watched.on_stream):
+            work = call()
+        if self.together is not None:
+            self.together.append(watched)
+            return work
+        if work is not None:
+            return self._kept(WatchedWork(work, [watched]))
+        if watched.on_stream:
+            watched.end = watched.handed
+        return None
+
+    def follow_all(self, work: Any) -> Any:
+        """Return the watched work of all calls in `together`, and end the batch."""
+        calls, self.together = self.together or [], None
+        if work is not None and calls:
+            return self._kept(WatchedWork(work, calls, futured=False))
+        for call in calls:
+            call.end = self.moments.now()
+        return work
+
+    def let_go(self) -> None:
+        """Drop works that have ended and were waited for, because a work holds its tensors."""
+        with accelerator.current_on(self._device):
+            self._works = [work for work in self._works if not work.let_go()]
+
+    def settle(self) -> None:
+        """Wait briefly for missing ends, and drop works that have ended."""
+        for work in self._works:
+            work.settle()
+        self.let_go()
+
+    def _kept(self, work: WatchedWork) -> WatchedWork:
+        """Keep a work alive: c10d holds only its C++ part, and may call it until something waits for it."""
+        self._works.append(work)
+        return work
+
+
+class WatchedWork(Work):
+    """A work of the backend, for one call or a batch, that records its end and the waits for it.
+
+    If it is not `futured`, it does not have a future, and c10d would wrap a null pointer.
+    """
+
+    def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
+        super().__init__()
+        self._inner, self._calls, self._call = inner, calls, calls[0]
+        self._waited = False
+        self._end: Any = None
+        if futured:
+            with contextlib.suppress(RuntimeError):  # gloo's sends and receives do not have one
+                self._end = inner.get_future()
+        if self._end is not None:
+            # NCCL's future is available at once. Its callback runs on a stream after the kernels.
+            self._end.add_done_callback(lambda _: self._ended())
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._inner is None:  # dropped after an earlier wait
+            return True
+        begin = perf_counter()
+        on_stream = self._call.on_stream and self._end is None
+        if on_stream and self._call.awaited is None:
+            for call in self._calls:
+                call.awaited = call.now()
+        with self._call.waiting():
+            over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
+        # A collective has ended after a wait. A message of gloo may have ended before a short wait.
+        if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
+            self._ended()
+        self._waited = True
+        return over
+
+    def get_future(self) -> Any:
+        if self._inner is None:
+            over: Future[Any] = Future()
+            over.set_result(None)
+            return over
+        for call in self._calls:
+            call.futured()
+        return self._inner.get_future() if self._end is None else self._end
+
+    def let_go(self) -> bool:
+        """Drop the inner work if it has ended and was waited for or taken. Return whether it is dropped."""
+        if not (self._waited or self._call.taken):
+            return False
+        if self._call.on_stream:
+            if not self._inner.is_completed():
+                return False
+            with contextlib.suppress(RuntimeError):  # NCCL did not measure
+                for call in self._calls:
+                    call.measured_s = float(self._inner._get_duration()) / 1e3
+        elif self._end is not None and self._call.end is None:
+            return False
+        self._inner = self._end = None
+        return True
+
+    def is_completed(self) -> bool:
+        return self._inner is None or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        return self._inner is None or bool(self._inner.is_success())
+
+    def exception(self) -> Any:
+        return None if self._inner is None else self._inner.exception()
+
+    def result(self) -> Any:
+        return [] if self._inner is None else self._inner.result()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
+    def synchronize(self) -> None:
+        if self._inner is not None:
+            self._inner.synchronize()
+
+    def settle(self) -> None:
+        """Wait until the future's callback has recorded the end. The callback needs the interpreter's lock."""
+        patience = perf_counter() + SETTLE_S
+        while self._end is not None and self._call.end is None and perf_counter() < patience:
+            sleep(0)
+
+    def _ended(self) -> None:
+        if self._call.end is not None:
+            return
+        for call in self._calls:
+            call.end = call.now()
+
+
+def is_nccl(group: Any, device: torch.device) -> bool:
+    """Return whether `group` uses NCCL on `device`."""
+    if device.type != accelerator.TYPE:
+        return False
+    try:
+        return "nccl" in group._get_backend(device).name().lower()
+    except RuntimeError:  # the group does not have a backend for this device
+        return False
+
+
+def enable_nccl_timing(device: torch.device) -> None:
+    """Let NCCL's works measure their duration (`Work._get_duration`).
+
+    c10d cannot disable this again, so call it only after the last measured step.
+    """
+    for group in dist.distributed_c10d._world.pg_map:
+        if is_nccl(group, device):
+            group._enable_collectives_timing()  # type: ignore[attr-defined]
 
 
 class CommunicationProbe(Probe):
@@ -73,10 +356,11 @@ class CommunicationProbe(Probe):
                 continue
             begin, end = self._span(call)
             index = bucket.get(id(call))
+            last_gradient = max((at for of, at in ready if of == index and at <= made), default=None)
             rows.append(
                 SeenCall(
                     step, seq, call.op, call.algorithm, list(call.ranks), call.dtype, call.bytes, made, begin,
-                    None if begin is None or end is None else end - begin, index, last_before(ready, index, made),
+                    None if begin is None or end is None else end - begin, index, last_gradient,
                 )
             )  # fmt: skip
         waits = [(seconds(begin), seconds(end)) for begin, end in self.recorder.waits]

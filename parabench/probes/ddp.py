@@ -1,11 +1,10 @@
-"""DDP in the instrumented steps: its buckets, and the times of its logger, to compare them with parabench's."""
+"""DDP: its buckets, the times of its gradients, and the end of its forward."""
 
 from __future__ import annotations
 
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.machine.accelerator import Moment
-from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.step_clock import Moments, step_of
-from parabench.strategies.base import StepMarker
 
 # The attribute of a module with a function that is called instead of its class's. `module.compile()` sets it.
 PLACE = "_compiled_call_impl"
@@ -174,65 +171,5 @@ def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[s
     return [list(bucket) for bucket in reversed(indices)]
 
 
-def last_before(seen: Sequence[tuple[int, float]], bucket: int | None, made_s: float) -> float | None:
-    """Return the time of the last gradient of `bucket` before `made_s`; None if there is none."""
-    return max((at for index, at in seen if index == bucket and at <= made_s), default=None)
-
-
 def _numbers(text: Any, between: str = ",") -> list[int]:
     return [int(each) for each in str(text or "").split(between) if each.strip()]
-
-
-# One step in a hundred, torch's own choice (kDDPRuntimeLoggingSampleRate).
-USUAL_RATE = 100
-
-# {DDP's name of a span, in nanoseconds: parabench's name}. "Overlap" is from the first bucket to the last gradient.
-# torch/csrc/distributed/c10d/reducer.cpp and logger.cpp define these times.
-SPANS = {
-    "forward_compute_time": "forward_s",
-    "backward_compute_time": "backward_s",
-    "backward_comm_time": "communication_s",
-    "backward_compute_comm_overlap_time": "overlap_s",
-}
-
-
-class DdpLoggerProbe(Probe):
-    """Let DDP log every instrumented step, and record the end of the module's forward."""
-
-    def __init__(self, rank: ProbedRank) -> None:
-        super().__init__(rank)
-        self._forward_end: Moment | None = None
-        self._logged: dict[str, Any] = {}
-
-    @contextmanager
-    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
-        module = only_ddp(self.rank.module)
-        if module is None:
-            yield clock
-            return
-        module._set_ddp_runtime_logging_sample_rate(1)
-        try:
-            with after_forward(module, self._forward_is_over):
-                yield clock
-        finally:
-            # DDP reads the times of a step in the next forward. Read the last step now.
-            logger: Any = module.logger
-            logger.set_runtime_stats_and_log()
-            self._logged = module._get_ddp_logging_data()
-            module._set_ddp_runtime_logging_sample_rate(USUAL_RATE)
-
-    def _forward_is_over(self) -> None:
-        self._forward_end = self.rank.clock.moments.now()
-
-    def report(self, report: CaseReport) -> None:
-        """Add the spans of the last logged step in seconds; None if DDP did not take a time."""
-        if self._forward_end is None:
-            return
-        forward_end = self.rank.clock.moments.seconds(self._forward_end)
-        spans = {ours: self._logged.get(theirs) for theirs, ours in SPANS.items()}
-        report.rank_facts["ddp_logger"] = {
-            "step": step_of(forward_end, self.rank.clock.begins()),
-            "iteration": self._logged.get("iteration"),
-            "forward_end_s": forward_end,
-            **{name: nanoseconds / 1e9 if nanoseconds else None for name, nanoseconds in spans.items()},
-        }

@@ -1,4 +1,7 @@
-"""Read the devices of a launch through NVML: their state, the memory of ranks, and other processes."""
+"""Read the devices of a launch through NVML, in SI units: their state, the memory of ranks, and other processes.
+
+If a device or driver does not support a reading, pynvml.NVMLError is raised. Names follow NVIDIA's nvml.h.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import pynvml
+
 from parabench.machine import nvml
-from parabench.probes.host import Host, descendants
-from parabench.probes.sampler import PERIOD_S, RankPids, Source
-from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
+from parabench.probes.sampler import PERIOD_S, Host, RankPids, Source, descendants
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
 
@@ -31,6 +36,167 @@ WRAPPED = "the counter was reset"
 # The time between two readings of a counter that may overflow between two ticks. A 32-bit counter of a PCIe 5 x16 link
 # overflows after 68 ms or more.
 PAIR_S = 0.02
+
+# {NVML's type of a field: the name of its value}
+_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+# All links of a device together.
+_ALL_LINKS = 0xFFFFFFFF
+
+_REASONS = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus or has hung",
+    pynvml.NVML_ERROR_NOT_FOUND: "NVML does not show this device to this process",
+}
+
+Numbers = tuple[float, ...]
+
+# The maximum bytes per second in one direction: {generation: rate of a PCIe lane} (PCI-SIG), and the rate of NVLink 5.
+PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+NVLINK_MOST = 900e9
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Readings of counters that overflow after `period` (or infinity), and grow by at most `most` per second."""
+
+    numbers: Numbers
+    period: float
+    most: float | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A call and its metrics. Metrics of `Counts` are rates per second.
+
+    `asks` are tried in order until the device supports one. The call is made once in `every` ticks.
+    """
+
+    metrics: tuple[str, ...]
+    asks: tuple[Callable[[Any], float | Numbers | Counts], ...]
+    every: int = 1
+
+
+def _asking(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
+    """Return a function that calls NVML and multiplies the value by `unit`."""
+    return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
+
+
+def _utilization(handle: Any) -> Numbers:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return rates.gpu / 100, rates.memory / 100
+
+
+def _pcie(handle: Any) -> Counts:
+    """Read the byte counters of the PCIe link. Many devices have 32-bit counters.
+
+    nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
+    """
+    values = _values(handle, pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
+    try:
+        generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        most = PCIE_LANE[generation] * pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    except (pynvml.NVMLError, KeyError):
+        most = None
+    return _counts(values, 1, most)
+
+
+def _nvlink(handle: Any) -> Counts:
+    sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    return _counts(_values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)), 1024, NVLINK_MOST)
+
+
+def _ecc(handle: Any) -> Numbers:
+    kinds = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
+
+
+def _power(handle: Any) -> float:
+    return _counts(_values(handle, pynvml.NVML_FI_DEV_POWER_INSTANT), 1e-3, None).numbers[0]
+
+
+def _values(handle: Any, *names: Any) -> list[Any]:
+    """Return the fields with these numbers, or pairs of number and scope."""
+    values = pynvml.nvmlDeviceGetFieldValues(handle, list(names))
+    for field in values:
+        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # this driver does not have the field
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if field.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(field.nvmlReturn)
+    return list(values)
+
+
+def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
+    numbers = tuple(float(getattr(field.value, _HELD[int(field.valueType)])) * unit for field in values)
+    short = any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values)
+    return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
+
+
+# Process lists, means of the last second and slowly changing values are read once a second: the readings of all devices
+# must fit into 100 ms.
+SELDOM = 10
+
+# NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
+READINGS = (
+    Reading(("used_bytes",), (lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)),
+    Reading(("energy_j",), (_asking("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
+    # On most devices since Ampere, the second is the mean of the last second.
+    Reading(("power_w",), (_power, _asking("nvmlDeviceGetPowerUsage", unit=1e-3))),
+    # These reasons are read just before the clock. Drivers before 535 have the second name.
+    Reading(
+        ("clock_event_reasons",),
+        (_asking("nvmlDeviceGetCurrentClocksEventReasons"), _asking("nvmlDeviceGetCurrentClocksThrottleReasons")),
+    ),
+    Reading(("sm_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
+    Reading(("memory_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
+    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), SELDOM),
+    Reading(("temperature_c",), (_asking("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
+    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
+    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
+    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), SELDOM),
+)
+
+
+def processes(handle: Any) -> dict[int, float | None]:
+    """Return {process id: bytes in use on the device}, with None if NVML does not report them.
+
+    A process can be in both of NVML's lists. If it uses several MIG instances, it is in a list several times.
+    """
+    held: dict[tuple[int, Any, Any], int | None] = {}
+    computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    try:
+        drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+    except pynvml.NVMLError as error:
+        if not unsupported(error):
+            raise
+        drawing = []
+    for one in (*computing, *drawing):
+        instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
+        held[(one.pid, *instance)] = one.usedGpuMemory
+    sums: dict[int, float | None] = {}
+    for (pid, *_), size in held.items():
+        before = sums.get(pid, 0.0)
+        sums[pid] = None if size is None or before is None else before + size
+    return sums
+
+
+def unsupported(error: Exception) -> bool:
+    """Return whether the device, driver or binding does not have the call."""
+    return isinstance(error, AttributeError) or _REASONS.get(getattr(error, "value", None)) == NOT_SUPPORTED
+
+
+def refused(error: Exception) -> bool:
+    """Return whether the call will fail again: it is not supported, or not permitted."""
+    return unsupported(error) or getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
+
+
+def reason_of(error: Exception, *, mig: bool) -> str:
+    """Return why a value is null. MIG is a possible reason."""
+    if isinstance(error, pynvml.NVMLError):
+        reason = _REASONS.get(error.value, str(error))
+        return f"{reason}, and MIG is enabled" if mig and refused(error) else reason
+    return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"
 
 
 class Devices(Source):
@@ -63,13 +229,13 @@ class Devices(Source):
     def tick(self) -> None:
         ranks = {pid: rank for rank, pid in self._pids.look().items()}
         for device in self._devices:
-            for reading in nvml.READINGS:
+            for reading in READINGS:
                 if self._ticks % reading.every == 0 and reading not in device.fast:
                     device.read(reading)
-            if self._ticks % nvml.SELDOM == 0:
+            if self._ticks % SELDOM == 0:
                 self._read_processes(device, ranks)
         fast = [(device, reading) for device in self._devices for reading in device.fast]
-        if fast and self._ticks % nvml.SELDOM == 0:
+        if fast and self._ticks % SELDOM == 0:
             # All fast counters are read twice, at the end of a tick, so that no other reading is late.
             for device, reading in fast:
                 device.restart(reading)
@@ -81,13 +247,13 @@ class Devices(Source):
     def stop(self) -> None:
         """Read slow readings once more, because a launch may be shorter than their period."""
         for device in self._devices:
-            for reading in nvml.READINGS:
+            for reading in READINGS:
                 if reading.every > 1:
                     device.read(reading)
         self._nvml.close()
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
-        there = device.ask(FOREIGN, (nvml.processes,))
+        there = device.ask(FOREIGN, (processes,))
         if there is None:
             return
         for pid in sorted(there.keys() & ranks.keys()):
@@ -127,15 +293,15 @@ class _Device:
         self._mig = False
         self._t_s = 0.0
         self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
-        self._counted: dict[tuple[str, ...], tuple[float, nvml.Counts]] = {}
-        self.fast: list[nvml.Reading] = []
+        self._counted: dict[tuple[str, ...], tuple[float, Counts]] = {}
+        self.fast: list[Reading] = []
 
-    def read(self, reading: nvml.Reading) -> None:
+    def read(self, reading: Reading) -> None:
         """Make one reading, and keep it as rows."""
         seen = self.ask(reading.metrics, reading.asks)
         if seen is None:
             self._counted.pop(reading.metrics, None)
-        elif isinstance(seen, nvml.Counts):
+        elif isinstance(seen, Counts):
             if reading not in self.fast and seen.most is not None and seen.most * PERIOD_S >= seen.period:
                 self.fast.append(reading)
             self._read_rates(reading.metrics, seen)
@@ -143,12 +309,12 @@ class _Device:
             for metric, number in zip(reading.metrics, seen if isinstance(seen, tuple) else (seen,), strict=True):
                 self.tell(metric, number)
 
-    def restart(self, reading: nvml.Reading) -> None:
+    def restart(self, reading: Reading) -> None:
         """Read counters. The rate of the next reading starts here."""
         self._counted.pop(reading.metrics, None)
         self.read(reading)
 
-    def _read_rates(self, metrics: tuple[str, ...], counts: nvml.Counts) -> None:
+    def _read_rates(self, metrics: tuple[str, ...], counts: Counts) -> None:
         before_s, before = self._counted.get(metrics, (self._t_s, counts))
         self._counted[metrics] = self._t_s, counts
         passed_s = self._t_s - before_s
@@ -176,8 +342,8 @@ class _Device:
                     self._mig = nvml.mig_is_on(self._handle)
                 return left[0](self._handle)
             except Exception as error:
-                reason = nvml.reason_of(error, mig=self._mig)
-                if not nvml.refused(error):
+                reason = reason_of(error, mig=self._mig)
+                if not refused(error):
                     break
                 left = self._asks[metrics] = left[1:]
         if reason is not None:
@@ -209,7 +375,7 @@ def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
 def _unread(used: nvml.Used) -> dict[str, str]:
     source = Source(perf_counter(), RankPids(Path(), ()))
     device = _Device(used, source)
-    for reading in nvml.READINGS:
+    for reading in READINGS:
         device.ask(reading.metrics, reading.asks)
-    device.ask(FOREIGN, (nvml.processes,))
+    device.ask(FOREIGN, (processes,))
     return {row.metric: row.reason for row in source.samples}

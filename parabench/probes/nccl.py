@@ -36,12 +36,7 @@ OPS = {
 _FACTS = {
     "version": re.compile(r"(?:NCCL|RCCL) version (?:: )?(\d\S*)"),
     "network": re.compile(r"NCCL INFO Using network (.+)"),
-    "plugin": re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)"),
 }
-_NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
-_RING = re.compile(r"NCCL INFO Channel (\d{1,9})/(\d+) ?: +((?:\d+ *)+)$")
-_TREES = re.compile(r"NCCL INFO Trees (\[.+)")
-_TREE = re.compile(r"\[(\d{1,9})\] ([-\d]\S*)")
 _CHANNELS = re.compile(r"\b(\d{1,9}) (coll|collnet|nvls|p2p) channels(?! per peer)")
 _TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? ?: \d+\[\S+\] -> \d+\[\S+\](?: \[\w+\])? via (\S.*)")
 # Before NCCL 2.24, these are numbers without channels; before 2.20, the operation is missing.
@@ -82,13 +77,10 @@ def _beginning(path: Path) -> str:
 def parse_log(text: str) -> dict[str, Any]:
     """Return the facts in a log. Missing facts are None or empty.
 
-    If several ranks or communicators write to one log, rings and trees are the first ones, and connections add up.
+    If several ranks or communicators write to one log, their connections add up.
     """
-    # "nvls": whether NVLink SHARP can be used.
-    seen: dict[str, Any] = {"version": None, "network": None, "plugin": None, "nvls": None}
+    seen: dict[str, Any] = dict.fromkeys(_FACTS)
     channels: dict[str, int] = {}  # {kind: number}
-    rings: dict[str, str] = {}  # {channel: ranks}
-    trees: dict[str, str] = {}
     transports: Counter[str] = Counter()  # connections of each
     # Only a communicator's first rank logs choices. Bytes of a reduce-scatter or an all-gather are one rank's part.
     choices: Counter[tuple[Any, ...]] = Counter()
@@ -96,34 +88,18 @@ def parse_log(text: str) -> dict[str, Any]:
         for name, pattern in _FACTS.items():
             if match := pattern.search(line):
                 seen[name] = match[1]
-        if match := _NVLS.search(line):
-            seen["nvls"] = match[1] is None
-        if match := _RING.search(line):
-            rings.setdefault(str(int(match[1])), " ".join(match[3].split()))
-        elif match := _TREES.search(line):
-            trees = {str(int(channel)): tree for channel, tree in _TREE.findall(match[1])} | trees
-        elif match := _TRANSPORT.search(line):
+        if match := _TRANSPORT.search(line):
             transports[match[1]] += 1
         elif match := _CHOICE.search(line):
-            choices[_choice(match)] += 1
+            op, size, algorithm, protocol, low, high = match.groups()
+            used = None if low is None or int(high) < int(low) else int(high) - int(low) + 1
+            names = _name(algorithm, ALGORITHMS), _name(protocol, PROTOCOLS)
+            choices[None if op is None else OPS.get(op, op), int(size), *names, used] += 1
         elif "coll channels" in line:
             channels |= {kind: int(count) for count, kind in _CHANNELS.findall(line)}
-    names = ("op", "bytes", "algorithm", "protocol", "channels")
-    listed = [dict(zip(names, choice, strict=True)) | {"calls": calls} for choice, calls in choices.items()]
-    return seen | {
-        "channels": channels, "rings": rings, "trees": trees, "transports": dict(transports), "choices": listed
-    }  # fmt: skip
-
-
-def _choice(match: re.Match[str]) -> tuple[Any, ...]:
-    op, size, algorithm, protocol, low, high = match.groups()
-    return (
-        None if op is None else OPS.get(op, op),
-        int(size),
-        _name(algorithm, ALGORITHMS),
-        _name(protocol, PROTOCOLS),
-        None if low is None or int(high) < int(low) else int(high) - int(low) + 1,
-    )
+    columns = ("op", "bytes", "algorithm", "protocol", "channels")
+    listed = [dict(zip(columns, choice, strict=True)) | {"calls": calls} for choice, calls in choices.items()]
+    return seen | {"channels": channels, "transports": dict(transports), "choices": listed}
 
 
 def _name(word: str, names: tuple[str, ...]) -> str:

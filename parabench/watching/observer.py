@@ -19,10 +19,9 @@ from parabench.launch.results import Marks, RankError, RankReport, marks_path
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.schedule import TrainingSchedule
-from parabench.probes import CaseReport, ProbedRank, switched_on
-from parabench.probes.collective_calls import Recorder
-from parabench.probes.communication import CommunicationProbe
-from parabench.probes.ddp import DdpLoggerProbe, compiled_in_place, only_ddp
+from parabench.probes import CaseReport, ProbedRank
+from parabench.probes.communication import CommunicationProbe, Recorder
+from parabench.probes.ddp import compiled_in_place, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
@@ -59,13 +58,12 @@ class Instruments:
     def __init__(
         self, rank: ProbedRank, before_reading: Callable[[], object], failed: Callable[[Exception], None]
     ) -> None:
-        communication = CommunicationProbe(rank)
-        guard(communication.recorder, failed)
-        self._probes = (DdpLoggerProbe(rank), communication)
+        self._communication = CommunicationProbe(rank)
+        guard(self._communication.recorder, failed)
         self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
         self._clock, self._failed = rank.clock, failed
         self._on = contextlib.ExitStack()
-        self._marker: StepMarker = self._on.enter_context(switched_on(self._probes, self._memory))
+        self._marker: StepMarker = self._on.enter_context(self._communication.instrumented(self._memory))
 
     def mark(self) -> None:
         self._guarded(self._marker.mark, self._clock.mark)
@@ -96,8 +94,7 @@ class Instruments:
     def report(self, report: CaseReport) -> None:
         """Add the readings after the clock is finished."""
         report.readings += self._memory.readings
-        for probe in self._probes:
-            probe.report(report)
+        self._communication.report(report)
 
 
 def guard(recorder: Recorder, failed: Callable[[Exception], None]) -> None:

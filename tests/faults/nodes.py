@@ -18,7 +18,7 @@ from threading import Lock
 import psutil
 
 from benchmarks.hosts import Host, NoNodes, hosts
-from parabench.launch.rendezvous import DEAD_AFTER_S
+from parabench.errors import DEAD_AFTER_S
 from tests.faults import ranks
 from tests.faults.subject import KINDS
 from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict

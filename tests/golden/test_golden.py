@@ -32,8 +32,7 @@ from fake_sides import InProcess
 from parabench import __version__
 from parabench.ab import agent, driver
 from parabench.ab.agent import VariantAgent
-from parabench.ab.remote import Heard
-from parabench.ab.variant import Variant, read_variant
+from parabench.ab.variant import Heard, Variant, read_variant
 from parabench.analysis.compare import gate
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor

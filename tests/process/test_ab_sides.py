@@ -16,12 +16,11 @@ import psutil
 import pytest
 
 from guard import GUARD_S
-from parabench.ab.remote import VariantProcess, running
-from parabench.ab.variant import read_variant
+from parabench.ab.variant import VariantProcess, read_variant, running
 from parabench.analysis.compare.gate import compare, the_verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
-from parabench.cluster.messages import PROTOCOL
+from parabench.cluster.connection import PROTOCOL
 from parabench.errors import UsageError
 from parabench.plan.schedule import TrainingSchedule
 from parabench.store.results import load
@@ -45,8 +44,7 @@ def scripted(folder: Path, does: str) -> str:
     python.parent.mkdir(parents=True)
     python.write_text(
         f"#!{sys.executable}\nimport socket, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from parabench.cluster.connection import Connection\n"
-        "from parabench.cluster.messages import Reply\n"
+        "from parabench.cluster.connection import Connection, Reply\n"
         f"line = Connection(socket.socket(fileno=int(sys.argv[-1])))\nline.receive()\n{does}\n"
     )
     python.chmod(0o755)

@@ -14,8 +14,7 @@ from fake_cuda import Device, Group
 from parabench.plan.case import Case
 from parabench.probes import CaseReport
 from parabench.probes.backend_calls import coalesced_calls, stream_waits
-from parabench.probes.collective_calls import Recorder, enable_nccl_timing
-from parabench.probes.communication import CommunicationProbe
+from parabench.probes.communication import CommunicationProbe, Recorder, enable_nccl_timing
 from parabench.probes.step_clock import Moments
 from parabench.strategies.base import RankInfo
 

@@ -173,15 +173,6 @@ STRAGGLER = Rule(
     "{waited_s:ms} per step for it ({waited_share:percent}).",
     "Check the additional work of that rank, its device, and other processes there.",
 )
-DDP_LOG = Rule(
-    "ddp_disagrees",
-    lambda row: row["disagrees"] and row["alike"] > max(1, row["pairs"] / 2),
-    "{label}: DDP's logger reports {ddp_s:ms} of {span} in an instrumented step, the instruments {ours_s:ms} (in "
-    "{alike} of {pairs:#pair}).",
-    "One of them is wrong, or they measure different spans (docs/explanation/instruments.md). Only one includes your "
-    "forward hooks, and on a busy host a rank may lose its core between two timestamps. Trust neither until you know "
-    "the cause.",
-)
 UNREADABLE = Rule(
     "device_unreadable",
     None,
@@ -265,7 +256,6 @@ RULES: tuple[tuple[Callable[[SessionData], pd.DataFrame], tuple[Rule, ...]], ...
     (rows.slowest_nodes, (SLOW_NODES,)),
     (rows.instrumented, (INSTRUMENTS, COMMUNICATION)),
     (rows.stragglers, (STRAGGLER,)),
-    (rows.ddp_disagreements, (DDP_LOG,)),
     (rows.unreadable, (UNREADABLE,)),
     (rows.devices, DEVICES),
     (rows.memory_errors, (ECC,)),

@@ -18,7 +18,6 @@ from parabench.analysis.environment import nodes
 from parabench.analysis.environment.nodes import node_of_rank, rank_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
-from parabench.analysis.step.ddp_log import ddp_comparison
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
 from parabench.analysis.step.stragglers import always_last, straggler_table
 from parabench.machine import accelerator
@@ -45,10 +44,6 @@ OPTIONAL = (
     "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
     "pcie_rx_bytes_per_s",
 )  # fmt: skip
-# Two clocks of the same step agree within a few percent: at 2 ranks on shared CPUs, three of four spans within 5%.
-DISAGREES = 0.20
-# Hooks, and copying small buckets back, are between the timestamps of the two: mostly 0.1 to 0.7 ms on a CPU.
-DISAGREES_S = 1e-3
 # The variation between launches of one configuration, not measured for a dedicated GPU.
 AA_SPREAD = {"cpu": 0.025}
 # Twice that; a dedicated GPU's clocks stay within about 1-2%.
@@ -310,24 +305,3 @@ def busy_hosts(seen: SessionData) -> pd.DataFrame:
     table = by_node.agg(n="size", most="max", n_busy=lambda own: (own > OTHERS_SHARE).sum()).reset_index()
     of_several = nodes.several_nodes(seen.session.environment)
     return table.assign(where=[f"node {node}" if of_several else "the host" for node in table["node"]])
-
-
-def ddp_disagreements(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case and span: the medians, and the number of pairs that differ `alike`."""
-    pairs = seen.once(ddp_comparison).dropna(subset="difference")
-    if not len(pairs):
-        return pd.DataFrame()
-    key = ["case_id", "label", "span"]
-    medians = pairs.groupby(key, sort=False)[["ddp_s", "ours_s"]].transform("median")
-    same_sign = (pairs["ddp_s"] > pairs["ours_s"]) == (medians["ddp_s"] > medians["ours_s"])
-    found = (
-        pairs.assign(alike=_apart(pairs) & same_sign)
-        .groupby(key, sort=False)
-        .agg(ddp_s=("ddp_s", "median"), ours_s=("ours_s", "median"), alike=("alike", "sum"), pairs=("alike", "size"))
-    )
-    return found.assign(disagrees=_apart(found)).reset_index()
-
-
-def _apart(table: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether the times of each row differ by more than the measurement explains."""
-    return (table["ddp_s"] - table["ours_s"]).abs() > np.maximum(DISAGREES * table["ours_s"], DISAGREES_S)

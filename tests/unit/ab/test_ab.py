@@ -23,7 +23,7 @@ from parabench.ab.driver import AbRequest, hide
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
-from parabench.cluster.messages import request
+from parabench.cluster.connection import request
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.report import build

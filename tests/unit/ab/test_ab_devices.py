@@ -61,7 +61,7 @@ class Devices(Lab):
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devices:
     monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
     monkeypatch.setattr("parabench.ab.agent.this_machine", lambda: Machine(cores=8, gpus=GPUS))
-    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.gpus.describe", lambda *gpus: {"gpus": [], "links": {}, "driver": {}})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return Devices(tmp_path, monkeypatch)
 

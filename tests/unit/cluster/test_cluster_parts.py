@@ -1,11 +1,10 @@
-"""Parts of a session on several nodes: specs, clocks, failures, fingerprints and addresses."""
+"""Parts of a session on several nodes: specs, clocks, failures and addresses."""
 
 from __future__ import annotations
 
 import json
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from guard import GUARD_S
-from parabench.cluster import fingerprint, network
+from parabench.cluster import network
 from parabench.errors import UsageError
 from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
@@ -165,29 +164,6 @@ def test_diagnose_names_a_lost_node_and_a_hang() -> None:
     assert "it came least far, to moment 0 on node 1 (h1)" in failure.message
     over_in_time = judged(part(0), one)
     assert (over_in_time[0], over_in_time[1] and over_in_time[1].rank) == (Status.HUNG, 2)
-
-
-# -- agreement -------------------------------------------------------------------------------------------------------
-
-
-def test_differences_have_both_values() -> None:
-    mine = {"torch": "2.13.0", "NCCL": None, "options": None}
-    assert fingerprint.differences(mine, dict(mine)) == []
-    theirs = {"torch": "2.11.0", "NCCL": "2.27", "options": None}
-    assert fingerprint.differences(mine, theirs) == [
-        "torch 2.11.0, and node 0 has 2.13.0",
-        "NCCL 2.27, and node 0 has none",
-    ]
-
-
-def test_user_code_is_identified_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_code_of_own.py").write_text("def model(): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    cases = [CASE.replace(model="my_code_of_own:model"), CASE.replace(algorithm="nccl:ring"), CASE]
-    assert fingerprint.user_code(cases) == ["my_code_of_own:model"]
-    told = fingerprint.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
-    assert told["my_code_of_own:model"] == fingerprint.of_file(tmp_path / "my_code_of_own.py")
-    assert told["no_such_module_at_all:model"] == fingerprint.ABSENT
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------

@@ -15,13 +15,11 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import Connection, PeerLost, accept_peer, greet
-from parabench.cluster.messages import PROTOCOL, Abort, Hello, Reply, Stop
-from parabench.cluster.secret import Secret
+from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, PeerLost, Reply, Stop, accept_peer, greet
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, signals_restored, stop_signals
 
-OURS, OTHER = Secret(b"0123456789abcdef"), Secret(b"0123456789abcdeF")
+OURS, OTHER = b"0123456789abcdef", b"0123456789abcdeF"
 Ends = tuple[socket.socket, socket.socket]
 
 
@@ -33,7 +31,7 @@ def ends() -> Iterator[Ends]:
         each.close()
 
 
-def node_0(end: socket.socket, secret: Secret | None = OURS, session: str = "job42") -> SimpleQueue[Any]:
+def node_0(end: socket.socket, secret: bytes | None = OURS, session: str = "job42") -> SimpleQueue[Any]:
     """Return what `accept_peer` returns or raises, from another thread."""
     found: SimpleQueue[Any] = SimpleQueue()
 
@@ -48,13 +46,13 @@ def node_0(end: socket.socket, secret: Secret | None = OURS, session: str = "job
     return found
 
 
-def met(ends: Ends, secret: Secret | None = OURS) -> tuple[Connection, Connection]:
+def met(ends: Ends, secret: bytes | None = OURS) -> tuple[Connection, Connection]:
     found = node_0(ends[0], secret)
     return greet(ends[1], secret, "job42", "host0:29400"), found.get(timeout=GUARD_S)
 
 
 @pytest.mark.parametrize("secret", [None, OURS])
-def test_connection_transfers_messages_both_ways(ends: Ends, secret: Secret | None) -> None:
+def test_connection_transfers_messages_both_ways(ends: Ends, secret: bytes | None) -> None:
     pair = met(ends, secret)
     for sender, receiver in (pair, pair[::-1]):
         for message in (Reply({"text": "\u00e4"}), Reply({"numbers": list(range(1000))})):
@@ -93,7 +91,7 @@ def test_greet_refuses_another_version(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, OURS])
-def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: Secret | None) -> None:
+def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: bytes | None) -> None:
     Connection(ends[0]).send(Hello(PROTOCOL, "job42", "", signed=secret is not None))
     ends[0].shutdown(socket.SHUT_WR)
     with pytest.raises(PeerLost, match="its process has ended, or closed the connection"):

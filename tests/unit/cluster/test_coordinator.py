@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from guard import GUARD_S
+from parabench.cluster import agreement
 from parabench.cluster import coordinator as coordinator_module
-from parabench.cluster import fingerprint
 from parabench.cluster.agent import Agent
+from parabench.cluster.connection import Abort
 from parabench.cluster.coordinator import Coordinator, listen
-from parabench.cluster.messages import Abort
-from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch.processes import ProcessOutcome
@@ -32,7 +31,7 @@ from parabench.signals import STOPPED, Interrupted, signals_restored
 
 FACTS = {"torch": "2.13.0"}
 SPEC = LaunchSpec.of(Case(strategy="ddp", world_size=2, nodes=2, device="cpu", backend="gloo"), Protocol(), GUARD_S)
-SECRET = Secret(b"what nobody else knows")
+SECRET = b"what nobody else knows"
 Does = Callable[[LaunchContext], None]
 
 
@@ -67,7 +66,7 @@ class Node(Agent):
         number: int | None = None,
         does: Does = lambda context: None,
         *,
-        secret: Secret | None = None,
+        secret: bytes | None = None,
         facts: dict[str, str] | None = None,
     ) -> None:
         self.lines: list[str] = []
@@ -97,7 +96,7 @@ class Node(Agent):
 class Leader(Coordinator):
     """Node 0, whose ranks do `does(context)`. `lines` has its output."""
 
-    def __init__(self, nodes: int = 2, secret: Secret | None = None) -> None:
+    def __init__(self, nodes: int = 2, secret: bytes | None = None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -272,7 +271,7 @@ def test_node_with_other_facts_is_rejected_on_both_sides(leader: Leader) -> None
 
 def test_node_with_other_user_code_is_rejected(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter(["aa", "bb"])
-    monkeypatch.setattr(fingerprint, "of_own", lambda names: {name: next(found) for name in names})
+    monkeypatch.setattr(agreement, "code_facts", lambda names: {name: next(found) for name in names})
     node = Node(leader.topology)
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model bb, and node 0 has aa"):
         leader.assemble([SPEC.case.replace(model="mine:model")])
@@ -293,7 +292,7 @@ def test_surplus_node_is_rejected(leader: Leader, number: int | None) -> None:
 def test_node_with_a_wrong_secret_ends_and_the_session_starts(lead: Callable[..., Leader]) -> None:
     leader = lead(secret=SECRET)
     assert "has a secret, and this node has none" in str(Node(leader.topology).end_of())
-    assert "has another secret" in str(Node(leader.topology, secret=Secret(b"x" * 16)).end_of())
+    assert "has another secret" in str(Node(leader.topology, secret=b"x" * 16).end_of())
     (line,) = [line for line in leader.lines if line.startswith("refused: ")]
     assert line.startswith("refused: 127.0.0.1: ")
     Node(leader.topology, secret=SECRET)

@@ -150,7 +150,7 @@ class Nvml:
 
 def test_describe_reads_limits_in_si_units(two_sockets, monkeypatch):
     Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}, mig=(1,)).install(monkeypatch)
-    found = gpus.describe([Gpu("", None, at) for at in range(2)], two_sockets)
+    found = gpus.describe([Gpu("", None, at) for at in range(2)], root=two_sockets)
     first, second = found["gpus"]
     assert first == {
         "index": 0, "name": "NVIDIA H200", "memory_bytes": 140 * GIB, "compute_capability": "9.0",

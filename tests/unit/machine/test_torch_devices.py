@@ -12,7 +12,7 @@ import pytest
 
 import fake_nvml
 from fake_nvml import GIB
-from parabench.machine import machine, torch_devices, versions
+from parabench.machine import gpus, machine, versions
 from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
 from parabench.plan.resolve import resolve_device
@@ -29,7 +29,7 @@ OF_AMD = "NVML does not read AMD devices"
 def torch_sees(monkeypatch, tmp_path):
     """Set the build, the device files and the result of the child process. Return a list of its calls."""
     asked = []
-    monkeypatch.setattr(torch_devices, "DEV", tmp_path)
+    monkeypatch.setattr(gpus, "DEV", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvml.absent(monkeypatch)
 
@@ -43,7 +43,7 @@ def torch_sees(monkeypatch, tmp_path):
         monkeypatch.setattr(importlib.metadata, "version", lambda name: f"2.11.0{build}")
         monkeypatch.setattr(versions, "torch_hip", lambda: hip)
         monkeypatch.setattr(versions, "torch_cuda", lambda: (cuda, None if cuda else "built without CUDA"))
-        monkeypatch.setattr(torch_devices, "ask", ask)
+        monkeypatch.setattr(gpus, "ask_torch", ask)
         if file is not None:
             (tmp_path / file).touch()
         return asked
@@ -103,6 +103,6 @@ def test_child_describes_devices(monkeypatch, capsys, hip):
     torch.version = SimpleNamespace(hip=hip)
     torch.cuda = SimpleNamespace(init=lambda: None, device_count=lambda: 1, get_device_properties=lambda index: about)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    exec(torch_devices.PROBE, {})
+    exec(gpus.PROBE, {})
     (seen,) = json.loads(capsys.readouterr().out)["devices"]
     assert Gpu(**seen) == Gpu("some device", 80 * GIB, 0, "00000000:1A:00.0", "gfx942" if hip else "sm_90", 132)

@@ -97,7 +97,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     suite = tmp_path / "pins.py"
     suite.write_text(SUITE)
     monkeypatch.setattr(run_module, "this_machine", lambda: GPUS)
-    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.gpus.describe", lambda *gpus: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
         asked = Request.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)

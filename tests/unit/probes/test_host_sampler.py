@@ -12,9 +12,8 @@ import pytest
 
 from fake_nvml import Clock
 from parabench.metrics import METRICS
-from parabench.probes import host
-from parabench.probes.host import ENDED, Host
-from parabench.probes.sampler import PERIOD_S, RankPids, Sampler
+from parabench.probes import sampler
+from parabench.probes.sampler import ENDED, PERIOD_S, Host, RankPids, Sampler
 from parabench.store.record import HostSample
 
 CORES = 4
@@ -33,9 +32,9 @@ class FakeHost:
         self.resident = 100.0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-        monkeypatch.setattr(host.psutil, "Process", self.process)
-        monkeypatch.setattr(host.psutil, "cpu_times", self.cpu_times)
-        monkeypatch.setattr(host, "descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
+        monkeypatch.setattr(sampler.psutil, "Process", self.process)
+        monkeypatch.setattr(sampler.psutil, "cpu_times", self.cpu_times)
+        monkeypatch.setattr(sampler, "descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
         return self
 
     def spent_s(self, pid: int) -> float:

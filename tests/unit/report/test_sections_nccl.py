@@ -13,17 +13,14 @@ from parabench.store.record import EXPLAIN_REPETITION, Launch
 
 NCCL = fake.case(device="cuda", backend="nccl")
 TOLD: dict[str, Any] = {
-    "version": "2.27.5+cuda12.9", "network": "IB", "plugin": "Loaded net plugin Libfabric (v10)", "nvls": True,
-    "channels": {"coll": 24, "p2p": 32}, "rings": {"0": "0 1", "1": "1 0"}, "trees": {"0": "1/-1/-1->0->-1"},
-    "transports": {"P2P/CUMEM": 2},
+    "version": "2.27.5+cuda12.9", "network": "IB", "channels": {"coll": 24, "p2p": 32}, "transports": {"P2P/CUMEM": 2},
     "choices": [
         {"op": "all_reduce", "bytes": 4, "algorithm": "tree", "protocol": "ll", "channels": 1, "calls": 3},
         {"op": None, "bytes": 26_214_400, "algorithm": "ring", "protocol": "simple", "channels": None, "calls": 1},
     ],
 }  # fmt: skip
 NOTHING: dict[str, Any] = {
-    "version": None, "network": None, "plugin": None, "nvls": None, "channels": {}, "rings": {}, "trees": {},
-    "transports": {"P2P/CUMEM": 1}, "choices": [],
+    "version": None, "network": None, "channels": {}, "transports": {"P2P/CUMEM": 1}, "choices": [],
 }  # fmt: skip
 
 
