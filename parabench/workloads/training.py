@@ -22,9 +22,8 @@ from parabench.collectives import alone, join
 from parabench.launch import hang
 from parabench.launch.rank import device_of, in_group, join_group
 from parabench.launch.results import MarkLayout, NodeResult, RankReport, marks_path
-from parabench.launch.spec import LaunchSpec
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.launch.token import Partner
-from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule

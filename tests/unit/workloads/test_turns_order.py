@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from parabench.launch.spec import LaunchSpec
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.launch.token import Pair
-from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.schedule import TrainingSchedule
 from parabench.probes import CaseReport
