@@ -48,7 +48,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(workload.hang, "watch", lambda *args: None)
     monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
     monkeypatch.setattr(workload, "forget_building", says("give back"))
-    monkeypatch.setattr(workload, "built", says("build", arm))
+    monkeypatch.setattr(workload, "build", says("build", arm))
     return log
 
 
