@@ -31,7 +31,6 @@ from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE, cohorts, launch_bytes, why_alone
 from parabench.plan.plan import PlannedLaunch, Skipped
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import load_suite
 from parabench.registry import import_from_here
 from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, Request, plan_training
@@ -108,13 +107,12 @@ class VariantAgent:
         Return {"cases": {id: label}, "skipped": {id: reason}, "protocol": its fields, "seed"}.
         """
         wanted = Request.of(**fields | {"argv": [], "out": Path(fields["out"]), "axes": tuple(fields.get("axes", ()))})
-        assert wanted.suite is not None
-        suite, machine = load_suite(wanted.suite), this_machine()
+        machine = this_machine()
         in_turns = replace(wanted, options={**IN_TURNS, **wanted.options})
         wanted = in_turns if wanted.options.get("rounds") else wanted
-        planned = plan_training(wanted, suite, machine, turns="rounds" in wanted.options)
+        planned = plan_training(wanted, machine, turns="rounds" in wanted.options)
         if "rounds" not in wanted.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
-            wanted, planned = in_turns, plan_training(in_turns, suite, machine, turns=True)
+            wanted, planned = in_turns, plan_training(in_turns, machine, turns=True)
         self._request, self._planned = wanted, planned
         plan = planned.plan
         check_traces(wanted.out, plan.protocol)

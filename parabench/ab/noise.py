@@ -16,7 +16,6 @@ from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.noise import lines, pilot_of, sensitivity
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
-from parabench.plan.suite import load_suite
 from parabench.session.progress import logger
 from parabench.session.request import Request, plan_training
 from parabench.store.results import load
@@ -62,7 +61,7 @@ def with_rounds(run: Request) -> Request:
     wanted = replace(run, options={**IN_TURNS, "launches": MOST_PAIRS, **run.options})
     if "rounds" in run.options:
         return wanted
-    cases = plan_training(wanted, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
+    cases = plan_training(wanted, this_machine(), turns=True).plan.cases
     alone = alone_of(cases)
     turns = [case for case in cases if case.id not in alone]
     # With an even number both variants have the first turn equally often.

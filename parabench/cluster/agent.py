@@ -29,8 +29,7 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import run_on_node
 from parabench.launch.rendezvous import LOST, REASONS, LaunchContext, RendezvousPoint
 from parabench.launch.results import NodeResult, as_json
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import workload_of
+from parabench.launch.spec import LaunchSpec, workload_of
 from parabench.signals import Interrupted
 
 # The deadline here comes after the coordinator's, whose message says more.

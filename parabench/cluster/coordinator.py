@@ -32,8 +32,7 @@ from parabench.errors import NodeGone, UsageError
 from parabench.launch.launcher import launch, run_on_node
 from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
 from parabench.launch.results import NodeResult
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import Workload
+from parabench.launch.spec import LaunchSpec, Workload
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import AnyCase, Launch
 

@@ -26,8 +26,7 @@ from parabench.launch.processes import log_tail, run_processes
 from parabench.launch.rank import main, report_path
 from parabench.launch.rendezvous import LaunchContext
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, workload_of
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload, workload_of
 from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
@@ -46,14 +45,12 @@ STACK_HEAD = "(most recent call first)"
 GROUP_GRACE_S = 60.0
 
 
-def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-    """Run the ranks in fresh processes of this node."""
-    assert spec.nodes == 1, "a launch on several nodes needs a coordinator"
-    return [run_on_node(spec, workload)]
+def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run | None = None) -> Launch:
+    """Run `spec` once, with one process for each rank. Faults inside the ranks raise nothing.
 
-
-def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run_here) -> Launch:
-    """Run `spec` once, with one process for each rank, as `run` starts them. Faults inside the ranks raise nothing.
+    Args:
+        workload: the kind of measurement; by default, that of the spec.
+        run: starts the ranks on several nodes. By default, they start on this node.
 
     Raises:
         Interrupted: If the driver is asked to stop.
@@ -61,7 +58,8 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
     """
     workload = workload or workload_of(spec.kind)
     started = utc_now()
-    results = run(spec, workload)
+    assert run or spec.nodes == 1, "a launch on several nodes needs a coordinator"
+    results = run(spec, workload) if run else [run_on_node(spec, workload)]
     # The wait for a node that was gone is not part of the launch, so readings count from here.
     begin = results[0].began_s
     layout = workload.marks(spec)
@@ -156,26 +154,28 @@ def align(results: Sequence[NodeResult], layout: MarkLayout) -> list[NodeResult]
 
     If the first rank of a node failed before it compared the clocks, its times are not shifted.
     """
-    return [_shifted(each, layout, results[0].began_s) for each in results]
-
-
-def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResult:
-    clock = _clock_of(result)
-    if clock is None or result.node == 0:
-        return result
-    by = clock["offset_s"]
-    marks = [each.copy() for each in result.marks]
-    for each in marks:
-        each[:, : layout.moments] += by
-    # Readings count from the start of their node. Now they count from the start of node 0.
-    later = result.began_s + by - began_s
-    return replace(
-        result,
-        marks=marks,
-        reports=[report.later(by) for report in result.reports],
-        device_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.device_samples],
-        host_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.host_samples],
-    )
+    aligned = []
+    for result in results:
+        clock = _clock_of(result)
+        if clock is None or result.node == 0:
+            aligned.append(result)
+            continue
+        by_s = clock["offset_s"]
+        marks = [each.copy() for each in result.marks]
+        for each in marks:
+            each[:, : layout.moments] += by_s
+        # Readings count from the start of their node. Now they count from the start of node 0.
+        later_s = result.began_s + by_s - results[0].began_s
+        aligned.append(
+            replace(
+                result,
+                marks=marks,
+                reports=[report.later(by_s) for report in result.reports],
+                device_samples=[sample._replace(t_s=sample.t_s + later_s) for sample in result.device_samples],
+                host_samples=[sample._replace(t_s=sample.t_s + later_s) for sample in result.host_samples],
+            )
+        )
+    return aligned
 
 
 def _clock_of(result: NodeResult) -> dict[str, float] | None:

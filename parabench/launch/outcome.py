@@ -5,8 +5,8 @@ For a hang, the flight recorders of the ranks show the collective that is stuck.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from parabench.errors import DEAD_AFTER_S
 from parabench.launch.processes import FATAL
 from parabench.launch.rendezvous import HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
-from parabench.store.record import Failure, Launch, Status
+from parabench.launch.spec import LaunchSpec
+from parabench.store.record import AnyCase, Failure, Launch, Status
 
 # Messages of gloo, NCCL and the rendezvous store in a rank whose peer is gone.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
@@ -40,8 +41,9 @@ def diagnose(
         return Status.OK, None
     # A node whose ranks were all over at the deadline is not hung itself: it only ended the others. A rank that waits
     # until the deadline for a rank that has left is not hung either.
+    vanished = next((_without_trace(node, node.vanished[0], nodes) for node in nodes if node.vanished), None)
     if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
-        return _vanished(nodes) or (Status.HUNG, _hang(nodes, position, deadline_s))
+        return vanished or (Status.HUNG, _hang(nodes, position, deadline_s))
     failed = {report.rank: report.error for node in nodes for report in node.reports}
     for node in nodes:
         rank = node.outcome.rank
@@ -53,7 +55,7 @@ def diagnose(
             tail = node.tails[rank - node.first_rank]
             message = f"ended {how}{hint}{_on(node, nodes)}{_reason(tail)}"
             return Status.CRASHED, Failure(message, rank, signal, tail)
-    if vanished := _vanished(nodes):
+    if vanished:
         return vanished
     for node in nodes:
         if node.outcome.aborted_by == LOST and node.node:
@@ -76,7 +78,7 @@ def diagnose(
         message = f"one of {_ranks([each for _, each in silent])} ended without a trace"
         return Status.CRASHED, Failure(message)
     if is_echo(error) and silent:
-        return Status.CRASHED, _without_trace(*silent[0], nodes)
+        return _without_trace(*silent[0], nodes)
     status = Status.OOM if error.oom else Status.FAILED
     return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
 
@@ -90,17 +92,10 @@ def _reason(tail: str) -> str:
     return f": {WHY_SIZES_DIFFER if SIZES_DIFFER in lines[-1] else lines[-1].removeprefix('what():').strip()}"
 
 
-def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:
-    """Return the failure of a rank that left without a report before it was ended; None if there is none."""
-    for node in nodes:
-        if node.vanished:
-            return Status.CRASHED, _without_trace(node, node.vanished[0], nodes)
-    return None
-
-
-def _without_trace(node: NodeResult, rank: int, nodes: Sequence[NodeResult]) -> Failure:
+def _without_trace(node: NodeResult, rank: int, nodes: Sequence[NodeResult]) -> tuple[Status, Failure]:
     """Return the failure of a rank that left no report."""
-    return Failure(f"ended without a trace{_on(node, nodes)}", rank, None, node.tails[rank - node.first_rank])
+    failure = Failure(f"ended without a trace{_on(node, nodes)}", rank, None, node.tails[rank - node.first_rank])
+    return Status.CRASHED, failure
 
 
 def is_echo(error: RankError) -> bool:
@@ -138,6 +133,46 @@ def culprit(
     return owners[row] if came and row < len(owners) and rank < sizes[owners[row]] else None
 
 
+def arms_of(
+    launch: Launch, spec: LaunchSpec, marks: Sequence[Marks], columns: int, owners: Sequence[int]
+) -> Iterator[tuple[int, Launch]]:
+    """Yield a launch for each case of a shared launch, with its place.
+
+    If the launch failed, only the case whose turn it was gets a launch. `owners` has the place of the case that each
+    row of marks belongs to.
+    """
+    places: Sequence[int] = range(len(spec.cases))
+    if launch.status is not Status.OK:
+        failed = culprit(launch, marks, columns, owners, [case.world_size for case in spec.cases])
+        places = [] if failed is None else [failed]
+    yield from shares_of(launch, spec.cases, places)
+
+
+def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -> Iterator[tuple[int, Launch]]:
+    """Yield a launch for each case at `places`, with its place, the facts of the shared launch and an equal part of its
+    time.
+
+    Readings of hosts and devices stay with the first of the cases that have most ranks.
+    """
+    reader = max(places, key=lambda place: cases[place].world_size, default=None)
+    for place in places:
+        yield (
+            place,
+            replace(
+                launch,
+                case=cases[place],
+                wall_s=launch.wall_s / len(cases),
+                facts=dict(launch.facts),
+                samples=[],
+                collectives=[],
+                arms=[],
+                findings=list(launch.findings),
+                device_samples=launch.device_samples if place == reader else [],
+                host_samples=launch.host_samples if place == reader else [],
+            ),
+        )
+
+
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
     """Blame the rank that came least far, because the others waited for it.
 
@@ -159,11 +194,11 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
     # Among equals, the one that could not write its stack down when it was asked to is stopped.
     silent = [rank for rank in least if rank not in stacked]
-    missing = next(iter(missing_calls(answers)), None)
+    absent, missing = missing_call(answers)
     if len(silent) == 1:
         least = silent
-    elif missing and len(missing.absent) == 1:
-        least = list(missing.absent)
+    elif len(absent) == 1:
+        least = absent
     far = position(progress[least[0]][0])
     if len(least) == 1:
         rank = least[0]
@@ -179,27 +214,15 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
     return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback="\n".join(stacks))
 
 
-@dataclass(frozen=True, slots=True)
-class MissingCall:
-    """The first collective of a group that some ranks wait in, and the ranks of the group that did not call it."""
+def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
+    """Return the ranks that did not call a collective in which other ranks of its group wait, and a description.
 
-    operation: str
-    number: int
-    group: tuple[int, ...]
-    waiting: tuple[int, ...]
-    absent: tuple[int, ...]
+    Both are empty if there is no such call. With several groups, the one with the fewest absent ranks counts.
 
-    def __str__(self) -> str:
-        who = f"{_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called"
-        return (
-            f"{who} {self.operation} number {self.number} of the group of {_ranks(self.group)}, in which "
-            f"{_ranks(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
-        )
-
-
-def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]:
-    """Return the missing call of each group, groups with the fewest absent ranks first; `answers` are `launch.hang`'s
-    by rank. A rank that did not answer is absent nowhere, because its calls are unknown."""
+    Args:
+        answers: the answers of `launch.hang` by rank. A rank that did not answer is absent nowhere, because its calls
+            are unknown.
+    """
     found = []
     groups = {
         (name, tuple(group["ranks"])): None
@@ -207,16 +230,25 @@ def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]
         for name, group in each.get("groups", {}).items()
     }
     for name, ranks in groups:
-        calls = {rank: _calls_of(answers[rank], name, ranks) for rank in ranks if "groups" in answers.get(rank, {})}
-        first = min((each["pending"][0][0] for each in calls.values() if each["pending"]), default=None)
-        if first is None:
+        calls: dict[int, Mapping[str, Any]] = {}
+        for rank in ranks:
+            if "groups" in answers.get(rank, {}):
+                own = answers[rank]["groups"].get(name, {})
+                # A rank that called none of the group's collectives may have another group by that name.
+                calls[rank] = own if own.get("ranks") == list(ranks) else {"last": 0, "pending": []}
+        number = min((each["pending"][0][0] for each in calls.values() if each["pending"]), default=None)
+        if number is None:
             continue
-        waiting = {rank: op for rank, each in calls.items() for number, op in each["pending"] if number == first}
-        absent = tuple(rank for rank, each in calls.items() if each["last"] < first)
+        waiting = {rank: op for rank, each in calls.items() for at, op in each["pending"] if at == number}
+        absent = [rank for rank, each in calls.items() if each["last"] < number]
+        call = f"{next(iter(waiting.values()))} number {number} of the group of {_ranks(ranks)}"
+        text = (
+            f"{_ranks(absent)} {'has' if len(absent) == 1 else 'have'} not called {call}, in which "
+            f"{_ranks(sorted(waiting))} {'waits' if len(waiting) == 1 else 'wait'}"
+        )
         if absent:
-            operation = next(iter(waiting.values()))
-            found.append(MissingCall(operation, first, ranks, tuple(sorted(waiting)), absent))
-    return sorted(found, key=lambda each: (len(each.absent), each.group))
+            found.append((len(absent), ranks, absent, text))
+    return min(found)[2:] if found else ([], "")
 
 
 def pending_calls(answer: Mapping[str, Any]) -> str:
@@ -227,12 +259,6 @@ def pending_calls(answer: Mapping[str, Any]) -> str:
         if pending:
             texts.append(f"{', '.join(pending)} of the group of {_ranks(group['ranks'])}")
     return "not over: " + "; ".join(texts) if texts else ""
-
-
-def _calls_of(answer: Mapping[str, Any], name: str, ranks: Sequence[int]) -> Mapping[str, Any]:
-    """Return a rank's calls of a group; none if it called none, or has another group by that name."""
-    calls: Mapping[str, Any] = answer["groups"].get(name, {})
-    return calls if calls.get("ranks") == list(ranks) else {"last": 0, "pending": []}
 
 
 def _ranks(ranks: Sequence[int]) -> str:

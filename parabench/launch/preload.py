@@ -5,11 +5,13 @@ optimizer. They are named here, because each rank would import them again.
 """
 
 # ruff: noqa: E402 - slow imports come after the call that ends this process with the driver
+import atexit
 import gc
 import importlib
 import os
+import warnings
 
-from parabench.signals import die_with_parent, outlive_parent
+from parabench.signals import adopt_orphans, die_with_parent, outlive_parent
 
 # Without this, the server would detect the end of its driver only after these imports.
 die_with_parent(os.getppid())
@@ -25,7 +27,7 @@ import parabench.cli
 import parabench.data.loader
 import parabench.launch.launcher
 from parabench.collectives import ALGORITHMS
-from parabench.launch import descendants
+from parabench.launch.processes import end_descendants
 from parabench.models import MODELS
 from parabench.probes import PROBES
 from parabench.strategies import STRATEGIES
@@ -43,8 +45,12 @@ for table in (WORKLOADS, STRATEGIES, ALGORITHMS, MODELS, PROBES):
 with torch.autograd.profiler.record_function("preload"):
     pass
 
-# If the driver is killed, the server ends too.
-descendants.end_with_this_process()
+# If the driver is killed, the server ends, and with it all processes that ranks leave behind.
+adopt_orphans()
+# The fork server warns when a process ends that it has not forked itself.
+warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
+SERVER = os.getpid()
+atexit.register(lambda: end_descendants(gone_s=0.0) if os.getpid() == SERVER else None)
 outlive_parent()
 
 # Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.

@@ -14,7 +14,7 @@ import multiprocessing.forkserver
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,11 +24,12 @@ from typing import Any
 import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from parabench.errors import LOG_LEVEL, SILENT
 from parabench.files import check_own_folder, sockets_in_own_folder
-from parabench.launch import descendants, rendezvous
+from parabench.launch import rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
@@ -45,6 +46,9 @@ SHUTDOWN_TIMEOUT_S = 2
 
 # The time in which a hanging rank writes its stack and its position before it is ended.
 STACK_GRACE_S = 1.0
+
+# Killed processes end at once, unless a device or a file system holds them.
+GONE_S = 2.0
 
 # Each logger sets its level, so silencing a parent would not help.
 TALKATIVE = (
@@ -84,7 +88,7 @@ def start_launching() -> None:
 @cache
 def start_server() -> None:
     """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
-    rendezvous.register()
+    rendezvous_handler_registry.register(rendezvous.BACKEND, rendezvous.AgreedRendezvous)
     # Their messages are for users of torchrun; our record has the failures.
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -104,7 +108,7 @@ def start_server() -> None:
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         multiprocessing.forkserver.ensure_running()
-    first = multiprocessing.get_context("forkserver").Process(target=_nothing)
+    first = multiprocessing.get_context("forkserver").Process()
     with _starting():
         first.start()
     first.join()
@@ -118,10 +122,6 @@ def _end_server() -> None:
         if pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def _nothing() -> None:
-    """Do nothing, as the first process of a fork server."""
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def run_processes(
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
-    others = {child.pid for child in descendants.left()}
+    others = {child.pid for child in descendants_left()}
     config = LaunchConfig(
         min_nodes=context.num_nodes,
         max_nodes=context.num_nodes,
@@ -207,7 +207,7 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True, killed=deadline.killed)
         finally:
-            descendants.end(others)
+            end_descendants(others)
     # If these ranks are done and another node's ranks are not, the launch has failed.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
@@ -257,7 +257,7 @@ class _Deadline:
 
     def end(self, why: str) -> None:
         """End the ranks. Ranks that hang are first asked for their positions and their stacks."""
-        ranks = descendants.left(self._others)
+        ranks = descendants_left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
             for number in (HANG_REQUEST, signal.SIGUSR1):
@@ -278,6 +278,27 @@ class _Deadline:
         """Replace torch elastic's handler if the driver ignores this signal from other processes."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
+
+
+def descendants_left(others: Collection[int] = ()) -> list[psutil.Process]:
+    """Return the descendants of this process, without the process ids of `others`."""
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
+
+
+def end_descendants(others: Collection[int] = (), gone_s: float = GONE_S) -> None:
+    """Kill all descendants of this process, including those that start meanwhile.
+
+    Args:
+        others: Process ids to spare.
+        gone_s: The time to wait for killed processes, in seconds.
+    """
+    ended: set[int] = set()
+    while found := [each for each in descendants_left(others) if each.pid not in ended]:
+        for each in found:
+            _kill(each, signal.SIGKILL)
+        if gone_s:
+            psutil.wait_procs(found, timeout=gone_s)
+        ended |= {each.pid for each in found}
 
 
 def _kill(process: psutil.Process, number: signal.Signals) -> None:

@@ -28,8 +28,7 @@ from parabench.files import hand_over_file
 from parabench.launch import hang
 from parabench.launch.outcome import is_echo
 from parabench.launch.results import RankError, RankReport, as_json
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.probes.sampler import leave_pid
 from parabench.signals import die_with_parent

@@ -21,7 +21,6 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
-    rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
@@ -181,8 +180,3 @@ class AgreedRendezvous(StaticTCPRendezvous):
     def next_rendezvous(self) -> RendezvousInfo:
         where = RendezvousStoreInfo(self.master_addr, self.master_port)
         return RendezvousInfo(NoBarrier(), self.rank, self.world_size, where)
-
-
-def register() -> None:
-    """Register the rendezvous with torch elastic; repeated calls change nothing."""
-    rendezvous_handler_registry.register(BACKEND, AgreedRendezvous)

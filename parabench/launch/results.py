@@ -64,13 +64,8 @@ class RankReport:
 
 def as_json(value: Any) -> Any:
     """Return a report or a result as JSON holds it; `NodeResult.from_json` is the reverse."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    # The hook gets arrays and numbers of NumPy.
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=lambda numbers: numbers.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

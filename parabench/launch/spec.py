@@ -1,17 +1,24 @@
-"""What is launched: a record that goes to the ranks, and as JSON to other nodes. Free of
+"""What is launched (`LaunchSpec`), and the interface of the launcher to a kind of measurement (`Workload`). Free of
 torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from typing import Protocol as Interface
 
 from parabench.launch.token import Pair
 from parabench.plan.protocol import Protocol
 from parabench.records import Record, read
-from parabench.store.record import AnyCase
+from parabench.registry import load
+from parabench.store.record import AnyCase, Launch, utc_now
 from parabench.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from parabench.launch.rendezvous import RendezvousPoint
+    from parabench.launch.results import MarkLayout, NodeResult, RankReport
 
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
@@ -93,3 +100,47 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
         own: dict[str, Any] = {"cases": tuple[entry.case_type, ...], "protocol": protocol_type}  # type: ignore[name-defined]
         typed = {name: read(kind, values[name], name) for name, kind in own.items()}
         return read(cls, {**values, **typed, "traces": values["traces"] and str(traces or values["traces"])}, "launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnv:
+    """The environment of a launch's ranks on a node.
+
+    They leave their results in `folder`, and meet at `rendezvous` if there are several nodes.
+    """
+
+    folder: Path
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+    rendezvous: RendezvousPoint | None = None
+    started_utc: str = field(default_factory=utc_now)
+
+
+class Workload(Interface):
+    """A kind of measurement, as in nccl-tests (`struct testColl`): one launcher runs all kinds.
+
+    It has no state: each process that needs one makes it.
+    """
+
+    def ranks(self, spec: LaunchSpec) -> int:
+        """Return how many processes take part."""
+        return spec.world_size
+
+    def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
+        """Prepare a node before its ranks start. Return variables for their environment."""
+        return {}
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
+        """Measure, in a rank: join the group, leave it. An error leaves the group as it is."""
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        """Return the layout of the marks of its ranks."""
+
+    def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+        """Add the rows and facts of all ranks to a launch that is over, and whether their results are wrong."""
+
+
+def workload_of(kind: str) -> Workload:
+    """Make the workload of that kind."""
+    workload: Workload = load(WORKLOADS, "workload", kind)()
+    return workload

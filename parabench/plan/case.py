@@ -28,9 +28,10 @@ MOST_WORKERS = 256
 # Ids and labels have every cap of a list with at most this many.
 MOST_CAPS = 8
 
-# Roles of fields. TRAINING: cases with equal values train the same, so the reference has the field. MEANS: every
-# strategy has the field, which changes the execution of a step but not its result.
-TRAINING, MEANS = "training", "means"
+# Roles of fields. CORE: the strategy and its ranks. TRAINING: cases with equal values train the same, so the reference
+# has the field. DERIVED: the reference has a value that follows from it. MEANS: every strategy has the field, which
+# changes the execution of a step but not its result. Other fields are in `axes` of the strategies that have them.
+CORE, TRAINING, DERIVED, MEANS = "core", "training", "derived", "means"
 
 # A strategy, algorithm or model is the name of a built-in one, or a user's own "package.module:name".
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
@@ -65,13 +66,13 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "training"
 
-    strategy: Annotated[Name, NAMED] = "ddp"
+    strategy: Annotated[Name, structs.replace(NAMED, role=CORE)] = "ddp"
     algorithm: Annotated[Name, NAMED] = "native"
     bucket_mib: Annotated[
         Mebibytes | Annotated[tuple[Mebibytes, ...], Meta(min_length=1)] | None, Field(unset="default")
     ] = None
-    world_size: Count = 1
-    nodes: Annotated[Count, Field(divides="world_size")] = 1
+    world_size: Annotated[Count, Field(role=CORE)] = 1
+    nodes: Annotated[Count, Field(divides="world_size", role=CORE)] = 1
     ranks_per_node: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
     model: Annotated[Name, structs.replace(NAMED, role=TRAINING)] = "gpt-nano"
     data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
@@ -99,7 +100,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
     # 0: the rank itself loads.
     workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS), Field(role=MEANS)] = 0
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
-    split: Annotated[str, Field(choices=SPLITS)] = "batch"
+    split: Annotated[str, Field(choices=SPLITS, role=DERIVED)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
     # Plans set `auto` unless the user chooses a level, and `resolve` replaces it with the model's level.
     verification: Annotated[str, Field(choices=(OF_THE_MODEL, *VERIFICATIONS), role=TRAINING)] = EXACT
@@ -179,8 +180,7 @@ def fields_of(role: str) -> tuple[str, ...]:
 LABELED = tuple(
     name
     for name in DEFAULTS
-    if name == "verification"
-    or (name not in fields_of(TRAINING) and name not in ("strategy", "algorithm", "bucket_mib", "world_size", "nodes"))
+    if name == "verification" or name not in (*fields_of(CORE), *fields_of(TRAINING), "algorithm", "bucket_mib")
 )
 
 

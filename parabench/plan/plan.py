@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import structs
@@ -92,8 +92,11 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         """Return whether repetitions are added for the cases that may still be the fastest."""
         return self.protocol.races
 
-    def launches(self) -> list[PlannedLaunch[C]]:
-        """Return each case once per repetition, in a seeded random order, so that drift affects all cases alike."""
+    def launches(self, done: Collection[tuple[str, int]] = ()) -> list[PlannedLaunch[C]]:
+        """Return the launches of all repetitions, without those that are `done`, given by (case id, repetition).
+
+        Each case is launched once per repetition, in a seeded random order, so that drift affects all cases alike.
+        """
         shuffle = random.Random(self.seed)
         launches = []
         for repetition in range(self.protocol.repetitions):
@@ -106,7 +109,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
             # This order does not depend on earlier repetitions, because each may come from another command.
             random.Random(f"{self.seed}, repetition {repetition}").shuffle(some)
             launches += [PlannedLaunch(repetition, position, case) for position, case in enumerate(some)]
-        return launches
+        return [each for each in launches if (each.case.id, each.repetition) not in done]
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
         """Return the plan after a launch has found that this machine cannot run `case`."""

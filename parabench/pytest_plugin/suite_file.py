@@ -26,7 +26,6 @@ from parabench.machine import machine
 from parabench.plan.case import Case
 from parabench.plan.plan import NothingToRun
 from parabench.plan.protocol import LAUNCHES_DEFAULT, Protocol
-from parabench.plan.suite import load_suite
 from parabench.pytest_plugin import launch_options, option_of
 from parabench.report import build
 from parabench.session.request import Planned, Request, plan_training
@@ -84,7 +83,7 @@ class SuiteFile(pytest.File):
         """Plan the suite without racing. Cases share launches only if rounds are requested. Raises UsageError."""
         request = self.request
         turns = bool(request.options.get("rounds"))
-        planned = plan_training(request, load_suite(str(self.path)), machine.this_machine(), turns=turns)
+        planned = plan_training(request, machine.this_machine(), turns=turns)
         protocol = planned.plan.protocol
         if not protocol.races:
             return planned

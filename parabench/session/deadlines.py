@@ -40,56 +40,51 @@ SLOWEST = {
 }
 
 
-def first_deadline_s(device: str, expected_s: float, allowance_s: float = 0.0, most_s: float = math.inf) -> float:
-    """Return the deadline, in seconds, of a launch on `device` that was estimated and not measured.
-
-    Args:
-        expected_s: the time of arithmetic or transfers at the rates in `SLOWEST`.
-        allowance_s: an upper bound of additional time, such as the time to compile.
-        most_s: a bound on the estimated part that is lower than the device's.
-    """
-    slowest = SLOWEST[device]
-    estimated_s = min(DEADLINE_FACTOR * expected_s, slowest.most_s, most_s)
-    return max(LEAST_DEADLINE_S, estimated_s) + slowest.start_s + allowance_s
-
-
-def training_operations(parameters: int, case: Case, steps: int) -> int:
+def training_operations(case: Case, steps: int) -> int:
     """Return the floating-point operations of these steps on all ranks: 6 per parameter and token.
 
-    Source: Kaplan et al., "Scaling laws for neural language models", 2020.
+    The result is 0 if the size of the model is unknown. Source: Kaplan et al., "Scaling laws for neural language
+    models", 2020.
     """
-    return 6 * parameters * case.global_batch * case.seq_len * steps
+    return 6 * (entry_of_model(case).parameters or 0) * case.global_batch * case.seq_len * steps
 
 
-def training_deadline_s(
-    cases: Sequence[Case], schedule: TrainingSchedule, longer: float = 1.0, reference_s: float | None = None
+def first_deadline_s(
+    cases: Sequence[Case | CollectiveCase],
+    protocol: TrainingSchedule | CollectiveProtocol,
+    reference_s: float | None = None,
 ) -> float:
-    """Return the first deadline of a launch of these training cases, in seconds.
+    """Return the deadline, in seconds, of a launch of cases that were not measured yet.
+
+    One of the cases may take ten times its estimate, the others may take their estimates.
 
     Args:
-        longer: the ratio of a case's steps to the steps of `schedule`.
-        reference_s: the measured time of the single-device reference, if it is known.
+        reference_s: the measured time of the single-device reference of the only case, if it is known. It replaces the
+            estimate.
     """
-    slowest, explains = SLOWEST[cases[0].device], schedule.explain
-    # Steps by time exceed it by up to one step.
-    allowance_s = sum((slowest.compile_s if case.compile else 0.0) + 2 * schedule.seconds for case in cases)
+    slowest = SLOWEST[cases[0].device]
+    estimates = [_estimate(case, protocol, slowest) for case in cases]
+    expected_s, longest_s = sum(each for each, _ in estimates), max(each for each, _ in estimates)
+    explains = isinstance(protocol, TrainingSchedule) and protocol.explain
+    most_s = MOST_EXPLAINING_S if explains else slowest.most_s
+    allowed_s = min(DEADLINE_FACTOR * longest_s + expected_s - longest_s, most_s)
     if reference_s is not None:
-        return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * reference_s + slowest.start_s + allowance_s)
-    steps = schedule.by_steps().all_steps
-    operations = sum(training_operations(entry_of_model(case).parameters or 0, case, steps) for case in cases)
-    expected_s = longer * operations / slowest.flops_per_s
-    return first_deadline_s(cases[0].device, expected_s, allowance_s, MOST_EXPLAINING_S if explains else math.inf)
+        allowed_s = DEADLINE_FACTOR * reference_s
+    return max(LEAST_DEADLINE_S, allowed_s) + slowest.start_s + sum(other_s for _, other_s in estimates)
 
 
-def collectives_deadline_s(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> float:
-    """Return the first deadline of a launch of these collective cases, in seconds.
+def _estimate(
+    case: Case | CollectiveCase, protocol: TrainingSchedule | CollectiveProtocol, slowest: Slowest
+) -> tuple[float, float]:
+    """Return the seconds of a case's arithmetic or transfers, and the seconds that do not depend on their rates.
 
-    One of the cases may take ten times its estimate, the others may take their estimates. The estimate assumes that
-    the slowest link of one rank carries the bytes of all.
+    The estimate assumes that one device computes, or one link carries, the work of all ranks.
     """
-    without_transfers = [protocol.expected_s(case, math.inf) for case in cases]
-    rates = [SLOWEST[case.device].bytes_per_s / case.world_size for case in cases]
-    all_s = [protocol.expected_s(case, rate) for case, rate in zip(cases, rates, strict=True)]
-    transfers_s = [seconds - least for seconds, least in zip(all_s, without_transfers, strict=True)]
-    expected_s = max(transfers_s) + (sum(transfers_s) - max(transfers_s)) / DEADLINE_FACTOR
-    return first_deadline_s(cases[0].device, expected_s, sum(without_transfers))
+    if isinstance(protocol, CollectiveProtocol):
+        assert isinstance(case, CollectiveCase)
+        without_s = protocol.expected_s(case, math.inf)
+        return protocol.expected_s(case, slowest.bytes_per_s / case.world_size) - without_s, without_s
+    assert isinstance(case, Case)
+    # Steps by time exceed it by up to one step.
+    other_s = (slowest.compile_s if case.compile else 0.0) + 2 * protocol.seconds
+    return training_operations(case, protocol.by_steps().all_steps) / slowest.flops_per_s, other_s

@@ -16,7 +16,6 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
-from parabench.plan.validate import entry_of_model
 from parabench.session.deadlines import SLOWEST, training_operations
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
@@ -96,7 +95,7 @@ def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float |
     if case.kind == "collectives":
         return float(protocol.expected_s(case, SLOWEST[case.device].bytes_per_s))
     steps, by_time_s = (protocol.after, protocol.seconds) if protocol.by_time else (protocol.all_steps, 0.0)
-    operations = training_operations(entry_of_model(case).parameters or 0, case, steps)
+    operations = training_operations(case, steps)
     return by_time_s + operations / (SLOWEST[case.device].flops_per_s * case.world_size) if operations else None
 
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self
 
 from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
+from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.cohorts import cohorts
-from parabench.plan.collectives import collective_protocol, plan_collectives
-from parabench.plan.fields import option_fields, typed
-from parabench.plan.plan import C, P, Plan, make_plan
+from parabench.plan.collective_case import OPS, REDUCING, CollectiveCase, parse_size
+from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol
+from parabench.plan.fields import option_fields, parse_field, typed
+from parabench.plan.nccl_pins import unpinned
+from parabench.plan.plan import C, P, Plan, Skipped, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, Protocol
-from parabench.plan.resolve import device_of, is_count
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
-from parabench.records import Record
-from parabench.session.stopping import AdaptiveStopping
-from parabench.store.record import MEASURED_ON_CPU, Finding
+from parabench.plan.resolve import default_ranks_per_node, device_of, is_count, resolve_device
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Sweep, load_suite, parse_axes
+from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
+from parabench.records import Record, declared
+from parabench.store.record import MEASURED_ON_CPU, MIB, Finding
 from parabench.strategies import entry_of
 from parabench.workloads import WORKLOADS
 
 # Labels are part of file names, addresses and HTML.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-QUESTION = "Which algorithm moves data fastest here, at which size?"
 
 
 def check_label(text: str) -> str:
@@ -103,13 +108,22 @@ class Request:
         words += [word for each in _records(self.kind) for word in typed(each, self.options)]
         return [*words, *(["--seed", str(self.seed)] if self.seed is not None else []), *["--resume"] * self.resume]
 
-    def fields_of(self, kind: type[Record]) -> dict[str, Any]:
-        """Return {field: value} of the given fields that `kind` has."""
-        return {name: value for name, value in self.options.items() if name in option_fields(kind)}
+    def adding_s(self, plan: Plan[Any, Any]) -> float | None:
+        """Return the seconds for repetitions that are added to the plan, or infinity; None if none are added.
 
-    def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
-        """Return the rule that adds repetitions to the plan, if there is one. Raises UsageError."""
-        return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
+        Raises UsageError.
+        """
+        race_s = plan.protocol.budget_s if plan.races else None
+        if self.budget is not None and not self.until_decided and race_s is None:
+            raise UsageError(
+                "--budget is the time for racing; --launches disables racing, as do configurations that cannot share a "
+                "launch; give --until-decided with it"
+            )
+        if self.budget is not None and not (self.budget > 0 and math.isfinite(self.budget)):
+            raise UsageError(f"--budget is {self.budget:g}; give minutes, more than 0")
+        if self.budget is not None:
+            return 60 * self.budget
+        return math.inf if self.until_decided else race_s
 
     def parts(self) -> tuple[Request, ...]:
         """Return the sessions of the request, in order. Raises UsageError."""
@@ -131,18 +145,14 @@ class Request:
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         """Return the plan on `machine`; None to follow the stored plan of a session. Raises UsageError."""
-        if self.kind == "collectives":
-            return None if self.resume and not self.given() else plan_of_collectives(self, machine)
-        if self.suite is None:
-            self.check_bare_resume()
+        if self.resume and self.suite is None and not self.given():
             return None
-        suite = load_suite(self.suite)
-        if WORKLOADS[self.kind].alone:
-            return plan_compute(self, suite, machine)
-        return plan_training(self, suite, machine, turns=True)
+        return PLANNERS[self.kind](self, machine)
 
     def check_bare_resume(self) -> None:
-        """Raise UsageError unless the request, which has no suite, resumes a stored plan without a change."""
+        """Raise UsageError unless the request has a suite, or resumes a stored plan without a change."""
+        if self.suite is not None:
+            return
         if not self.resume:
             raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
         if self.given():
@@ -161,10 +171,11 @@ _NOT_FOR_COMPUTE = {"launches", *BY_STEPS_OR_TIME.values()} | {
 }
 
 
-def plan_training(request: Request, suite: Suite, machine: Machine, turns: bool = False) -> Planned[Any, Protocol]:
+def plan_training(request: Request, machine: Machine, turns: bool = False) -> Planned[Any, Protocol]:
     """Return the plan of the suite's training runs. With `turns`, cases may share launches. Raises UsageError."""
+    request.check_bare_resume()
     overrides = parse_axes(request.axes)
-    suite = suite.on(machine_kind(machine, overrides))
+    suite = load_suite(str(request.suite)).on(machine_kind(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     if not turns or (protocol.launches is not None and protocol.rounds is None):
         protocol = protocol.without_turns()
@@ -215,13 +226,13 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
     )
 
 
-def plan_compute(request: Request, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
+def plan_compute(request: Request, machine: Machine) -> Planned[Any, Protocol]:
     """Return the plan of a suite's compute-only launches. Raises UsageError.
 
     If a sweep does not set `nodes`, ranks that exceed this machine's devices, or cores, are divided among the fewest
     nodes like it. The launches measure the ranks of one node.
     """
-    overrides = parse_axes(request.axes)
+    suite, overrides = load_suite(str(request.suite)), parse_axes(request.axes)
     asked = overrides.pop("world_size", None)
     for size in asked or ():
         if not is_count(size):
@@ -244,16 +255,6 @@ def plan_compute(request: Request, suite: Suite, machine: Machine) -> Planned[An
     return Planned(plan=plan.replace(kind="compute"), suite=suite.name, question=suite.question, file=suite.path)
 
 
-def plan_of_collectives(request: Request, machine: Machine) -> Planned[Any, Any]:
-    """Return the plan of single collectives. Raises UsageError."""
-    case_type, protocol_type = _records(request.kind)
-    asked = request.fields_of(case_type)
-    protocol = collective_protocol(**request.fields_of(protocol_type))
-    plan = plan_collectives(asked, protocol, machine, request.seed or 0)
-    findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
-    return Planned(plan=plan, suite=request.kind, question=QUESTION, findings=findings)
-
-
 def fewest_nodes(ranks: int, most: int) -> int:
     """Return the smallest number of nodes, of at most `most` ranks each, that divides `ranks` evenly."""
     return ranks // next(each for each in range(min(ranks, max(1, most)), 0, -1) if ranks % each == 0)
@@ -273,3 +274,92 @@ def protocol_of(request: Request, suites: Protocol) -> Protocol:
     other = BY_STEPS_OR_TIME | {timed: name for name, timed in BY_STEPS_OR_TIME.items()}
     freed = {other[name]: None for name in request.options if name in other}
     return suites.replace(**freed | dict(request.options))
+
+
+# -- single collectives ------------------------------------------------------------------------------------------------
+
+QUESTION = "Which algorithm moves data fastest here, at which size?"
+
+# The largest size by backend, unless the user gives one. NVLink reaches its full rate from 512 MiB on; gloo copies CUDA
+# tensors to host memory, so that the CPU's limit holds for them, too.
+MOST = {"gloo": 64 * MIB, accelerator.BACKEND: 1024 * MIB}
+
+
+def plan_collectives(request: Request, machine: Machine) -> Planned[CollectiveCase, CollectiveProtocol]:
+    """Return the plan of single collectives: the cases of the requested fields.
+
+    Raises UsageError for a case that is wrong anywhere or that this machine lacks, and if none is left to run.
+    """
+    asked = {name: value for name, value in request.options.items() if name in declared(CollectiveCase)}
+    given = {name: value for name, value in request.options.items() if name not in asked}
+    if given.get("mode") == LATENCY:
+        for option in typed(CollectiveProtocol, {name: given.get(name) for name in ("batches", "measure_s")}):
+            raise UsageError(f"{option} is for mode throughput, and mode latency times every call; leave it out")
+    if {"iterations", "measure_s"} <= given.keys():
+        raise UsageError("--iterations and --measure-seconds both set the number of timed calls; give one of them")
+    protocol = CollectiveProtocol(**{"rounds": ROUNDS, **given})
+    cases: dict[CollectiveCase, None] = {}
+    skipped: dict[Skipped[CollectiveCase], None] = {}
+    for case in _collective_cases(asked, protocol, machine):
+        check_algorithm(case.algorithm, case.ranks_per_node)
+        check_backend(case)
+        check_nodes(case)
+        if (reason := exceeds_machine(case, machine)) is not None:
+            raise UsageError(reason)
+        if protocol.graph and not (case.backend == accelerator.BACKEND and is_backends(case.algorithm)):
+            raise UsageError(
+                f"--graph captures NCCL's own calls, and here {case.algorithm} runs over {case.backend}; leave --graph "
+                "out, or use --algorithm native on CUDA devices"
+            )
+        if (reason := unpinned(case, machine.nccl)) is None:
+            cases[case] = None
+        else:
+            skipped[Skipped(case, reason)] = None
+    if not cases:
+        raise UsageError(f"nothing to run; {next(iter(skipped)).reason}")
+    plan: Plan[CollectiveCase, CollectiveProtocol] = Plan(
+        cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=request.seed or 0
+    )
+    findings = measured_on_cpu([asked.get("device", "auto")], plan, machine)
+    return Planned(plan=plan, suite=request.kind, question=QUESTION, findings=findings)
+
+
+def _collective_cases(
+    asked: Mapping[str, Any], protocol: CollectiveProtocol, machine: Machine
+) -> Iterator[CollectiveCase]:
+    """Yield the cases of the requested fields, which are in the form of the command line."""
+    known = declared(CollectiveCase)
+    fields = resolve_device(asked.get("device", "auto"), asked.get("backend", "auto"), machine)
+    ops = parse_field(known["op"], asked["op"]) if "op" in asked else OPS
+    if "world_size" in asked:
+        sizes = [known["world_size"].checked(each) for each in parse_field(known["world_size"], asked["world_size"])]
+    elif machine.ranks_per_node is not None:
+        sizes = [machine.nodes * machine.ranks_per_node]
+    else:
+        sizes = [max(2, len(machine.gpus))] if fields["device"] == accelerator.TYPE else [2]
+    ranks_per_node = known["ranks_per_node"].checked(asked.get("ranks_per_node"))
+    fields |= {"max_bytes": MOST.get(fields["backend"], MOST["gloo"])}
+    fields |= {name: parse_size(asked[name]) for name in ("min_bytes", "max_bytes") if name in asked}
+    fields |= {name: asked[name] for name in ("factor", "dtype", "threads") if name in asked}
+    for size, op in itertools.product(sizes, ops):
+        nodes = machine.nodes_for(size)
+        redop = asked.get("redop", "sum") if op in REDUCING else "none"
+        if "algorithm" in asked:
+            algorithms = list(dict.fromkeys(map(canonical, parse_field(known["algorithm"], asked["algorithm"]))))
+        elif protocol.graph:
+            algorithms = ["native"]
+        else:  # all of parabench's; two_level only if there can be nodes
+            several = ranks_per_node is not None or default_ranks_per_node(size) > 1
+            algorithms = [name for name in ON_ANY_BACKEND if name != TWO_LEVEL or several]
+        per_node = ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
+        for algorithm in algorithms:
+            case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **fields)
+            yield case.replace(ranks_per_node=None if levels_of(algorithm) is None else per_node)
+
+
+# The function that makes the plan of each kind of measurement.
+PLANNERS: dict[str, Callable[[Request, Machine], Planned[Any, Any]]] = {
+    "training": partial(plan_training, turns=True),
+    "compute": plan_compute,
+    "collectives": plan_collectives,
+}

@@ -18,9 +18,7 @@ from parabench.files import check_own_folder
 from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import load_suite
 from parabench.session.request import Planned, Request
-from parabench.session.runner import launches_left
 from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads import WORKLOADS
@@ -75,25 +73,17 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
 
 
 def left_of(request: Request) -> Sequence[Request]:
-    """Return the sessions to run. With --resume, they start at the last session in the database.
-
-    If all are finished, the stored plan is used, so that a resumed run needs no options. Raises UsageError.
-    """
+    """Return the sessions to run. With --resume, they start at the last session in the database. Raises UsageError."""
     parts = request.parts()
     if len(parts) == 1 or not request.resume:
         return parts
     with Store.open_to_read(check_resumable(request.out)) as store:
         last = store.last_session()
-        done = store.launches_done(last.id) if last is not None else set()
     kinds = [part.kind for part in parts]
     there = last.plan.get("kind", "training") if last is not None else ""
-    if last is None or there not in kinds:
+    if there not in kinds:
         return parts
     first, *others = parts[kinds.index(there) :]
-    if first.kind == "training" and not others and not first.given() and not last.interleaved:
-        same = first.suite is not None and load_suite(first.suite).name == last.suite
-        if same and not launches_left(Plan.from_dict(last.plan), done):
-            return (replace(first, suite=None),)
     return (first, *(replace(part, resume=False) for part in others))
 
 

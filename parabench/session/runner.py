@@ -18,7 +18,7 @@ from parabench.plan.cohorts import cohorts, twin_of
 from parabench.plan.plan import Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.plan.schedule import TrainingSchedule
-from parabench.session.deadlines import collectives_deadline_s, training_deadline_s
+from parabench.session.deadlines import first_deadline_s
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_REPETITION,
@@ -39,17 +39,10 @@ from parabench.workloads.verify import Reference, reference_of, verify
 Executor = Callable[[LaunchSpec], Launch]
 
 REFERENCE_TRIES = 2
-# The launches whose times predict others: launches of one case, of several cases, and of a single-device reference.
-ALONE, SHARED, SINGLE = "alone", "shared", "single"
 # The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
 EXPLAINING = TrainingSchedule(warmup=2, timed=(1,), explain=True)
 # NCCL's message if a pin leaves no algorithm (src/enqueue.cc), and torch's name of that error.
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
-
-
-def launches_left(plan: Plan[Any, Any], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[Any]]:
-    """Return the launches to come, without references. `done` holds (case id, repetition)."""
-    return [each for each in plan.launches() if (each.case.id, each.repetition) not in done]
 
 
 def peak_metric(device: str) -> str:
@@ -91,15 +84,15 @@ class Runner:
     failed: set[str] = field(default_factory=set)
     # The peak memory of each rank, of its process or its accelerator, by case id.
     peaks: dict[str, list[float]] = field(default_factory=dict)
-    # The seconds of a launch by case id and ALONE, SHARED (the case's part) or SINGLE.
-    _wall_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    # The seconds of a separate launch by case id; else of the first shared launch, the case's part.
+    _wall_s: dict[str, float] = field(default_factory=dict)
     _failed_references: dict[str, int] = field(default_factory=dict)
 
     # -- the order of launches -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Launch the remaining cases. Raises Interrupted if asked to stop."""
-        left = launches_left(self.plan, self.done)
+        left = self.plan.launches(self.done)
         for case in dict.fromkeys(each.case for each in left):
             self.run_nccl_probe(case)
         for group in self.launches_of(left):
@@ -128,7 +121,7 @@ class Runner:
 
     def expected(self) -> Iterator[tuple[Any, int, Any]]:
         """Yield the (case, repetition, protocol) of each launch to come if all succeed."""
-        left = launches_left(self.plan, self.done)
+        left = self.plan.launches(self.done)
         unshared = {cohort[0] for cohort in cohorts(self.plan.cases, self.room) if len(cohort) == 1}
         for each in left:
             shared = self._shares(each.repetition) and each.case not in unshared
@@ -293,9 +286,9 @@ class Runner:
                 self.peaks[case.id] = peaks
         if launch.status is not Status.OK and launch.repetition >= FIRST_REPETITION:
             self.failed.add(case.id)
-        if launch.status in (Status.OK, Status.WRONG) and launch.repetition != EXPLAIN_REPETITION:
-            kind = SINGLE if launch.repetition == REFERENCE_REPETITION else SHARED if "turns" in launch.facts else ALONE
-            self._wall_s[case.id, kind] = launch.wall_s
+        ended = launch.status in (Status.OK, Status.WRONG) and launch.repetition != EXPLAIN_REPETITION
+        if ended and ("turns" not in launch.facts or case.id not in self._wall_s):
+            self._wall_s[case.id] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
         for finding in launch.findings:
@@ -323,28 +316,18 @@ class Runner:
         This is the requested deadline for each case, or ten times what earlier launches took, plus an estimate for the
         cases that were not launched yet.
         """
-        plan = self.plan
-        if plan.protocol.deadline_s is not None:
-            return float(plan.protocol.deadline_s * len(cases))
-        # A shared launch builds each training run as a separate launch does.
-        kind = SHARED if len(cases) > 1 and plan.kind == "collectives" else ALONE
-        walls = [self._wall_s.get((case.id, kind)) for case in cases]
-        new = [case for case, wall_s in zip(cases, walls, strict=True) if wall_s is None]
-        known_s = sum(filter(None, walls))
-        if plan.kind != "collectives" and protocol.takes_turns:
-            steps = (protocol.counts(place) for place in range(len(cases)))
-            known_s += sum(
-                (count.warmup + count.measured) * (self.step_times.get(case.id) or 0.0)
-                for count, case in zip(steps, cases, strict=True)
-            )
-        first_s = self._first_deadline_s(new, protocol) if new else 0.0
-        return first_s + (max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0)
-
-    def _first_deadline_s(self, new: Sequence[Any], protocol: Any) -> float:
-        """Return the part of a deadline for cases that were not launched yet, in seconds."""
-        if self.plan.kind == "collectives":
-            return collectives_deadline_s(new, self.plan.protocol)
-        if protocol.takes_turns:
-            own = self.plan.protocol.alone()
-            return training_deadline_s(new, own, max(1.0, protocol.all_steps / own.all_steps))
-        return training_deadline_s(new, protocol, 1.0, self._wall_s.get((new[0].reference().id, SINGLE)))
+        requested_s = self.plan.protocol.deadline_s
+        if requested_s is not None:
+            return float(requested_s * len(cases))
+        new = [case for case in cases if case.id not in self._wall_s]
+        known_s = sum(self._wall_s.get(case.id, 0.0) for case in cases)
+        if protocol.takes_turns:  # an earlier launch may have had fewer steps; collectives have no step times
+            for place, case in enumerate(cases):
+                if step_s := self.step_times.get(case.id):
+                    count = protocol.counts(place)
+                    known_s += (count.warmup + count.measured) * step_s
+        known_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0
+        if not new:
+            return known_s
+        alone = self._verifies and not protocol.takes_turns
+        return known_s + first_deadline_s(new, protocol, self._wall_s.get(new[0].reference().id) if alone else None)

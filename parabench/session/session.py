@@ -5,9 +5,11 @@ A wrong request raises an error before anything is launched.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
-from parabench.plan.plan import Plan
+from parabench.plan.plan import C, P, Plan
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines, trial_lines, warner
 from parabench.session.request import Planned, Request
@@ -36,8 +38,7 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import Executor, Runner, launches_left, peak_metric
-from parabench.session.stopping import AdaptiveStopping
+from parabench.session.runner import Executor, Runner, peak_metric
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
 from parabench.store.record import FIRST_REPETITION, TRACES, Launch, Status
@@ -124,7 +125,7 @@ def lead_session(
     check_outputs(request)
     plan = planned.plan if planned is not None else None
     if plan is not None:
-        request.stopping(plan)  # it raises before anything is written
+        request.adding_s(plan)  # it raises before anything is written
         check_traces(request.out, plan.protocol)
     go_on = ""
     try:
@@ -141,8 +142,8 @@ def lead_session(
                 state = begin_session(store, request, planned, machine, nodes=nodes.environments)
                 for line in [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]:
                     log(line)
-            stopping = request.stopping(state.plan)
-            go_on = _resume_command(request, store, stopping, nodes)
+            adding_s = request.adding_s(state.plan)
+            go_on = _resume_command(request, store, nodes)
 
             def prepared() -> Runner:
                 runner = runner_of(store, state, launch, nodes)
@@ -152,7 +153,7 @@ def lead_session(
                 return runner
 
             try:
-                code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+                code = run_launches(store, state, prepared, adding_s, console, request.prefix, go_on)
             except NodeGone as why:
                 nodes.over, code = str(why), NOT_OK
     except StoreError as error:
@@ -163,11 +164,13 @@ def lead_session(
     return code, state.session_id
 
 
-def _resume_command(request: Request, store: Store, stopping: AdaptiveStopping | None, nodes: Participants) -> str:
+def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
     """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
     if request.part_of is not None:
         return shlex.join([*request.argv, "--resume"])
-    options = [*(stopping.words if stopping else ()), *nodes.options, *["--links"] * request.links]
+    options = [*["--until-decided"] * request.until_decided]
+    options += [] if request.budget is None else ["--budget", f"{request.budget:g}"]
+    options += [*nodes.options, *["--links"] * request.links]
     options += [] if request.json_file is None else ["--json", str(request.json_file)]
     return resume_command(store.path, request.kind, *options)
 
@@ -176,15 +179,16 @@ def run_launches(
     store: Store,
     state: SessionState[Any, Any],
     prepared: Callable[[], Runner],
-    stopping: AdaptiveStopping | None,
+    adding_s: float | None,
     console: Console,
     prefix: str,
     go_on: str,
 ) -> int:
-    """Run the remaining launches of a session and the repetitions that `stopping` adds. Return the exit code.
+    """Run the remaining launches of a session and the repetitions that racing adds. Return the exit code.
 
     Args:
         prepared: makes the runner, before the first launch.
+        adding_s: the time for added repetitions; None adds none.
         go_on: the command that resumes the session.
 
     Raises NodeGone, with that command, if the session cannot go on without a node.
@@ -195,16 +199,15 @@ def run_launches(
         log(line)
     if state.done:
         total = len(state.plan.launches())
-        log(f"resuming: {total - len(launches_left(state.plan, state.done))} of {total} launches are done")
+        log(f"resuming: {total - len(state.plan.launches(state.done))} of {total} launches are done")
     runner: Runner | None = None
-    ran = False
+    began, ran = time.monotonic(), False
     plan: Plan[Any, Any] | None = state.plan
     try:
         with stop_signals():
             while plan is not None:
                 done = store.launches_done(state.session_id)
-                left = launches_left(plan, done)
-                if left:
+                if left := plan.launches(done):
                     total = sum(1 for _ in Runner(plan=plan).launches_of(left))
                     with make_progress(console, total, None if plan.races else plan.repetitions, prefix) as progress:
                         runner = runner or prepared()
@@ -213,7 +216,10 @@ def run_launches(
                         plan = runner.plan
                 store.finish_session(state.session_id)
                 ran = bool(plan.cases)
-                plan = stopping.next_repetition(store, state.session_id, plan, log, go_on) if stopping and ran else None
+                if adding_s is None or not ran:
+                    break
+                spent_s = time.monotonic() - began
+                plan = next_repetition(store, state.session_id, plan, adding_s, spent_s, log, go_on)
     except Interrupted as stop:
         warner(console, prefix)(f"stopped by {stop}; {resume_with}")
         return STOPPED
@@ -223,6 +229,44 @@ def run_launches(
         # The machine failed, not the case: for example, a disk is full.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(state.session_id) and ran else NOT_OK
+
+
+def next_repetition(
+    store: Store,
+    session_id: int,
+    plan: Plan[C, P],
+    adding_s: float,
+    spent_s: float,
+    log: Callable[[str], None],
+    go_on: str,
+) -> Plan[C, P] | None:
+    """Return `plan` with another repetition of the cases that may still be the fastest, and store it.
+
+    Return None, and log the reason, if none is added: the winner is clear, the repetition would end after `adding_s`,
+    of which `spent_s` are over, or without such a limit, the noise is too large. `go_on` is the command that continues.
+    """
+    from parabench.analysis import format
+    from parabench.analysis.ranking.race import next_seconds, undecided
+    from parabench.analysis.session import session_data
+    from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
+
+    launches = session_data(load(store.path), session_id).numbers
+    left = undecided(launches, plan.races, patient=math.isfinite(adding_s))
+    if left.too_noisy:
+        hardly = f"{MOST_REPETITIONS} repetitions would hardly resolve {100 * SHARP_ENOUGH:g}%"
+        minutes = (MOST_REPETITIONS - plan.repetitions) * next_seconds(launches, launches["case"].unique()) / 60
+        log(f"too noisy: {hardly}; go on anyway with: {go_on} --budget {max(1, math.ceil(minutes))}")
+    if not left.cases:
+        return None
+    within = "" if left.half_width is None else f", {format.within(left.half_width)}"
+    standing = f"{len(left.cases)} of {len(plan.cases)} configurations may be the fastest{within}"
+    if spent_s + next_seconds(launches, left.cases) > adding_s:
+        log(f"{standing}: racing ends after {format.duration(adding_s)}")
+        return None
+    log(standing)
+    plan = plan.replace(extra=(*plan.extra, tuple(case.id for case in plan.cases if case.id in left.cases)))
+    store.replan(session_id, plan.to_dict())
+    return plan
 
 
 def runner_of(
@@ -276,26 +320,34 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     """Write the report. Print the answers and the paths, and write the results to --json."""
     if request.part_of is not None and request.kind != "training":
         return  # the last session of the suite has the answers
-    from parabench.analysis.session import select_session, session_data
+    from parabench.analysis.session import session_data
     from parabench.report.build import write_report
 
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
-    # A quiet console prints no answers if they go to --json.
-    no_file = request.json_file is None
-    lines: Iterable[str]
+    data = session_data(results, session_id)
+    # `bare` lines have no prefix, because other tools read them. `written` returns the JSON of nccl-tests, or of
+    # `parabench best --json`.
+    bare: Iterable[str] = ()
     if request.kind == "collectives":
-        from parabench.analysis.collectives import crossover
-        from parabench.analysis.collectives.nccl_tests import results_json, table_lines
+        from parabench.analysis.collectives import crossover, nccl_tests
 
-        session = select_session(results, session_id)
-        for line in table_lines(results, session):
-            logger(console, answers=no_file)(line)
-        lines = crossover.answer(session_data(results, session_id)).sentences
+        bare = nccl_tests.table_lines(results, data.session)
+        lines = list(crossover.answer(data).sentences)
+
+        def written() -> str:
+            return json_text.written(nccl_tests.results_json(results, data.session))
     else:
         from parabench.analysis.ranking.best import best, closing_lines
 
-        data = session_data(results, session_id)
         lines = closing_lines(data)
+
+        def written() -> str:
+            return best(data).to_json("best")
+
+    # A quiet console prints no answers if they go to --json.
+    no_file = request.json_file is None
+    for line in bare:
+        logger(console, answers=no_file)(line)
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in lines:
         logger(console, request.prefix, answers=no_file)(line)
@@ -303,11 +355,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     log(f"report: {report}")
     if request.json_file is None:
         return
-    # The format is the one of nccl-tests, or of `parabench best --json`.
-    if request.kind == "collectives":
-        text = json_text.written(results_json(results, session))
-    else:
-        text = best(data).to_json("best")
+    text = written()
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -16,12 +16,11 @@ import msgspec
 import numpy as np
 
 from parabench.launch.launcher import launch
-from parabench.launch.outcome import is_echo
+from parabench.launch.outcome import is_echo, shares_of
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import error_of
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, shares_of
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan

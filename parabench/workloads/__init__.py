@@ -1,5 +1,5 @@
 """The kinds of measurement: training, single collectives, links. This table is free of torch; the code of the ranks is
-in each kind's class (`launch.workload.Workload`)."""
+in each kind's class (`launch.spec.Workload`)."""
 
 from __future__ import annotations
 

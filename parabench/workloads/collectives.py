@@ -18,10 +18,10 @@ import torch
 from parabench.collectives import is_backends, join
 from parabench.collectives.algorithm import make
 from parabench.collectives.wire import PIECE_BYTES
+from parabench.launch.outcome import arms_of
 from parabench.launch.rank import device_of, in_group, join_group, loaded_nccl
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, arms_of
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, Row, Slot, Stage, rows, stages

@@ -21,8 +21,7 @@ from torch import Tensor
 from parabench.collectives import join
 from parabench.launch.rank import device_of, in_group, join_group
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.case import Case

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parabench.launch.outcome import arms_of
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import arms_of
 from parabench.plan.schedule import BUILD, WARM_UP, Counts, TrainingSchedule, Turn
 from parabench.probes import CaseReport
 from parabench.probes.replicas import replicas_apart

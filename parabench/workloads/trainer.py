@@ -107,7 +107,15 @@ class Training:
         loss = self.compute(batch, clock)  # marks where forward ends and backward begins
         clock.mark()
         if first:  # a warm-up step: it may carry more
-            self._read_first(batch)
+            # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
+            self.grad_norm = self.gradient_norm()
+            if ignores_labels(batch):
+                self.suspects.append(IGNORED_LABELS)
+            if self.buffers:
+                self.suspects += buffer_suspect(changed(self.buffers, buffers_of(self.parallel.module)))
+                self.buffers = {}
+            for probe in self.probes:
+                probe.after_first_backward()
         if self.clip is not None:
             self.clip()
         self.optimizer.step()
@@ -120,17 +128,6 @@ class Training:
         clock.mark()
         if loss is not None:
             self.losses.append(loss)
-
-    def _read_first(self, batch: Batch) -> None:
-        # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
-        self.grad_norm = self.gradient_norm()
-        if ignores_labels(batch):
-            self.suspects.append(IGNORED_LABELS)
-        if self.buffers:
-            self.suspects += buffer_suspect(changed(self.buffers, buffers_of(self.parallel.module)))
-            self.buffers = {}
-        for probe in self.probes:
-            probe.after_first_backward()
 
     def report(self) -> CaseReport:
         """Report the finished training run, without the observations of its probes. A collective call.
@@ -157,33 +154,25 @@ class Training:
         )
 
 
-class Material:
-    """The part of a training run that needs no other rank: the model, and the loading of its batches."""
+def prepare(case: Case, rank_info: RankInfo) -> tuple[Model, Loading]:
+    """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
 
-    def __init__(self, model: Model, loading: Loading) -> None:
-        self._held = [(model, loading)]
-
-    def take(self) -> tuple[Model, Loading]:
-        """Return both, and hold them no longer: a strategy frees parts of a model, and no reference may keep them."""
-        return self._held.pop()
-
-
-def prepare(case: Case, rank_info: RankInfo) -> Material:
-    """Build the case's model from its seed, which all ranks share, and start the workers that load its data."""
+    This is the part of a training run that needs no other rank.
+    """
     # The model is built on the CPU and then moved. CUDA's random numbers depend on the number of multiprocessors
     # (pytorch#196613), and FSDP2 does not broadcast parameters, so ranks on unlike GPUs would start from unlike models.
     model = build_model(case, seed=case.seed)
     set_arithmetic(model, case)
     move_model(model, rank_info.device)
-    return Material(model, Loading(case, model))
+    return model, Loading(case, model)
 
 
-def build(case: Case, rank_info: RankInfo, material: Material | None = None) -> Training:
+def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None = None) -> Training:
     """Make the case's model parallel, with its optimizer and data.
 
-    `material` is what `prepare` returned for the case before the group was joined.
+    `parts` is what `prepare` returned for the case before the group was joined.
     """
-    model, loading = (material or prepare(case, rank_info)).take()
+    model, loading = parts or prepare(case, rank_info)
     suspects = suspects_of(model.module)
     if case.strategy == "single" and loading.is_random():
         suspects.append(RANDOM_DATA)

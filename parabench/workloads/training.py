@@ -7,27 +7,31 @@ uses the first ranks. If the launch has one case and no rounds, it has instrumen
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from parabench.collectives import alone, join
+from parabench.data.loader import Loading
 from parabench.launch import hang
 from parabench.launch.rank import device_of, in_group, join_group
 from parabench.launch.results import MarkLayout, NodeResult, RankReport, marks_path
-from parabench.launch.spec import LaunchSpec
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.launch.token import Partner
-from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
+from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule
+from parabench.plan.schedule import BUILD, LEAST_MEASURED, MOST_STEPS, WARM_UP, Counts, TrainingSchedule
 from parabench.probes import CaseReport, Probe, ProbedRank, nccl, probe_classes, switched_on
 from parabench.probes.flops import count_flops
 from parabench.probes.memory import forget_building
@@ -35,9 +39,8 @@ from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import Launch
 from parabench.strategies import entry_of
 from parabench.strategies.base import RankInfo
-from parabench.workloads.pace import Agreement, warm_up
 from parabench.workloads.steps import record, turn_marks
-from parabench.workloads.trainer import Material, Training, build, prepare
+from parabench.workloads.trainer import Training, build, prepare
 
 
 class TrainingWorkload(Workload):
@@ -60,9 +63,9 @@ class TrainingWorkload(Workload):
         torch.set_num_threads(largest.threads)
         info = RankInfo(rank, largest.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
-        materials = {place: prepare(case, info) for place, case in enumerate(spec.cases) if rank < case.world_size}
+        parts = {place: prepare(case, info) for place, case in enumerate(spec.cases) if rank < case.world_size}
         with in_group(partial(_join, spec, env, rank)) as clock:
-            report = train(spec, env, info, materials)
+            report = train(spec, env, info, parts)
         report.clock = clock
         if not spec.protocol.takes_turns:
             report.of(0).rank_facts |= nccl.left_behind(spec.protocol, env.folder)
@@ -84,18 +87,6 @@ def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
         return None
     entry = entry_of(largest.strategy)
     return None if entry.one_rank_only or entry.one_process else join_group(largest, env, rank)
-
-
-def built(case: Case, info: RankInfo, material: Material | None, *, checks_groups: bool = True) -> Training:
-    """Build a case's training run over the default group.
-
-    Raises RuntimeError if groups that it makes use another algorithm than the case's.
-    """
-    others = join.known_groups() - {dist.group.WORLD} if checks_groups else set()
-    training = build(case, replace(info, world_size=case.world_size), material)
-    if checks_groups:
-        join.check_groups(info.device, case.backend, case.algorithm, others)
-    return training
 
 
 class Peers:
@@ -126,12 +117,6 @@ class Peers:
                 self._partner.next_turn()
             self._groups.barrier()
 
-    def start_round(self) -> None:
-        """Collect garbage between rounds of a shared launch. The collector is off during turns."""
-        if self._groups:
-            gc.collect()
-            gc.disable()
-
     def leave(self) -> None:
         """Wait for the other ranks of a paired launch, and release the groups."""
         if self._spec.pair:
@@ -148,16 +133,16 @@ class Peers:
 
 
 def train(
-    spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material] | None = None
+    spec: LaunchSpec, env: RankEnv, info: RankInfo, parts: dict[int, tuple[Model, Loading]] | None = None
 ) -> RankReport:
     """Take the turns of a launch, and return the observations of this rank.
 
     Args:
-        materials: the material of each case that this rank takes part in, by place; by default, it is made.
+        parts: what `prepare` returned for each case that this rank takes part in, by place. By default, it is called
+            here. They are removed, because strategies free parts of a model.
     """
     schedule: TrainingSchedule = spec.protocol
     peers = Peers(spec, env, info)
-    materials = materials or {}
     rounds = schedule.by_round()
     steps = sum(turn.steps for turns in rounds.values() for turn in turns)
     clock = StepClock(marks_path(env.folder, info.rank), steps, info.device)
@@ -180,7 +165,9 @@ def train(
         take(0, steps)
 
     def take_round(number: int) -> None:
-        peers.start_round()
+        if schedule.takes_turns:  # garbage is collected between rounds, and not during turns
+            gc.collect()
+            gc.disable()
         for turn in rounds[number]:
             peers.wait()
             take(turn.arm, turn.steps)
@@ -192,15 +179,25 @@ def train(
             take(turn.arm, turn.steps)
             continue
         peers.use(turn.arm)
-        with _row_of_marks(clock, turn.steps):
-            trainings[turn.arm] = built(case, info, materials.get(turn.arm), checks_groups=in_group)
+        if turn.steps:
+            clock.mark()
+        others = join.known_groups() - {dist.group.WORLD} if in_group else set()
+        of_case = replace(info, world_size=case.world_size)
+        trainings[turn.arm] = build(case, of_case, (parts or {}).pop(turn.arm, None))
+        if in_group:
+            # Groups that the strategy made must use the case's algorithm.
+            join.check_groups(info.device, case.backend, case.algorithm, others)
+        if turn.steps:
+            for _ in range(MARKS - 2):
+                clock.skip()
+            clock.mark()
     if schedule.takes_turns:
         forget_building(info.device)
     else:
         probes = trainings[0].probes = _probes(spec, env, info, trainings[0], clock)
     if schedule.by_time:
         store = c10d._get_default_store() if in_group else None
-        agree = Agreement(store, info.rank, info.world_size if store else 1)
+        agree = agreement(store, info.rank, info.world_size if store else 1)
         counts = warm_up(schedule, take_more, clock.moments.synchronize, agree)
         write_counts(env.folder, info.rank, counts)
         schedule = schedule.with_counts(counts)
@@ -233,18 +230,6 @@ def train(
     return report
 
 
-@contextmanager
-def _row_of_marks(clock: StepClock, steps: int) -> Iterator[None]:
-    """Mark the start and the end of the block as a step, if the schedule has one for it."""
-    if steps:
-        clock.mark()
-    yield
-    if steps:
-        for _ in range(MARKS - 2):
-            clock.skip()
-        clock.mark()
-
-
 def _probes(spec: LaunchSpec, env: RankEnv, info: RankInfo, training: Training, clock: StepClock) -> list[Probe]:
     """Return the instruments of the only case of a launch."""
     stem = f"{spec.case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
@@ -273,3 +258,85 @@ def _add_instruments(report: CaseReport, training: Training, probes: Sequence[Pr
     report.readings += clock.lags()
     if training.case == training.case.reference():  # its operations count for all strategies that train the same
         report.facts["flops"] = count_flops(training.compute, training.batches)
+
+
+# -- the number of steps of a launch by time ---------------------------------------------------------------------------
+
+# Ranks with different numbers of steps would wait for each other forever. After each piece of the warm-up, every rank
+# publishes the time of the piece, and the longest one counts.
+
+# Into how many pieces a warm-up by time is cut at least: the last of them tells how long a step takes.
+PIECES = 4
+
+# Warm-up steps after the last wait for the device.
+RUN_IN = 2
+
+
+def warm_up(
+    schedule: TrainingSchedule,
+    take: Callable[[int], None],
+    wait: Callable[[], None],
+    agree: Callable[[float], float],
+    now: Callable[[], float] = perf_counter,
+) -> Counts:
+    """Take the warm-up steps of a `schedule` by time. Return the numbers of steps that all ranks agreed on.
+
+    `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. The first steps
+    do not count, because they compile and connect.
+    """
+
+    def timed(steps: int) -> float:
+        """Take steps, from an idle device to an idle device. Return the seconds of one step on the slowest rank."""
+        wait()
+        began = now()
+        take(steps)
+        wait()
+        # A clock may not have moved; what follows divides by it.
+        return max(agree(now() - began) / steps, 1e-9)
+
+    least = schedule.counts()
+    if schedule.warmup_s is None:
+        last = least.warmup // 2
+        run_in = min(RUN_IN, (least.warmup - last) // 2)
+        take(least.warmup - last - run_in)
+        step_s = timed(last)
+        warmup = least.warmup
+    else:
+        run_in, piece = RUN_IN, least.warmup // 2
+        warmup, spent = least.warmup, 0.0
+        take(least.warmup - piece)
+        step_s = timed(piece)
+        while spent < schedule.warmup_s and warmup < MOST_STEPS - run_in:
+            # The first steps say little about a step, so a piece grows slowly.
+            piece = max(1, min(2 * piece, math.ceil(schedule.warmup_s / PIECES / step_s), MOST_STEPS - run_in - warmup))
+            step_s = timed(piece)
+            spent += step_s * piece
+            warmup += piece
+        warmup += run_in
+    take(run_in)
+    if schedule.measure_s is None:
+        return Counts(warmup=warmup, measured=least.measured)
+    measured = math.ceil(schedule.measure_s / step_s)
+    return Counts(warmup=warmup, measured=min(max(measured, LEAST_MEASURED), MOST_STEPS))
+
+
+def agreement(store: Any, rank: int, world_size: int) -> Callable[[float], float]:
+    """Return a function that returns the largest value of the ranks of a group. Every rank must call it.
+
+    It uses the `store` where the ranks met. It calls no collective, which would be counted, and could make a
+    communicator before training does.
+    """
+    rounds = itertools.count()
+
+    def largest(value: float) -> float:
+        if world_size == 1:
+            return value
+        key = f"parabench/pace/{next(rounds)}"
+        if rank:
+            store.set(f"{key}/{rank}", repr(value))
+            return float(store.get(key))
+        most = max([value, *(float(store.get(f"{key}/{other}")) for other in range(1, world_size))])
+        store.set(key, repr(most))
+        return most
+
+    return largest

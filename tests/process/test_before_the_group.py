@@ -13,8 +13,7 @@ import torch
 
 from guard import GUARD_S
 from parabench.data.loader import Loading
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.models.factory import build_model
 from parabench.models.options import share_compile_threads
 from parabench.plan.case import Case

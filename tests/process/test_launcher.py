@@ -19,8 +19,7 @@ from parabench import files
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import main
 from parabench.launch.rendezvous import LOOPBACK
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase, Status

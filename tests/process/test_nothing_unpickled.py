@@ -13,8 +13,7 @@ import fake_collectives
 import unpickled_helpers
 from guard import GUARD_S
 from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import Workload
+from parabench.launch.spec import LaunchSpec, Workload
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.links import LinkProtocol

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from guard import GUARD_S
 from norm_helpers import check_norms
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory

@@ -11,8 +11,7 @@ from guard import GUARD_S
 from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency, flops_per_token
 from parabench.analysis.energy import COUNTER
 from parabench.analysis.session import session_data
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.machine.peaks import peak_of
 from parabench.models.base import sizes
 from parabench.plan.case import Case

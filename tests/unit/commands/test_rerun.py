@@ -26,7 +26,7 @@ def planned(words):
     flags = flags_of(given)
     more = {name: value for name, value in given.items() if name not in ("data", "model", "dry_run")}
     request = Request.of(argv=list(words), axes=tuple(axes), cluster=flags, **more)
-    return plan_training(request, load_suite(request.suite), MACHINE).plan
+    return plan_training(request, MACHINE).plan
 
 
 def session_of(words):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parabench.launch.outcome import diagnose, missing_calls
+from parabench.launch.outcome import diagnose, missing_call
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult, RankReport
 from parabench.store.record import Status
@@ -86,5 +86,8 @@ def test_a_group_of_some_ranks_is_known_by_its_name_and_ranks(absent: int) -> No
         rank: answer(**({} if rank == absent else {"tp": group(ranks, 3, (3, "all_gather"))}))
         for rank, ranks in pairs.items()
     }
-    [found] = missing_calls(answers)
-    assert (found.absent, found.waiting, found.group) == ((absent,), (absent - 1,), (absent - 1, absent))
+    assert missing_call(answers) == (
+        [absent],
+        f"rank {absent} has not called all_gather number 3 of the group of ranks {absent - 1}, {absent}, in which rank "
+        f"{absent - 1} waits",
+    )

@@ -25,7 +25,7 @@ def with_gpus(number, memory=80e9):
 
 def planned(machine, suite="quick", **options):
     asked = Request.of(suite=suite, argv=[], out=None, **options)
-    return plan_training(asked, load_suite(suite), machine, turns=True).plan
+    return plan_training(asked, machine, turns=True).plan
 
 
 def case_of(machine, **axes):

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from guard import GUARD_S
-from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol

@@ -7,6 +7,8 @@ import pytest
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.schedule import TrainingSchedule
 from parabench.plan.suite import shipped
 from parabench.session.deadlines import first_deadline_s
 from parabench.session.request import Request
@@ -60,8 +62,12 @@ def test_compilation_may_take_longer_on_the_cpu():
 
 
 def test_first_deadline_is_capped_on_an_accelerator_only():
-    assert first_deadline_s("cpu", expected_s=1e6) == 1e7
-    assert first_deadline_s("cuda", expected_s=1e6) == 660.0
-    assert first_deadline_s("cuda", expected_s=1e6, allowance_s=7.0, most_s=180.0) == 247.0
-    assert first_deadline_s("cuda", expected_s=7.0) == 130.0
-    assert first_deadline_s("cpu", expected_s=0.0) == 60.0
+    def deadline_s(device, seq_len, reference_s=None):
+        case = Case(model="toy", device=device, backend="gloo", seq_len=seq_len)
+        return first_deadline_s([case], TrainingSchedule(), reference_s)
+
+    assert deadline_s("cpu", 1) == 60.0
+    assert deadline_s("cpu", 1 << 30) > 1e5
+    assert deadline_s("cuda", 1) == 120.0
+    assert deadline_s("cuda", 1 << 40) == 660.0
+    assert deadline_s("cuda", 1 << 40, reference_s=7.0) == 130.0

@@ -11,7 +11,6 @@ from parabench.analysis.ranking.best import best, closing_lines, lines
 from parabench.analysis.session import session_data
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.plan.suite import load_suite
 from parabench.session.request import Request, plan_training
 from parabench.session.resume import begin_session
 from parabench.store.record import MEASURED_ON_CPU
@@ -26,7 +25,7 @@ AMD = Machine(cores=4, gpus=(Gpu("AMD Instinct MI300X", 192 << 30),), gpus_reaso
 
 def planned(machine, folder, *axes):
     request = Request(argv=["parabench", "run", "quick"], out=folder, suite="quick", axes=axes)
-    return request, plan_training(request, load_suite("quick"), machine)
+    return request, plan_training(request, machine)
 
 
 def codes(planned):

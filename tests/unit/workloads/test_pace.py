@@ -20,7 +20,7 @@ from parabench.plan.schedule import LEAST_MEASURED, LEAST_WARMUP, Counts
 from parabench.session.request import Request, protocol_of
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
-from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
+from parabench.workloads.training import PIECES, RUN_IN, agreement, warm_up
 from parabench.workloads.verify import reference_of, verify
 
 BY_TIME = Protocol(warmup_s=2.0, measure_s=2.0)
@@ -79,7 +79,7 @@ def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
 
     def rank(number):
         store = FileStore(str(tmp_path / "store"), size)
-        return paced(BY_TIME, lambda step: 0.01 * (1 + number + 0.1 * (step % 3)), Agreement(store, number, size))[0]
+        return paced(BY_TIME, lambda step: 0.01 * (1 + number + 0.1 * (step % 3)), agreement(store, number, size))[0]
 
     with ThreadPoolExecutor(size) as pool:
         told = list(pool.map(rank, range(size)))

@@ -26,7 +26,7 @@ def test_prepare_builds_on_the_cpu_and_then_moves(monkeypatch: pytest.MonkeyPatc
         return model
 
     monkeypatch.setattr(trainer, "build_model", building)
-    models = [trainer.prepare(CASE, RankInfo(0, 1, device)).take()[0] for device in (CPU, ELSEWHERE)]
+    models = [trainer.prepare(CASE, RankInfo(0, 1, device))[0] for device in (CPU, ELSEWHERE)]
     for first, second in zip(*built, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
     assert [{each.device for each in model.module.parameters()} for model in models] == [{CPU}, {ELSEWHERE}]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from parabench.launch.spec import LaunchSpec
+from parabench.launch.spec import LaunchSpec, RankEnv
 from parabench.launch.token import Pair
-from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.schedule import TrainingSchedule
 from parabench.probes import CaseReport
@@ -49,7 +48,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(workload.hang, "watch", lambda *args: None)
     monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
     monkeypatch.setattr(workload, "forget_building", says("give back"))
-    monkeypatch.setattr(workload, "built", says("build", arm))
+    monkeypatch.setattr(workload, "build", says("build", arm))
     return log
 
 
