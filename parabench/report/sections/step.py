@@ -13,7 +13,7 @@ from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.step.calls import group_calls
-from parabench.analysis.step.stragglers import NEARLY_ALL, always_last, straggler_table
+from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, timelines
 from parabench.report.cases import page_cases
 from parabench.report.figures.figures import (
@@ -249,7 +249,7 @@ def straggler_section(seen: SessionData) -> Section | None:
         "A straggler enters the collectives last and blocks the other ranks until then.",
         "No rank was blocked by one that came later.",
         (table_of("Straggler of each configuration", _STRAGGLERS, rows),),
-        lead=_straggler(rows[always_last(rows)]) if len(rows) else "",
+        lead=_straggler(rows[rows["always_last"].astype(bool)]) if len(rows) else "",
         reading="A collective starts to move data when its last rank has entered it. Blocked is the longest wait of a "
         "rank for the straggler in a step, as the median over instrumented steps. In a pipeline the schedule makes one "
         f"rank the last.{f' Clocks: {clocks}.' if clocks else ''}",
