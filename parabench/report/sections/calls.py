@@ -8,8 +8,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.bandwidth import QUESTION, alone_table, training_bandwidth
-from parabench.analysis.step.calls import bucket_table
+from parabench.analysis.step.calls import QUESTION, alone_table, bucket_table, training_bandwidth
 from parabench.plan.case import ranks_in_words
 from parabench.report.figures.axes import bytes_axis
 from parabench.report.figures.figures import (

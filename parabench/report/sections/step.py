@@ -9,9 +9,8 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.loop_time import MEAN
-from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.step.breakdown import bubbles, taken_apart
 from parabench.analysis.step.calls import group_calls
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, timelines
