@@ -29,7 +29,6 @@ from parabench.analysis.prediction.program import (
     OPTIMIZER,
     Call,
     Event,
-    Gradient,
     Group,
     Program,
     timeline,
@@ -174,15 +173,14 @@ def _shares(table: Table) -> tuple[list[float], list[float], float, float]:
 def _ddp(table: Table, gpus: int, work_s: float) -> Program:
     """Return a step of DDP. The gradients of a unit are ready after its backward, the last unit first."""
     forward, backward, head, head_backward = _shares(table)
-    ready, gradients = head_backward * work_s, list[Gradient]()
+    ready, gradients = head_backward * work_s, list[tuple[int, float]]()
     for (size, _), share in zip(reversed(table.units), reversed(backward), strict=True):
         ready += share * work_s
-        gradients.append(Gradient(round(size * table.reduced), ready))
+        gradients.append((round(size * table.reduced), ready))
     if table.root:
-        gradients.append(Gradient(round(table.root * table.reduced), ready))
+        gradients.append((round(table.root * table.reduced), ready))
     events = (
-        Event(PART, "forward"), Event(WORK, (sum(forward) + head) * work_s),
-        Event(PART, BACKWARD), Event(WORK, ready), Event(PART, OPTIMIZER),
+        (PART, "forward"), (WORK, (sum(forward) + head) * work_s), (PART, BACKWARD), (WORK, ready), (PART, OPTIMIZER),
     )  # fmt: skip
     return Program(gpus, events, tuple(gradients)).with_caps(table.caps)
 
@@ -198,12 +196,12 @@ def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
     forward, backward, head, head_backward = _shares(table)
 
     def add(kind: str, value: Any) -> None:
-        events.append(Event(kind, value))
+        events.append((kind, value))
 
     def call(op: str, size: float) -> int:
         """Add a call and return its number."""
         add(CALL, Call(op, round(size), Group(gpus)))
-        return sum(event.kind == CALL for event in events) - 1
+        return sum(kind == CALL for kind, _ in events) - 1
 
     def gather(parameters: int) -> int:
         return call("all_gather", parameters * table.gathered)

@@ -102,12 +102,13 @@ def _events(program: Program) -> tuple[list[Any], list[Any]]:
     """Return the events and gradients as `program_of` reads them."""
 
     def written(event: Event) -> list[Any]:
-        if event.kind != CALL:
-            return [event.kind, _rounded(event.value)]
-        op, size, (ranks, stride, first) = event.value
+        kind, value = event
+        if kind != CALL:
+            return [kind, _rounded(value)]
+        op, size, (ranks, stride, first) = value
         return [CALL, op, size, [first + at * stride for at in range(ranks)], 0.0]
 
-    gradients = [["", each.bytes, _rounded(each.ready_s)] for each in program.gradients]
+    gradients = [["", size, _rounded(ready_s)] for size, ready_s in program.gradients]
     return [written(event) for event in program.events], gradients
 
 

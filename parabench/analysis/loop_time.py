@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,33 +17,20 @@ _LOOP = '"loop": {'
 
 
 @dataclass(frozen=True, slots=True)
-class Expensive:
-    """Steps that take `extra_s` longer in one `part`: every `every`-th step, or at irregular intervals if it is `None`.
-    The extra time of all `steps` of them is `share` of the loop."""
-
-    part: str
-    every: int | None
-    steps: int
-    extra_s: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class LoopTime:
     """The wall time of a watched loop on one rank, after the first `first` steps: `seconds` of each part of all
-    `steps`. Some steps were `instrumented`."""
+    `steps`. Some steps were `instrumented`.
+
+    `expensive` has groups of steps that take `extra_s` longer in one `part`: every `every`-th step, or at irregular
+    intervals if it is None. The extra time of all `steps` of a group is `share` of the loop.
+    """
 
     rank: int
     first: int
     steps: int
     instrumented: int
     seconds: Mapping[str, float]
-    expensive: tuple[Expensive, ...]
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> LoopTime:
-        """Read the account from the fact of a launch."""
-        return cls(**{**told, "expensive": tuple(Expensive(**each) for each in told["expensive"])})
+    expensive: Sequence[Mapping[str, Any]]
 
     @property
     def step_s(self) -> float:
@@ -58,4 +45,4 @@ class LoopTime:
 def loop_times(facts: pd.Series[str]) -> list[LoopTime | None]:
     """Return the account of each launch, from its facts as text; `None` for a launch without a watched loop."""
     texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts)
-    return [None if text is None else LoopTime.of(json_text.parsed(text)["loop"]) for text in texts]
+    return [None if text is None else LoopTime(**json_text.parsed(text)["loop"]) for text in texts]

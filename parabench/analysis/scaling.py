@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.environment.nodes import sharing
-from parabench.analysis.numbers import WORK, case_table, same_work
+from parabench.analysis.numbers import WORK, same_work
 from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import Effects, fit
@@ -36,24 +34,18 @@ _COLUMNS = (
 
 
 def curves(seen: SessionData) -> pd.DataFrame:
-    """Return `scaling` of a session, without ranks that shared a device; for `SessionData.once`."""
-    environment = seen.session.environment
-    apart = [sharing(environment, case) is None for case in records(seen.cases)]
-    return scaling(seen.numbers, seen.cases[np.array(apart, dtype=bool)])
+    """Return one row per point of each curve with two or more world sizes; for `SessionData.once`.
 
-
-def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return one row per point of each curve with two or more world sizes; `cases` is the case table, if known.
-
-    A curve has one `kind`, workload, strategy, algorithm and bucket size. If cases differ in another field, the fastest
-    at a world size represents it. `speedup` is the ratio of throughput to the `base` in common launches and
-    repetitions, NaN if none connects the two; `efficiency` is speedup / (world size / base world size). The base is
-    strategy `single` with the same workload, else the smallest world size of the curve. A curve without a point there
-    starts with the base, so `case_id` can be the base's.
+    Configurations whose ranks shared a device are left out. A curve has one `kind`, workload, strategy, algorithm and
+    bucket size. If cases differ in another field, the fastest at a world size represents it. `speedup` is the ratio of
+    throughput to the `base` in common launches and repetitions, NaN if none connects the two; `efficiency` is speedup /
+    (world size / base world size). The base is strategy `single` with the same workload, else the smallest world size
+    of the curve. A curve without a point there starts with the base, so `case_id` can be the base's.
     """
-    cases = case_table(launches) if cases is None else cases
-    measured = cases.loc[cases["tokens_per_s"].notna(), [*_MEASURED, *WORK, *_CURVE]]
-    models = (fit(own, "token_s") for _, own in same_work(launches[launches["timed"]], PER_TOKEN))
+    cases = seen.cases[seen.cases["tokens_per_s"].notna()]
+    apart = [sharing(seen.session.environment, case) is None for case in records(cases)]
+    measured = cases.loc[np.array(apart, dtype=bool), [*_MEASURED, *WORK, *_CURVE]]
+    models = (fit(own, "token_s") for _, own in same_work(seen.timed, PER_TOKEN))
     effects = {case: model for model in models for case in model.cases}
     measured = measured.assign(
         batch_per_rank=measured["global_batch"] / measured["world_size"],
@@ -91,7 +83,9 @@ def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
     bases = single["case_id"].iloc[0] if len(single) else points.groupby("curve")["case_id"].transform("first")
     points = points.assign(base_case_id=bases)
     of_base = rows.set_index("case_id")[["world_size", "strategy"]].loc[points["base_case_id"]]
-    speedups = [_speedup(*pair, effects) for pair in zip(points["case_id"], points["base_case_id"], strict=True)]
+    # NaN if no launch or repetition connects the two.
+    pairs = zip(points["case_id"], points["base_case_id"], strict=True)
+    speedups = np.exp([effects[case].behind(case)[base] for case, base in pairs])
     return points.assign(
         speedup=speedups,
         efficiency=speedups / (points["world_size"] / of_base["world_size"].to_numpy()),
@@ -100,32 +94,22 @@ def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
     )
 
 
-def _speedup(case: str, base: str, effects: Mapping[str, Effects]) -> float:
-    """Return the ratio of throughput to `base` in common launches and repetitions; NaN if none connects them."""
-    return math.exp(effects[case].behind(case)[base])
-
-
 def scaling_lines(seen: SessionData) -> Iterator[str]:
     """Yield the fastest at each world size, for each kind of scaling that was measured from one rank on.
 
     'Strong scaling (global batch 8), throughput relative to 1 rank: 1.40 (70% of linear) of ddp native, 2 ranks; ...'
     """
     table = seen.once(curves)
-    if len(table):
-        own = table[table["speedup"].notna() & table["ranked"] & (table["base_world_size"] == 1)]
-        own = own[own["world_size"] > 1].sort_values("speedup", ascending=False, kind="stable")
-        best = own.drop_duplicates(["group", "world_size"]).sort_values(["group", "world_size"])
-        for _, points in best.groupby("group"):
-            yield _sentence(records(points), seen.labels)
-
-
-def _sentence(best: Sequence[Mapping[Any, Any]], labels: Mapping[str, str]) -> str:
-    first, texts = best[0], []
-    strong = first["kind"] == STRONG
-    same = f"global batch {first['global_batch']:,}" if strong else f"{first['batch_per_rank']:g} a rank"
-    for point in best:
-        linear = format.percent(point["efficiency"]) + (" of linear" if point is first else "")
-        label = labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
-        texts.append(f"{format.digits(point['speedup'], 3)} ({linear}) of {label}")
-    kind = "Strong" if strong else "Weak"
-    return f"{kind} scaling ({same}), throughput relative to 1 rank: {'; '.join(texts)}."
+    own = table[table["speedup"].notna() & table["ranked"].astype(bool) & (table["base_world_size"] == 1)]
+    own = own[own["world_size"] > 1].sort_values("speedup", ascending=False, kind="stable")
+    best = own.drop_duplicates(["group", "world_size"]).sort_values(["group", "world_size"])
+    for _, points in best.groupby("group"):
+        first, texts = points.iloc[0], list[str]()
+        for point in records(points):
+            linear = format.percent(point["efficiency"]) + ("" if texts else " of linear")
+            label = seen.labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
+            texts.append(f"{format.digits(point['speedup'], 3)} ({linear}) of {label}")
+        kind, same = "Weak", f"{first['batch_per_rank']:g} a rank"
+        if first["kind"] == STRONG:
+            kind, same = "Strong", f"global batch {first['global_batch']:,}"
+        yield f"{kind} scaling ({same}), throughput relative to 1 rank: {'; '.join(texts)}."

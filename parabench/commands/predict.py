@@ -97,22 +97,19 @@ def predict(
     if check is not None:
         measured = trainings(_load(check))
         predictions = [predictor.predict(case) for case in measured if case.world_size > 1]
-        lines = text.check_lines(predictions, measured)
-        told = list(text.errors(predictions, measured))
+        table, sentences = [*text.check_table(predictions, measured)], [*text.errors(predictions, measured)]
     elif best:
-        predictions, told = [], []
+        table, sentences, predictions = [], [], []
         for size in sizes:
             cases = question.candidates(base, size, parse_axes(axes), ranks_per_node)
             found = [predictor.predict(case) for case in cases]
             predictions += found
-            told += text.best_lines(found)
-        lines = iter(told)
+            sentences += text.best_lines(found)
     else:
-        predictions = [
-            predictor.predict(each) for each in question.cases(base, sizes, parse_axes(axes), ranks_per_node)
-        ]
-        lines, told = text.lines(predictions), text.notes(predictions)
-    give(files, lambda: text.answer(predictions, told), list(lines), "prediction")
+        cases = question.cases(base, sizes, parse_axes(axes), ranks_per_node)
+        predictions = [predictor.predict(each) for each in cases]
+        table, sentences = [*text.table(predictions)], text.notes(predictions)
+    give(files, lambda: text.answer(predictions, sentences), [*table, *sentences], "prediction")
     raise SystemExit(2 if not text.predicted(predictions) else 0)
 
 

@@ -79,7 +79,7 @@ def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path:
         ("ddp", 2, 2), ("ddp", 8, 2), ("fsdp", 2, 2), ("fsdp", 8, 2),
     }  # fmt: skip
     events = [each for one in base.computed for each in one.program.events]
-    assert {each.value.group for each in events if each.kind == "call"} == {Group(2), Group(8)}
+    assert {call.group for kind, call in events if kind == "call"} == {Group(2), Group(8)}
     assert all(each.peak_bytes > 0 for each in base.computed)
     # The last session is there, so nothing is left.
     again = parabench("run", str(suite), "--out", str(tmp_path), "--resume")

@@ -13,8 +13,8 @@ import fake_results
 import pipeline_helpers
 from guard import GUARD_S
 from parabench import Model
-from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import session_data
+from parabench.analysis.step.breakdown import bubbles
 from parabench.errors import UsageError
 from parabench.launch.processes import run_processes
 from parabench.machine import accelerator

@@ -50,7 +50,10 @@ def fastest(sizes: pd.DataFrame, warnings: Sequence[Finding] = ()) -> Answer:
     sentences = []
     for _, group in good.groupby([good["op"].map(LOGGED_OPS.index), "world_size"]):
         operation = _operation(group)
-        best = {} if operation["why_not"] else _best_by_size(group)
+        # All pairs are compared. The sizes share one rate of false claims (Bonferroni). With 5% for each of six sizes,
+        # up to 26% of sessions would make a wrong claim.
+        ranked = () if operation["why_not"] else operation["sizes"]
+        best = {size: _tied(group[group["bytes"] == size], 1 - (1 - CONFIDENCE) / len(ranked)) for size in ranked}
         key = {name: operation[name] for name in _KEY}
         ranges, changes = ([key | row for row in found] for found in _in_ranges(best))
         rows["operations"].append(operation)
@@ -100,17 +103,8 @@ def _why_not(good: pd.DataFrame) -> str | None:
     )
 
 
-def _best_by_size(good: pd.DataFrame) -> dict[int, tuple[str, ...]]:
-    """Return for each size, in order, the algorithms that are tied with the fastest, the fastest first.
-
-    All pairs are compared. The sizes share one rate of false claims (Bonferroni). With 5% for each of six sizes, up to
-    26% of sessions would make a wrong claim.
-    """
-    sizes = sorted(map(int, good["bytes"].unique()))
-    return {size: _tied(good[good["bytes"] == size], 1 - (1 - CONFIDENCE) / len(sizes)) for size in sizes}
-
-
 def _tied(good: pd.DataFrame, confidence: float) -> tuple[str, ...]:
+    """Return the algorithms that are tied with the fastest at a size, the fastest first."""
     names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())

@@ -5,7 +5,7 @@ The layout is from nccl-tests' src/util.cu. Values of parabench are in its colum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -24,9 +24,6 @@ from parabench.store.results import Results, records
 JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
-# The columns of a form, with their unit and width, as in nccl-tests.
-_COLUMNS = {"time": ("(us)", 7), "algbw": ("(GB/s)", 6), "busbw": ("(GB/s)", 6), "#wrong": ("", 6)}
-_SIZE = "{:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
 _Row = Mapping[Any, Any]
 
 
@@ -57,9 +54,9 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         if first["device"] == "cpu" and short:
             yield f"# warning: {short[0]} computing threads share {short[1]} core(s) of a node"
         yield "#"
-        yield f"# {_SIZE('', '', '', '', '')}           out-of-place                       in-place"
-        yield f"# {_SIZE('size', 'count', 'type', 'redop', 'root')}{_cells([list(_COLUMNS)] * 2)}"
-        yield f"# {_SIZE('(B)', '(elements)', '', '', '')}{_cells([[unit for unit, _ in _COLUMNS.values()]] * 2)}"
+        yield f"#{'':62}out-of-place{'':23}in-place"
+        yield "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw  #wrong"
+        yield "#        (B)    (elements)                          " + 2 * "     (us)  (GB/s)  (GB/s)        "
         yield from (_line(*of_size) for of_size in _sizes(rows))
         wrong, average = rows["n_wrong"].sum(), _average(rows)
         checked = (
@@ -74,19 +71,13 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
 
 def _line(first: _Row, forms: Mapping[str, _Row]) -> str:
     """Return the line of one size."""
-    cells = [
-        [_float(row["call_s"] * US, 7), _float(row["algbw"], 6), _float(row["busbw"], 6),
-         f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"]
-        for row in forms.values()
-    ]  # fmt: skip
-    type_name = TYPES[first["dtype"]].name
-    size = _SIZE(first["bytes"], first["count"], type_name, first["redop"], _root(first["op"]))
-    return f"  {size}{_cells(cells)}"
-
-
-def _cells(forms: Sequence[Sequence[str]]) -> str:
-    widths = [width for _, width in _COLUMNS.values()]
-    return "".join(f"  {cell:>{width}}" for form in forms for cell, width in zip(form, widths, strict=True))
+    type_name, redop, root = TYPES[first["dtype"]].name, first["redop"], _root(first["op"])
+    line = f"  {first['bytes']:>10}  {first['count']:>12}  {type_name:>8}  {redop:>6}  {root:>6}"
+    for row in forms.values():
+        time, algbw, busbw = _float(row["call_s"] * US, 7), _float(row["algbw"], 6), _float(row["busbw"], 6)
+        wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
+        line += f"  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}"
+    return line
 
 
 def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:

@@ -15,9 +15,9 @@ from parabench.machine import accelerator
 from parabench.plan.protocol import BY_STEPS_OR_TIME
 
 _HARDWARE = ("devices", "driver", "cpu", "cores", "cluster", "nodes", "host", "os")
-# The facts that alone can explain another step time: always, on CUDA, and on the CPU.
-_MATTERS = {"": {"torch", "cuda", "cluster", "nodes"}, accelerator.TYPE: {"devices", "driver", "nccl"}}
-_MATTERS["cpu"] = {"cpu", "cores"}
+# The facts that alone can explain another step time: always, and by device.
+_ALWAYS_MATTERS = {"torch", "cuda", "cluster", "nodes"}
+_MATTERS = {accelerator.TYPE: {"devices", "driver", "nccl"}, "cpu": {"cpu", "cores"}}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def session_differences(base: Session, candidate: Session, devices: Collection[s
     """Yield the differences between two sessions that computed on `devices`, in facts that both recorded."""
     own, new = _facts(base), _facts(candidate)
     variables = {name for session in (base, candidate) for name in session.environment.get("env") or {}}
-    matters = _MATTERS[""].union(*(_MATTERS[each] for each in devices))
+    matters = _ALWAYS_MATTERS.union(*(_MATTERS[each] for each in devices))
     for name in own | new:
         old, other = (each.get(name, "not set" if name in variables else None) for each in (own, new))
         if old is not None and other is not None and old != other:
@@ -110,9 +110,9 @@ def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool)
 
 
 def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Difference, ...]:
-    """Return the changes from one session to the next.
+    """Return the changes from one session to the next, first those that matter.
 
-    Changes that matter are first. The commit is last, because it nearly always changes.
+    The commit is last, because it nearly always changes.
     """
     found = session_differences(before.session, after.session, set(devices))
     return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))

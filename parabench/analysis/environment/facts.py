@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parabench.analysis import format
@@ -25,8 +25,6 @@ LEGEND = {
     "NODE": "NODE the link between host bridges of a NUMA node",
     "SYS": "SYS the link between NUMA nodes",
 }
-# Values of a protocol for options that are off.
-NOTHING = (None, False, 0)
 # The rows of settings whose recorded names are not words.
 SETTINGS = {
     "aa_test": "A/A test",
@@ -42,12 +40,8 @@ Record = Mapping[str, Any]
 Rows = list[tuple[str, ...]]
 
 
-def machine_pairs(environment: Record) -> list[tuple[str, str]]:
-    """Return (name, value) of the host, its cores, memory, network, container and devices."""
-    return list(_machine(environment))
-
-
-def _machine(environment: Record) -> Iterator[tuple[str, str]]:
+def machine_pairs(environment: Record) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of the host, its cores, memory, network, container and devices."""
     groups = ("processor", "numa", "network", "container", "nvml", "driver")
     processor, numa, network, container, nvml, driver = (environment.get(name) or {} for name in groups)
     for name, key in (("host", "host"), ("OS", "os"), ("CPU", "cpu"), ("cores for ranks", "cores")):
@@ -108,43 +102,40 @@ def gpu_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
     """Return (head, rows, why): a column for the devices that are alike, a row for each of their limits and states at
     the start of the session, and the reasons of unknown ones."""
     gpus = [gpu for gpu in environment.get("gpus") or [] if "reasons" in gpu]
-    alike: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for at, gpu in enumerate(gpus):
-        alike.setdefault(tuple(text(gpu) for text in _GPU.values()), []).append(f"GPU{at}")
+        alike.setdefault(tuple(_gpu_facts(gpu).items()), []).append(f"GPU{at}")
     head = ("", *(", ".join(names) for names in alike.values()))
-    rows: Rows = [(name, *(values[i] for values in alike)) for i, name in enumerate(_GPU)] if gpus else []
+    rows: Rows = [(facts[0][0], *(text for _, text in facts)) for facts in zip(*alike, strict=True)]
     why = (f"{name.replace('_', ' ')} ({reason})" for gpu in gpus for name, reason in gpu["reasons"].items())
     return head, rows, list(dict.fromkeys(why))
 
 
-def _numbers(template: str, *names: str, unit: float = 1.0) -> Callable[[Record], str]:
-    """Return a function that fills a template with numbers of a device."""
+def _gpu_facts(gpu: Record) -> dict[str, str]:
+    """Return the limits and states of a device as text."""
 
-    def text(gpu: Record) -> str:
-        return template.format(*(format.UNKNOWN if gpu[name] is None else f"{gpu[name] / unit:,.0f}" for name in names))
+    def number(name: str, unit: float = 1.0) -> str:
+        return format.UNKNOWN if gpu[name] is None else f"{gpu[name] / unit:,.0f}"
 
-    return text
+    def clock(name: str) -> str:
+        return f"{number(f'{name}_clock_hz', 1e6)} MHz; at most {number(f'{name}_clock_max_hz', 1e6)}"
 
+    def switch(name: str) -> str:
+        return {True: "on", False: "off", None: format.UNKNOWN}[gpu[name]]
 
-def _switch(name: str) -> Callable[[Record], str]:
-    return lambda gpu: {True: "on", False: "off", None: format.UNKNOWN}[gpu[name]]
-
-
-_CLOCK = "{} MHz; at most {}"
-_GPU: dict[str, Callable[[Record], str]] = {
-    "Name": lambda gpu: format.or_unknown(gpu["name"]),
-    "Memory": lambda gpu: format.gibibytes(gpu["memory_bytes"]),
-    "Compute capability": lambda gpu: format.or_unknown(gpu["compute_capability"]),
-    "Power limit": _numbers("{} W; by default {}, at most {}", "power_limit_w", "power_default_w", "power_max_w"),
-    "SM clock": _numbers(_CLOCK, "sm_clock_hz", "sm_clock_max_hz", unit=1e6),
-    "Memory clock": _numbers(_CLOCK, "memory_clock_hz", "memory_clock_max_hz", unit=1e6),
-    "PCIe": _numbers(
-        "generation {} ×{}; at most {} ×{}",
-        *("pcie_generation", "pcie_width", "pcie_generation_max", "pcie_width_max"),
-    ),
-    "ECC": _switch("ecc"),
-    "MIG": _switch("mig"),
-}
+    limit, default, most = (number(f"power_{name}_w") for name in ("limit", "default", "max"))
+    link, widest = (f"{number(f'pcie_generation{of}')} ×{number(f'pcie_width{of}')}" for of in ("", "_max"))
+    return {
+        "Name": format.or_unknown(gpu["name"]),
+        "Memory": format.gibibytes(gpu["memory_bytes"]),
+        "Compute capability": format.or_unknown(gpu["compute_capability"]),
+        "Power limit": f"{limit} W; by default {default}, at most {most}",
+        "SM clock": clock("sm"),
+        "Memory clock": clock("memory"),
+        "PCIe": f"generation {link}; at most {widest}",
+        "ECC": switch("ecc"),
+        "MIG": switch("mig"),
+    }
 
 
 def link_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
@@ -158,11 +149,8 @@ def link_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
     ]
     cells = {cell for row in matrix for cell in row if cell}
     used = [text for mark, text in LEGEND.items() if any(cell == mark or cell[:2] == mark for cell in cells)]
-    return (
-        head,
-        rows,
-        [*used, *(f"unknown where {why}" for why in dict.fromkeys((links.get("reasons") or {}).values()))],
-    )
+    unknown = dict.fromkeys((links.get("reasons") or {}).values())
+    return head, rows, [*used, *(f"unknown where {why}" for why in unknown)]
 
 
 def environment_rows(session: Session) -> list[tuple[str, str]]:
@@ -179,7 +167,9 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
     if git is not None:
         rows.append(("commit", commit(git)))
     groups = [session.plan.get("protocol") or {}, *(known.pop(name, None) or {} for name in ("versions", "env"))]
-    rows += [(str(name), _text(value)) for group in groups for name, value in group.items() if value not in NOTHING]
+    rows += [
+        (str(name), _text(value)) for group in groups for name, value in group.items() if value not in (None, False, 0)
+    ]
     for reason in dict.fromkeys(unknown.values()):
         names = ", ".join(name for name, why in unknown.items() if why == reason)
         rows.append((names, f"{format.UNKNOWN}: {reason}"))

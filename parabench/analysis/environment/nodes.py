@@ -6,7 +6,6 @@ Nodes that are alike are described together. If a session has one node, it is ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from parabench.analysis import format
@@ -85,7 +84,8 @@ def crowded(environment: Record, world_size: int, threads: int, nodes: int = 1) 
 
     A case has equally many ranks on each of its `nodes`.
     """
-    return _too_few([one.get("cores") for one in node_records(environment)[:nodes]], -(-world_size // nodes) * threads)
+    cores = [one["cores"] for one in node_records(environment)[:nodes] if one.get("cores") is not None]
+    return _too_few(cores, -(-world_size // nodes) * threads)
 
 
 def sharing(environment: Record, case: Mapping[Any, Any]) -> tuple[int, int] | None:
@@ -96,12 +96,12 @@ def sharing(environment: Record, case: Mapping[Any, Any]) -> tuple[int, int] | N
     if case["device"] != accelerator.TYPE:
         return None
     nodes = int(case["nodes"])
-    devices = [len(one.get("gpus") or ()) or None for one in node_records(environment)[:nodes]]
+    devices = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]
     return _too_few(devices, -(-int(case["world_size"]) // nodes))
 
 
-def _too_few(there: Iterable[int | None], needed: int) -> tuple[int, int] | None:
-    least = min((count for count in there if count is not None), default=needed)
+def _too_few(there: Sequence[int], needed: int) -> tuple[int, int] | None:
+    least = min(there, default=needed)
     return (needed, least) if needed > least else None
 
 
@@ -166,63 +166,50 @@ def _compared(record: Record) -> dict[str, str]:
     return {name: format.or_unknown(value) for name, value in facts.items()}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Equal nodes, the record of the first, and their differences from node 0."""
-
-    nodes: tuple[int, ...]
-    record: Record
-    differs: str
-
-    def __str__(self) -> str:
-        return f"{nodes_said(self.nodes)} {'differs' if len(self.nodes) == 1 else 'differ'}: {self.differs}"
-
-
-def kinds(environment: Record) -> list[Kind]:
-    """Return the nodes by their differences from node 0, whose kind is first."""
+def kinds(environment: Record) -> list[tuple[list[int], Record, str]]:
+    """Return (nodes, the record of the first, their differences from node 0) of equal nodes; node 0's are first."""
     records = node_records(environment)
     first = _compared(records[0])
-    groups: dict[str, dict[int, Record]] = {}
+    groups: dict[str, tuple[list[int], Record, str]] = {}
     for at, record in enumerate(records):
         own = _compared(record).items()
         differs = "; ".join(f"{name} {value} against {first[name]}" for name, value in own if value != first[name])
-        groups.setdefault(differs, {})[int(record.get("node", at))] = record
-    return [Kind(tuple(alike), next(iter(alike.values())), differs) for differs, alike in groups.items()]
+        groups.setdefault(differs, ([], record, differs))[0].append(int(record.get("node", at)))
+    return list(groups.values())
 
 
 def nodes_compared(environment: Record) -> str:
     """Return '63 nodes like node 0; node 17 differs: driver 550.1 against 560.2'; empty for one machine."""
     if not several_nodes(environment):
         return ""
-    alike, *others = kinds(environment)
+    (alike, *_), *others = kinds(environment)
     if not others:
-        return f"all {len(alike.nodes)} nodes are alike"
-    like = len(alike.nodes) - 1
-    return "; ".join([f"{format.count(like, 'node')} like node 0"] * (like > 0) + [str(kind) for kind in others])
+        return f"all {len(alike)} nodes are alike"
+    like = [f"{format.count(len(alike) - 1, 'node')} like node 0"] if len(alike) > 1 else []
+    differ = (f"{nodes_said(own)} {'differs' if len(own) == 1 else 'differ'}: {how}" for own, _, how in others)
+    return "; ".join([*like, *differ])
 
 
 def node_rows(environment: Record) -> tuple[tuple[str, ...], Rows]:
     """Return (head, rows): a row for each fact, and a column for each kind of node, with the facts of its first."""
     found = kinds(environment)
-    told = [dict(machine_pairs(kind.record)) for kind in found]
+    told = [dict(machine_pairs(record)) for _, record, _ in found]
     rows: Rows = []
     for name in dict.fromkeys(name for facts in told for name in facts):
         cells = [facts.get(name, format.UNKNOWN) for facts in told]
         mark = " (differs)" if name != "host" and len(set(cells)) > 1 else ""
         rows.append((name + mark, *cells))
-    return ("", *(nodes_said(kind.nodes) for kind in found)), rows
+    return ("", *(nodes_said(own) for own, *_ in found)), rows
 
 
-def device_kinds(environment: Record) -> list[tuple[tuple[int, ...], Record]]:
+def device_kinds(environment: Record) -> list[tuple[list[int], Record]]:
     """Return (nodes, the record of the first) of the nodes with equal devices and links, without momentary states."""
-    groups: dict[str, list[tuple[int, Record]]] = {}
+    # Clocks and links are as fast as the current work needs.
+    momentary = {"sm_clock_hz", "memory_clock_hz", "pcie_generation", "pcie_width"}
+    groups: dict[str, tuple[list[int], Record]] = {}
     for at, record in enumerate(node_records(environment)):
         if gpu_rows(record)[1]:
-            lasting = [{name: gpu[name] for name in gpu if name not in _MOMENTARY} for gpu in record["gpus"]]
+            lasting = [{name: gpu[name] for name in gpu if name not in momentary} for gpu in record["gpus"]]
             key = repr((lasting, link_rows(record)[1]))
-            groups.setdefault(key, []).append((int(record.get("node", at)), record))
-    return [(tuple(node for node, _ in alike), alike[0][1]) for alike in groups.values()]
-
-
-# Clocks and links are as fast as the current work needs.
-_MOMENTARY = ("sm_clock_hz", "memory_clock_hz", "pcie_generation", "pcie_width")
+            groups.setdefault(key, ([], record))[0].append(int(record.get("node", at)))
+    return list(groups.values())

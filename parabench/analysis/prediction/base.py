@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE
 from parabench.analysis.numbers import case_of, numbers
-from parabench.analysis.prediction.links import Links, Row, links_from_rows, measured_rows
+from parabench.analysis.prediction.links import Row, measured_rows
 from parabench.analysis.prediction.program import Program, program_of
 from parabench.analysis.session import Session, data_of, select_sessions
 from parabench.analysis.stats.quantiles import Numbers
@@ -83,11 +82,6 @@ class Base:
     def per_node(self) -> int:
         """The ranks of a full node."""
         return max(self.room or 1, *(each.per_node for each in self.computed))
-
-    @cached_property
-    def links(self) -> Links:
-        """The links that fit the collectives."""
-        return Links(links_from_rows(self.rows, self.backend), {}, self.backend)
 
 
 def work_of(case: Case) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from parabench.analysis import format
 from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, work_of
-from parabench.analysis.prediction.links import Link, Links
+from parabench.analysis.prediction.links import Link, Links, links_from_rows
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
@@ -34,18 +34,6 @@ Z90 = 1.645
 # The standard deviation of the logarithm of held-out errors (docs/explanation/prediction.md): at the measured number of
 # ranks, and for each doubling of it.
 SPREAD, SPREAD_OF_DOUBLING = 0.06, 0.01
-
-# A longer step is not predicted.
-LONGEST_S = 1e10
-
-HEAD = (
-    "configuration", "step, ms", "90% interval", "compute", "slowest", "in a node", "between nodes", "memory",
-)  # fmt: skip
-# The parts of a predicted step.
-PARTS = ("compute_s", "slowest_s", "exposed_within_s", "exposed_between_s")
-# Lists of configurations are cut to this many.
-MOST_NAMES = 3
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +104,9 @@ class Predictor:
                     "more ranks, a smaller batch, or activation_checkpointing"
                 )
             late = computed.slowest(case.world_size)
-            links = replace(self.base.links, given=self.given)
+            links = replace(self.links, given=self.given)
             step = self._step(case, computed, links, late * self.correction.get(case.strategy, 1.0))
-            if step.step_s > LONGEST_S:
+            if step.step_s > 1e10:
                 raise UsageError("a step would take centuries; give fewer ranks, or a faster link")
         except UsageError as error:
             return Refused(case, str(error))
@@ -171,6 +159,11 @@ class Predictor:
         return timeline(_program(case, computed), takes, slower)
 
     @cached_property
+    def links(self) -> Links:
+        """The links that fit the collectives."""
+        return Links(links_from_rows(self.base.rows, self.base.backend), {}, self.base.backend)
+
+    @cached_property
     def correction(self) -> dict[str, float]:
         """By strategy, the compute time in training runs on one node, divided by the time in compute-only runs."""
         logs: dict[str, list[float]] = {}
@@ -178,7 +171,7 @@ class Predictor:
             if case.nodes > 1 or case.world_size == 1:
                 continue
             try:
-                step = self._step(case, self.computed(case), self.base.links, 1.0)
+                step = self._step(case, self.computed(case), self.links, 1.0)
             except UsageError:
                 continue
             waiting = step.step_s - step.compute_s
@@ -234,22 +227,28 @@ def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
     return [each for each in answers if isinstance(each, Prediction)]
 
 
-def lines(answers: Sequence[Predicted]) -> Iterator[str]:
-    """Return the table of the predictions, the fastest first, then the notes, and the reasons of refusals."""
+def interval(each: Prediction) -> str:
+    """Return '21.3 ms (90%: 19.8 to 22.9)'."""
+    return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
+
+
+def table(answers: Sequence[Predicted]) -> Iterator[str]:
+    """Yield the lines of a table of the predictions, the fastest first."""
     rows = [
         (
             each.case.label,
             format.digits(each.step_s * 1e3),
             format.milliseconds_between(each.low_s, each.high_s),
-            *(format.digits(getattr(each, part) * 1e3) for part in PARTS),
+            *(format.digits(each_s * 1e3) for each_s in (each.compute_s, each.slowest_s, each.exposed_within_s,
+                                                         each.exposed_between_s)),
             format.UNKNOWN if each.peak_bytes is None else f"{format.digits(each.peak_bytes / 1e9)} GB",
         )
         for each in sorted(predicted(answers), key=lambda each: each.step_s)
-    ]
+    ]  # fmt: skip
     if rows:
-        yield from format.aligned([HEAD, *rows])
+        parts = ("compute", "slowest", "in a node", "between nodes")
+        yield from format.aligned([("configuration", "step, ms", "90% interval", *parts, "memory"), *rows])
         yield "All times in ms."
-    yield from notes(answers)
 
 
 def notes(answers: Sequence[Predicted]) -> list[str]:
@@ -268,22 +267,17 @@ def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
     """Return a line for each text, with its cases. If texts differ only in numbers, only the first is used."""
     found: dict[str, tuple[str, list[Case]]] = {}
     for text, case in texts:
-        found.setdefault(_NUMBER.sub("", text), (text, []))[1].append(case)
+        found.setdefault(re.sub(r"\d+", "", text), (text, []))[1].append(case)
     return [f"{kind}: {_named(cases)}: {text}" for text, cases in found.values()]
 
 
 def _named(cases: Iterable[Case]) -> str:
     """Return the names of configurations: 'ddp native, 4 ranks on 2 nodes; ...; and 2 more'."""
-    return format.listed((case.label for case in cases), MOST_NAMES)
-
-
-def interval(each: Prediction) -> str:
-    """Return '21.3 ms (90%: 19.8 to 22.9)'."""
-    return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
+    return format.listed((case.label for case in cases), most=3)
 
 
 def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
-    """Return the configuration that needs the least time for a sample, and those that may be as fast."""
+    """Yield the configuration that needs the least time for a sample, and those that may be as fast."""
     known = sorted(predicted(answers), key=lambda each: each.sample_s)
     if known:
         best, *rest = known
@@ -294,8 +288,8 @@ def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
     yield from refusals(answers)
 
 
-def check_lines(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
-    """Return predicted against measured step times, and a summary of the errors."""
+def check_table(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
+    """Yield the lines of a table of predicted against measured step times."""
     rows = [
         (
             each.case.label,
@@ -308,14 +302,12 @@ def check_lines(answers: Sequence[Predicted], measured: Mapping[Case, float]) ->
         for each in predicted(answers)
     ]
     if rows:
-        yield from format.aligned(
-            [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", ""), *rows]
-        )
-    yield from errors(answers, measured)
+        head = ("configuration", "measured, ms", "predicted, ms", "90% interval", "error", "")
+        yield from format.aligned([head, *rows])
 
 
 def errors(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
-    """Return a summary of the errors, and the reasons of refusals."""
+    """Yield a summary of the errors, and the reasons of refusals."""
     pairs = [(each, measured[each.case]) for each in predicted(answers)]
     if pairs:
         error = median(abs(math.log(each.step_s / measured_s)) for each, measured_s in pairs)
@@ -335,8 +327,8 @@ TABLES = {
 }
 
 
-def answer(asked: Sequence[Predicted], sentences: Iterable[str]) -> Answer:
-    """Return the answer of `predict`, with the sentences `told`."""
+def answer(asked: Sequence[Predicted], sentences: Sequence[str]) -> Answer:
+    """Return the answer of `predict`."""
     rows: dict[str, list[Any]] = {name: [] for name in TABLES}
     for each in asked:
         fields = {name: getattr(each.case, name) for name in _CASE if name != "case_id"}

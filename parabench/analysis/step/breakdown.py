@@ -168,6 +168,27 @@ def taken_apart(seen: SessionData) -> pd.DataFrame:
     return cases.assign(exposed_share=cases["exposed_s"] / cases["step_s"]).reset_index(drop=True)
 
 
+def bubbles(seen: SessionData) -> pd.DataFrame:
+    """Return one row per configuration that ran as a pipeline, in order of launch.
+
+    The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. `theory` is the
+    bubble for equal stages and free messages. `measured` is 1 - the mean share of computing over ranks, the median over
+    launches.
+    """
+    told = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
+    good = seen.counted[seen.counted["launch_id"].isin(list(told))]
+    whole = seen.results.whole
+    busy = whole[whole["metric"] == "stage_busy_share"].groupby("launch_id")["value"].agg(["mean", "count"])
+    busy = busy.reindex(good["launch_id"]).set_index(good.index)
+    names = {"stages": "stages", "microbatches": "microbatches", "schedule": "schedule", "theory": "bubble"}
+    facts = {name: [told[at][key] for at in good["launch_id"]] for name, key in names.items()}
+    table = good.assign(**facts, measured=1 - busy["mean"].where(busy["count"] == good["world_size"]))
+    groups = table.groupby("case", sort=False)
+    found = groups[["label", *facts]].first()
+    found = found.assign(measured=groups["measured"].median(), n_launches=groups["measured"].count())
+    return found.rename_axis("case_id").reset_index()
+
+
 def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     """Return for each launch the ratio of its instrumented steps to the same number of measured steps before them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import pandas as pd
 
@@ -125,14 +124,9 @@ def device_table(seen: SessionData) -> pd.DataFrame:
     rows = readings(seen)
     rows.loc[rows["launch_id"].isin(_too_short(seen)), _OF_SENSORS] = math.nan
     groups = rows.groupby(_DEVICE, sort=False)
-    clocks = groups["sm_clock_hz"]
-    table = (
-        groups[_MEANS]
-        .mean()
-        .assign(
-            sm_clock_low_hz=clocks.min(), sm_clock_high_hz=clocks.max(), temperature_c=groups["temperature_c"].max()
-        )
-    )
+    lowest, highest = groups["sm_clock_hz"].min(), groups[["sm_clock_hz", "temperature_c"]].max()
+    table = groups[_MEANS].mean().assign(sm_clock_low_hz=lowest, sm_clock_high_hz=highest["sm_clock_hz"])
+    table["temperature_c"] = highest["temperature_c"]
     energy = seen.rows("device_sample").merge(seen.once(windows), on="launch_id")
     energy = energy[energy["rank"].isna() & (energy["metric"] == "energy_j")]
     joules = [
@@ -159,14 +153,11 @@ def unread(seen: SessionData) -> list[str]:
             reasons += (sampler.get("unread") or {}).values()
     rows = seen.rows("device_sample")
     lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
-    metrics = lacking.assign(place=_places(seen, lacking)).groupby("place")["metric"].agg(_unique)
+    by_place = lacking.assign(place=_places(seen, lacking)).groupby("place")["metric"]
+    metrics = by_place.agg(lambda names: ", ".join(dict.fromkeys(names)))
     for names, places in metrics.groupby(metrics):
         reasons.append(f"{format.listed(places.index, most=4)}: {names} {NOT_SUPPORTED}")
     short = [why for at, why in _too_short(seen).items() if at in set(rows["launch_id"])]
     more = f" (and {format.count(len(short) - 1, 'launch')} alike)" * (len(short) > 1)
     reasons += [f"power, energy and utilization of a launch: {why}{more}" for why in short[:1]]
     return list(dict.fromkeys(reasons))
-
-
-def _unique(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))

@@ -23,7 +23,7 @@ NEARLY_ALL = 0.9
 _STEP = ["launch_id", "step"]
 CASE_COLUMNS = [
     "case_id", "label", "straggler", "share", "waited_s", "waited_share", "steps", "launches", "agreeing",
-    "by_schedule", "who", "clock_error_s",
+    "by_schedule", "always_last", "who", "clock_error_s",
 ]  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
     - `agreeing`: the number of `launches` with the same most frequent straggler
     - `waited_s` and `waited_share`: how long the others waited for it in a step, the median over `steps`
     - `by_schedule`: the strategy is a pipeline, whose schedule makes one rank the last
+    - `always_last`: the rank is last in nearly all steps of all launches, and not by schedule
     - `clock_error_s`: the possible difference of clocks of nodes, NaN if unknown; smaller delays are not reliable
     """
     steps = seen.once(step_stragglers)
@@ -97,11 +98,8 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
     table["agreeing"], table["who"] = by_case["agrees"].sum(), by_case["who"].first()
     table["clock_error_s"] = by_case["clock_error_s"].agg(lambda each: each.max(skipna=False))
     pipelines = [entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"]]
-    cases = seen.cases[["case_id", "label"]].assign(by_schedule=pipelines)
-    return cases.merge(table, left_on="case_id", right_index=True)[CASE_COLUMNS].reset_index(drop=True)
-
-
-def always_last(table: pd.DataFrame) -> pd.Series[bool]:
-    """Return for each row of `straggler_table` whether its rank is last in nearly all steps of all launches."""
-    never_by_schedule = ~table["by_schedule"].astype(bool)
-    return never_by_schedule & (table["share"] >= NEARLY_ALL) & (table["agreeing"] == table["launches"])
+    cases = (
+        seen.cases[["case_id", "label"]].assign(by_schedule=pipelines).merge(table, left_on="case_id", right_index=True)
+    )
+    agree = (cases["share"] >= NEARLY_ALL) & (cases["agreeing"] == cases["launches"])
+    return cases.assign(always_last=agree & ~cases["by_schedule"])[CASE_COLUMNS].reset_index(drop=True)

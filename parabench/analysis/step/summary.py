@@ -6,16 +6,13 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.loop_time import Expensive, loop_times
+from parabench.analysis.loop_time import loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
 from parabench.metrics import STEP_PARTS
 from parabench.store.results import records
 
-# The most groups of expensive steps that are shown.
-MOST_GROUPS = 3
-
-PLACES = {
+_PLACES = {
     "data_s": "waiting for data",
     "forward_s": "in forward",
     "backward_s": "in backward",
@@ -57,29 +54,29 @@ def _shares(parts: pd.Series) -> str:
 
 
 def _loop(seen: SessionData) -> list[str]:
-    """Return the lines for the last run of a watched loop in the session; none if there is no such run."""
+    """Return the lines for the last run of a watched loop in the session; none if there is no such run.
+
+    The three most expensive groups of steps have a line: 'Every 4 steps, one takes 20.1 ms longer after the optimizer
+    (10 of 40 steps): 83% of the loop.'
+    """
     runs = [(at, loop) for at, loop in enumerate(loop_times(seen.counted["facts"])) if loop]
     if not runs:
         return []
     at, loop = runs[-1]
     launch = seen.counted.iloc[at]
-    # The verdict of a tuned loop is about bucket caps.
-    tuned = f"The loop: {format.milliseconds(loop.step_s)} per step."
     parts = pd.Series({part: loop.part_s(part) for part in STEP_PARTS if part in loop.seconds}) / loop.step_s
-    undisturbed = format.milliseconds(launch["undisturbed_s"])
-    return [
-        *[f"The last of {len(runs)} runs:"] * (len(runs) > 1),
-        *[tuned] * bool(seen.counted["in_turns"].any()),
+    found = [f"The last of {len(runs)} runs:"] if len(runs) > 1 else []
+    if seen.counted["in_turns"].any():  # The verdict of a tuned loop is about bucket caps.
+        found.append(f"The loop: {format.milliseconds(loop.step_s)} per step.")
+    found += [
         f"Parts of the loop's time, on rank {loop.rank} (mean of {format.count(loop.steps, 'step')} after the first "
         f"{loop.first}): {_shares(parts)}.",
-        f"Undisturbed step ({STATISTIC[launch['device']]}): {undisturbed}.",
-        *(_group(each, loop.steps) for each in loop.expensive[:MOST_GROUPS]),
+        f"Undisturbed step ({STATISTIC[launch['device']]}): {format.milliseconds(launch['undisturbed_s'])}.",
     ]
-
-
-def _group(group: Expensive, steps: int) -> str:
-    """Return 'Every 4 steps, one takes 20.1 ms longer after the optimizer (10 of 40 steps): 83% of the loop.'"""
-    when = "At irregular intervals" if group.every is None else f"Every {group.every:,} steps"
-    some = f"{group.steps:,} of {steps:,} steps"
-    extra, share = format.milliseconds(group.extra_s), format.percent(group.share)
-    return f"{when}, one takes {extra} longer {PLACES[group.part]} ({some}): {share} of the loop."
+    for group in loop.expensive[:3]:
+        when = "At irregular intervals" if group["every"] is None else f"Every {group['every']:,} steps"
+        found.append(
+            f"{when}, one takes {format.milliseconds(group['extra_s'])} longer {_PLACES[group['part']]} "
+            f"({group['steps']:,} of {loop.steps:,} steps): {format.percent(group['share'])} of the loop."
+        )
+    return found

@@ -1,81 +1,68 @@
-"""The rules about sessions of training runs. Each `Rule` reads a table of `rows`."""
+"""Warnings about sessions of training runs: a table for each question, and the rules about its rows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from parabench.analysis.carry_over import carry_over, sentence
 from parabench.analysis.efficiency import efficiency
-from parabench.analysis.environment.nodes import crowded, kinds, nodes_compared, sharing
+from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
 from parabench.analysis.links import link_table
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.warnings import rows
+from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.step.stragglers import straggler_table
+from parabench.analysis.warnings import devices
 from parabench.analysis.warnings.codes import Rule
 from parabench.analysis.warnings.links import check_links
-from parabench.analysis.warnings.rows import AA_SPREAD as AA_SPREAD
-from parabench.analysis.warnings.rows import DRIFTS as DRIFTS
-from parabench.analysis.warnings.rows import NOISY as NOISY
 from parabench.machine import accelerator
+from parabench.metrics import STEP_PARTS
+from parabench.models import PRECISIONS
 from parabench.store.record import Finding
 from parabench.store.results import records
-from parabench.strategies import entry_of
+from parabench.strategies import STRATEGIES, entry_of
+from parabench.strategies import Rule as Verified
 
-# With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
-FEW_LAUNCHES = 3
 # Environment variables for debugging: the value that switches each on, and its cost. CUDA programming guide ("CUDA
 # environment variables"), HIP documentation ("Debugging with HIP"), torch's ProcessGroupNCCL.hpp, NCCL's "Environment
 # variables".
-ON = re.compile(r"1|y|yes|t|true", re.IGNORECASE)
-DEBUG_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": (ON, "the host waits for each kernel"),
-    "HIP_LAUNCH_BLOCKING": (ON, "the host waits for each kernel"),
-    "TORCH_NCCL_BLOCKING_WAIT": (ON, "the host waits for each collective"),
+_ON = re.compile(r"1|y|yes|t|true", re.IGNORECASE)
+_DEBUG_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": (_ON, "the host waits for each kernel"),
+    "HIP_LAUNCH_BLOCKING": (_ON, "the host waits for each kernel"),
+    "TORCH_NCCL_BLOCKING_WAIT": (_ON, "the host waits for each collective"),
     "NCCL_DEBUG": (re.compile("TRACE", re.IGNORECASE), "NCCL logs each call"),
 }
-# Above scheduler noise; the other ranks wait for it in every all-reduce.
-SLOW_RANK = 1.25
-# A node must be slow in this number of launches, and in this share of those that span nodes.
-ENOUGH_LAUNCHES = 3
-MOST_LAUNCHES = 0.75
-# The lag as a share of the step. A device that limits lags by half a step or more. The last kernels of a step take
-# 10 to 100 us, and the step takes milliseconds.
-SMALL_LAG = 0.1
-# Waiting for batches causes a warning from this share of the step on.
-WAITS = 0.1
-# A dedicated GPU's clocks stay within about 1-2% under a steady load.
-CLOCK_RANGE = 0.05
-# A device under load reaches its power limit now and then; if it stays there, the limit decides its speed.
-CAPPED_SHARE = 0.05
-# Slower instrumented steps differ too much from the measured steps.
-SLOW_INSTRUMENTS = 1.10
-# By chance, one of two equal ranks is last in this number of steps in less than 1 of 100 cases (2 x 0.5^8).
-ENOUGH_STEPS = 8
-# A straggler costs this share of the step.
-COSTLY = 0.05
+# The variation between launches of one configuration, not measured for a dedicated GPU.
+AA_SPREAD = {"cpu": 0.025}
+# Twice that; a dedicated GPU's clocks stay within about 1-2%.
+NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
+# Undisturbed launches drift by less. On shared CPUs, medians of equal launches differ by 9.7%. A dedicated GPU is
+# quieter.
+_DRIFTS = {"cpu": 0.10, accelerator.TYPE: 0.05}
+# Ranks of a slow node take this many times as long to compute: on CPUs, twice the variation of equal launches' medians
+# (9.7%). Clocks of dedicated GPUs stay within 1-2%.
+_SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
+# In these strategies, the forward pass does not communicate, so ranks differ only by hardware and chance. All ranks
+# wait for each other.
+_LOCAL_FORWARD = [
+    name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Verified.REFERENCE
+]
 
-FEW = Rule(
-    "few_launches",
-    lambda row: 0 < row["n_ok"] < FEW_LAUNCHES,
-    f"{{label}}: fewer than {FEW_LAUNCHES} successful launches, so the variation between launches is hardly known.",
-    f"Run {FEW_LAUNCHES} launches or more (--launches).",
-    worst="n_ok",
-)
-DEBUG = Rule(
-    "debug_environment",
-    None,
-    "Debugging was on in the environment: {costs}. The times are longer than in training without it.",
-    "Unset {names} and measure again.",
-)
-NODES = Rule(
-    "nodes_differ",
-    None,
-    "The nodes are not alike: {compared}.",
-    "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid this.",
-)
-COMMON = (
+# About configurations of training runs and of collectives.
+_COMMON = (
+    # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3. A log is one launch.
+    Rule(
+        "few_launches",
+        lambda row: 0 < row["n_ok"] < 3 and not row.get("source"),
+        "{label}: fewer than 3 successful launches, so the variation between launches is hardly known.",
+        "Run 3 launches or more (--launches).",
+        worst="n_ok",
+    ),
     Rule(
         "fails_sometimes",
         lambda row: row["n_ok"] > 0 and row["status"] != "ok",
@@ -99,201 +86,43 @@ COMMON = (
         worst="ranks_there",
     ),
 )
-OTHER_ARITHMETIC = Rule(
-    "other_arithmetic",
-    None,
-    "{label}: {other}, so this is not the precision that the configuration names.",
-    "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
-    worst="launch_id",
-)
-ABOVE_PEAK = Rule(
-    "mfu_above_peak",
-    lambda row: row["mfu"] > 1,
-    "{label}: up to {mfu:percent} of the devices' peak FLOP/s, which is impossible.",
-    "Check whether matrix products ran in a narrower arithmetic than this precision; if not, the FLOP count is wrong.",
-    worst="mfu",
-)
-NOISY_CASES = Rule(
-    "noisy",
-    lambda row: row["spread"] > row["limit"],
-    "{label}: launches differ by {spread:percent} ({low_s:ms} to {high_s:ms}).",
-    "Stop other processes on the machine, or run more launches.",
-)
-DRIFTING = Rule(
-    "drift",
-    None,
-    "{label}: in {n_far} of {n:#launch} the last third of the steps was {way} than the first, by up to {size:percent}.",
-    "Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
-)
-CARRY_OVER = Rule(
-    "carry_over",
-    None,
-    "{text}",
-    "Do not trust smaller differences between configurations that shared launches. Measure them in separate launches "
-    "(--launches 5 --rounds 0).",
-)
-SLOW_RANKS = Rule(
-    "slow_rank",
-    lambda row: row["ratio"] > SLOW_RANK,
-    "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; all "
-    "ranks wait for it.",
-    "Check that rank's device, its clocks, and other processes there.",
-)
-SLOW_NODES = Rule(
-    "slow_node",
-    lambda row: row["n_slow"] >= ENOUGH_LAUNCHES and row["n_slow"] >= MOST_LAUNCHES * row["n"],
-    "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass {slower:percent} "
-    "slower than ranks of the other nodes (the median; more than {limit:percent} in each); all nodes wait for it.",
-    "Check that node's clocks, temperature and power limits, other processes there, and its differences from the other "
-    "nodes (Machine).",
-)
-INSTRUMENTS = Rule(
-    "instruments_slow",
-    lambda row: row["instruments_ratio"] > SLOW_INSTRUMENTS,
-    "{label}: the instrumented steps took {slower:percent} longer than the measured ones, so the breakdown of its step "
-    "is approximate.",
-    "Read shares rather than times from it. Step time and ranking come from the measured steps only.",
-)
-COMMUNICATION = Rule(
-    "no_communication",
-    # One process with several devices does not use torch.distributed.
-    lambda row: row["unseen"] and not entry_of(row["strategy"]).one_process,
-    "{label}: no collective of its {world_size} ranks was recorded, so its communication bypasses the instruments.",
-    "Take its communication as unknown: the instruments record torch.distributed only.",
-)
-STRAGGLER = Rule(
-    "straggler",
-    lambda row: (
-        row["always_last"]
-        and row["steps"] >= ENOUGH_STEPS
-        and row["waited_s"] > row["clock_error_s"]
-        and row["waited_share"] > COSTLY
-    ),
-    "{label}: {who} was the last to enter the collectives in {share:percent} of the steps; the others waited "
-    "{waited_s:ms} per step for it ({waited_share:percent}).",
-    "Check the additional work of that rank, its device, and other processes there.",
-)
-UNREADABLE = Rule(
-    "device_unreadable",
-    None,
-    "{what} could not be read{during}: {reason}.",
-    "Numbers that depend on it are unknown. Check the driver, permissions, and the devices that a container may use.",
-)
-ECC = Rule(
-    "ecc_errors",
-    lambda row: row["corrected"] > 0 or row["uncorrected"] > 0 or row["lasting"] > 0,
-    "{place} had {corrected:,.0f} corrected and {uncorrected:,.0f} uncorrected memory errors during the launches; "
-    "{since} uncorrected since its driver was loaded.",
-    "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
-    "with an uncorrected error.",
-)
-HOST = Rule(
-    "host_busy",
-    lambda row: row["n_busy"] > 0,
-    "{label}: in {n_busy:.0f} of {n:#launch} other processes used up to {most:percent} of {where}'s CPU time during "
-    "the measured steps.",
-    "End other processes on the host, and measure again.",
-)
-LAUNCH_BOUND = Rule(
-    "launch_bound",
-    lambda row: row["median_lag"] < SMALL_LAG,
-    "{label}: the device of rank {rank} is never more than {lag_s:ms} behind its host, in a step of {step_s:ms} "
-    "({data_s:ms} for the batch). It waits for the host, so these times measure the host and not the device.",
-    "Give the device more in each step (a larger model, global_batch or seq_len), launch less (fused=on, compile=on, "
-    "or CUDA graphs in a custom strategy), or load batches in other processes (--set workers).",
-)
-NOT_COMPILED = Rule(
-    "not_compiled",
-    lambda row: row["eager_frames"] > 0 or row["graphs"] == 0,
-    "{label}: torch.compile made {graphs:#graph} and gave up {eager_frames:#frame} of Python code, so these times "
-    "include eager mode.",
-    "Unset TORCH_COMPILE_DISABLE if it is set. Otherwise TORCH_LOGS=recompiles,graph_breaks shows the cause, such as "
-    "code that depends on a changing number and is compiled for each value.",
-    worst="eager_frames",
-)
-DATA_BOUND = Rule(
-    "data_bound",
-    lambda row: row["data_share"] > WAITS,
-    "{label}: {data_share:percent} of a step is spent waiting for its batch ({data_s:ms} of {whole_s:ms}).",
-    "Load in more processes (--set workers, DataLoader's num_workers), or make a batch cheaper to load.",
-)
-DEVICES = (
-    Rule(
-        "foreign_process",
-        lambda row: row["foreign"] > 0,
-        "{place} had up to {foreign:#foreign process} during the measured steps, holding {held}.",
-        "End other processes on the device (nvidia-smi lists them), and measure again.",
-    ),
-    Rule(
-        "throttled",
-        lambda row: row["throttled"] > 0,
-        "{place} throttled its clocks in {throttled:percent} of the readings during the measured steps: {reasons}.",
-        "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
-    ),
-    Rule(
-        "power_capped",
-        lambda row: row["capped"] > CAPPED_SHARE,
-        "{place} was at its power limit in {capped:percent} of the readings during the measured steps.",
-        "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
-    ),
-    # `power_capped` explains clocks that swing at the power limit, so they cause no second warning.
-    Rule(
-        "clocks_moved",
-        lambda row: row["moved"] > CLOCK_RANGE and row["capped"] <= CAPPED_SHARE,
-        "{place} ran at {slowest_mhz:,.0f} MHz in one third of a launch's measured steps and at {fastest_mhz:,.0f} MHz "
-        "in another (means, {moved:percent} apart).",
-        "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
-    ),
-)
-# The rules by the table that they read, the broadest first.
-RULES: tuple[tuple[Callable[[SessionData], pd.DataFrame], tuple[Rule, ...]], ...] = (
-    (rows.arithmetic, (OTHER_ARITHMETIC,)),
-    (efficiency, (ABOVE_PEAK,)),
-    (rows.configurations, (NOISY_CASES,)),
-    (rows.drifting, (DRIFTING,)),
-    (rows.interference, (CARRY_OVER,)),
-    (rows.slowest_ranks, (SLOW_RANKS,)),
-    (rows.slowest_nodes, (SLOW_NODES,)),
-    (rows.instrumented, (INSTRUMENTS, COMMUNICATION)),
-    (rows.stragglers, (STRAGGLER,)),
-    (rows.unreadable, (UNREADABLE,)),
-    (rows.devices, DEVICES),
-    (rows.memory_errors, (ECC,)),
-    (rows.busy_hosts, (HOST,)),
-    (rows.host_lags, (LAUNCH_BOUND,)),
-    (rows.compiled, (NOT_COMPILED,)),
-    (rows.configurations, (DATA_BOUND,)),
-)
 
 
 def session_warnings(seen: SessionData) -> list[Finding]:
     """Return all computed warnings of a session of training runs, the broadest first."""
-    return [
-        *FEW.findings(seen.cases),
-        *common(seen.cases, seen.session),
-        *(finding for table, rules in RULES for rule in rules for finding in rule.findings(seen.once(table))),
-        *check_links(link_table(seen.results, seen.session)),
-    ]
+    found = [*common(seen.cases, seen.session)]
+    tested = seen.once(carry_over)
+    if tested and tested.found:
+        advice = (
+            "Do not trust smaller differences between configurations that shared launches. Measure them in separate "
+            "launches (--launches 5 --rounds 0)."
+        )
+        found.append(Finding("carry_over", sentence(tested, seen.labels), advice, tested.found["case_id"]))
+    for table, rule in (*_RULES, *devices.RULES):
+        found += rule.findings(seen.once(table))
+    return [*found, *check_links(link_table(seen.results, seen.session))]
 
 
 def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
     """Yield the warnings that sessions of training runs and of collectives have in common."""
     environment = session.environment
-    names = ["threads_there", "cores", "ranks_there", "devices"]
-    there = [
-        (*(_threads(environment, case) or (0, 0)), *(sharing(environment, case) or (0, 0))) for case in records(cases)
-    ]
-    cases = cases.join(pd.DataFrame(there, cases.index, names))
-    for rule in COMMON:
+    there = [(*_threads(environment, case), *(sharing(environment, case) or (0, 0))) for case in records(cases)]
+    cases = cases.join(pd.DataFrame(there, cases.index, ["threads_there", "cores", "ranks_there", "devices"]))
+    for rule in _COMMON:
         yield from rule.findings(cases)
     yield from debug_environment(cases, environment)
     if len(kinds(environment)) > 1:
-        yield from NODES.findings(pd.DataFrame([{"compared": nodes_compared(environment)}]))
+        yield Finding(
+            "nodes_differ",
+            f"The nodes are not alike: {nodes_compared(environment)}.",
+            "Ranks wait for the slowest, so answers hold for this mixture of nodes only. Use equal nodes to avoid "
+            "this.",
+        )
 
 
-def _threads(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
+def _threads(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int]:
     sizes = (int(case[name]) for name in ("world_size", "threads", "nodes"))
-    return crowded(environment, *sizes) if case["device"] == "cpu" else None
+    return (case["device"] == "cpu" and crowded(environment, *sizes)) or (0, 0)
 
 
 def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
@@ -302,8 +131,240 @@ def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> It
     with_nccl = (cases["backend"] == accelerator.BACKEND).any()
     costs = {}
     for name, value in (environment.get("env") or {}).items():
-        on, cost = DEBUG_VARIABLES.get(name, (None, ""))
+        on, cost = _DEBUG_VARIABLES.get(name, (None, ""))
         if on is not None and on.fullmatch(value) and (with_nccl if "NCCL" in name else on_cuda):
             costs[name] = f"with {name}={value} {cost}"
     if costs:
-        yield from DEBUG.findings(pd.DataFrame([{"costs": ", ".join(costs.values()), "names": ", ".join(costs)}]))
+        yield Finding(
+            "debug_environment",
+            f"Debugging was on in the environment: {', '.join(costs.values())}. The times are longer than in training "
+            "without it.",
+            f"Unset {', '.join(costs)} and measure again.",
+        )
+
+
+# ---- the tables
+
+
+def _arithmetic(seen: SessionData) -> pd.DataFrame:
+    """Return the launches on CUDA whose ranks computed in an `other` arithmetic than the precision."""
+    good = seen.counted[seen.counted["device"] == accelerator.TYPE]
+    found = []
+    for launch in records(good[["launch_id", "label", "precision"]]):
+        reported = seen.facts[launch["launch_id"]].get("arithmetic")
+        if reported is None:
+            continue
+        wants = PRECISIONS[launch["precision"]].allows_tf32
+        if overrides := reported["overrides"]:
+            other = f"{' and '.join(f'{name}={value}' for name, value in overrides.items())} was set"
+        elif (reported["matmul"] != "highest") is not wants:
+            other = f"float32 matrix products ran at torch's precision {reported['matmul']!r}"
+        elif reported["cudnn_tf32"] is not wants:
+            other = f"cuDNN's TF32 was {'on' if reported['cudnn_tf32'] else 'off'}"
+        else:
+            continue
+        found.append(launch | {"other": other})
+    return pd.DataFrame(found)
+
+
+def _configurations(seen: SessionData) -> pd.DataFrame:
+    """Return the configurations with the limit of their spread, and the share of a step that waits for its batch.
+
+    The share is of the sum of the parts, which are medians: a step's own number may be another quantile.
+    """
+    whole_s = seen.cases[list(STEP_PARTS)].sum(axis=1)
+    limit = seen.cases["device"].map(NOISY).astype(float)
+    return seen.cases.assign(limit=limit, whole_s=whole_s, data_share=seen.cases["data_s"] / whole_s)
+
+
+def _drifting(seen: SessionData) -> pd.DataFrame:
+    """Return the launch of each configuration that drifts the most, if it drifts by more than _DRIFTS."""
+    good = seen.counted.assign(case_id=seen.counted["case"], size=seen.counted["drift"].abs())
+    good["n"] = good.groupby("case")["case"].transform("size")
+    far = good[good["size"] > good["device"].map(_DRIFTS).astype(float)]
+    n_far = far.groupby("case")["case"].transform("size")
+    far = far.assign(n_far=n_far, way=np.where(far["drift"] > 0, "slower", "faster"))
+    return far.sort_values("size", ascending=False, kind="stable").drop_duplicates("case")
+
+
+def _forward(seen: SessionData) -> pd.DataFrame:
+    """Return the median forward pass of each rank: `launch_id, rank, node, rank_s, case_id, label, device`.
+
+    Launches whose ranks are not all known are left out.
+    """
+    medians = seen.results.medians
+    forward = medians[medians["metric"] == "forward_s"].rename(columns={"value": "rank_s"})
+    good = seen.counted[seen.counted["strategy"].isin(_LOCAL_FORWARD) & (seen.counted["world_size"] > 1)]
+    good = good[["launch_id", "case", "label", "device", "world_size"]].rename(columns={"case": "case_id"})
+    ranks = good.merge(forward[["launch_id", "rank", "rank_s"]].dropna(), on="launch_id")
+    ranks = ranks[ranks.groupby("launch_id")["rank"].transform("size") == ranks["world_size"]]
+    node_of = {at: node_of_rank(seen.facts[at]) for at in ranks["launch_id"].unique()}
+    nodes = [node_of[at].get(rank, 0) for at, rank in zip(ranks["launch_id"], ranks["rank"], strict=True)]
+    return ranks.assign(node=nodes)
+
+
+def _slowest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the slowest row of each launch by `rank_s`, with its `ratio` to the median of the other rows."""
+    rows = rows.sort_values("rank_s", kind="stable")
+    slowest = rows.drop_duplicates("launch_id", keep="last").set_index("launch_id")
+    others = rows[rows.duplicated("launch_id", keep="last")].groupby("launch_id")["rank_s"].median()
+    return slowest.assign(ratio=slowest["rank_s"] / others)
+
+
+def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
+    """Return the rank of each configuration that is the slowest one in every launch, and its least `ratio`."""
+    slowest = _slowest(seen.once(_forward))
+    launches = slowest["case_id"].map(seen.counted["case"].value_counts())
+    by_case = slowest.groupby("case_id")
+    always = (by_case["rank"].transform("nunique") == 1) & (by_case["rank"].transform("size") == launches)
+    slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case_id")
+    where = [rank_said(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
+    return slowest.assign(where=where, slower=slowest["ratio"] - 1)
+
+
+def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
+    """Return each node that is slower than the others by more than _SLOW_NODE, by device."""
+    table = _slowest(seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index())
+    table = table.assign(limit=table["device"].map(_SLOW_NODE).astype(float)).dropna()
+    table = table.assign(n=table.groupby("device")["node"].transform("size"))
+    slow = table[table["ratio"] > table["limit"]].groupby(["device", "node"])
+    rows = slow[["n", "limit"]].first().assign(n_slow=slow.size(), slower=slow["ratio"].median() - 1)
+    return rows.assign(limit=rows["limit"] - 1).reset_index()
+
+
+def _instrumented(seen: SessionData) -> pd.DataFrame:
+    """Return the configurations with instrumented steps, and how much slower these are than the measured steps."""
+    cases = seen.once(taken_apart)
+    return cases.assign(slower=cases["instruments_ratio"] - 1)
+
+
+def _host_lags(seen: SessionData) -> pd.DataFrame:
+    """Return the rank whose device lags least in the median launch of each configuration on CUDA.
+
+    A host enqueues kernels without waiting. A slower device lags until the launch queue is full (about 1,000 kernels);
+    with a slower host, it lags by a kernel or two. Launches whose collectives block the host, as gloo's do, are left
+    out: there, the lag says nothing.
+    """
+    medians, good = seen.results.medians, seen.counted
+    free = (good["device"] == accelerator.TYPE) & ((good["world_size"] == 1) | (good["backend"] == accelerator.BACKEND))
+    rows = medians[medians["metric"].isin(["device_lag_s", "step_s", "data_s"])]
+    wide = rows.pivot_table("value", ["launch_id", "rank"], "metric", observed=True)
+    wide = wide.rename(columns={"device_lag_s": "lag_s"}).reindex(columns=["lag_s", "step_s", "data_s"])
+    wide = wide.dropna(subset=["lag_s", "step_s"]).reset_index()
+    lags = seen.of_launch[free].merge(wide.assign(lag=wide["lag_s"] / wide["step_s"]), on="launch_id")
+    lags = lags.sort_values("lag", kind="stable").drop_duplicates("launch_id")
+    by_case = lags.groupby("case_id", sort=False)
+    lags = lags.assign(median_lag=by_case["lag"].transform("median"))
+    return lags[by_case.cumcount() == (by_case["lag"].transform("size") - 1) // 2]
+
+
+def _compiled(seen: SessionData) -> pd.DataFrame:
+    """Return the most graphs and eager frames of a rank in each launch with torch.compile."""
+    found = [
+        {"label": label, **{name: max(rank[name] for rank in ranks) for name in ("graphs", "eager_frames")}}
+        for at, label in zip(seen.counted["launch_id"], seen.counted["label"], strict=True)
+        if (ranks := seen.facts[at].get("compiled"))
+    ]
+    return pd.DataFrame(found, columns=["label", "graphs", "eager_frames"])
+
+
+# Each table with a rule about its rows, the broadest first.
+_RULES = (
+    (_arithmetic, Rule(
+        "other_arithmetic",
+        None,
+        "{label}: {other}, so this is not the precision that the configuration names.",
+        "Remove what overrides it from the environment and the model's code, or select the precision that was used.",
+        worst="launch_id",
+    )),
+    (efficiency, Rule(
+        "mfu_above_peak",
+        lambda row: row["mfu"] > 1,
+        "{label}: up to {mfu:percent} of the devices' peak FLOP/s, which is impossible.",
+        "Check whether matrix products ran in a narrower arithmetic than this precision; if not, the FLOP count is "
+        "wrong.",
+        worst="mfu",
+    )),
+    (_configurations, Rule(
+        "noisy",
+        lambda row: row["spread"] > row["limit"],
+        "{label}: launches differ by {spread:percent} ({low_s:ms} to {high_s:ms}).",
+        "Stop other processes on the machine, or run more launches.",
+    )),
+    (_drifting, Rule(
+        "drift",
+        None,
+        "{label}: in {n_far} of {n:#launch} the last third of the steps was {way} than the first, by up to "
+        "{size:percent}.",
+        "Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
+    )),
+    # Above scheduler noise; the other ranks wait for it in every all-reduce.
+    (_slowest_ranks, Rule(
+        "slow_rank",
+        lambda row: row["ratio"] > 1.25,
+        "{label}: {where} computes its forward pass at least {slower:percent} slower than the others in every launch; "
+        "all ranks wait for it.",
+        "Check that rank's device, its clocks, and other processes there.",
+    )),
+    # A node must be slow in 3 launches, and in most of those that span nodes.
+    (_slowest_nodes, Rule(
+        "slow_node",
+        lambda row: row["n_slow"] >= 3 and row["n_slow"] >= 0.75 * row["n"],
+        "Node {node}: in {n_slow} of {n:#launch} that span nodes its ranks computed their forward pass "
+        "{slower:percent} slower than ranks of the other nodes (the median; more than {limit:percent} in each); all "
+        "nodes wait for it.",
+        "Check that node's clocks, temperature and power limits, other processes there, and its differences from the "
+        "other nodes (Machine).",
+    )),
+    # Instrumented steps that are slower differ too much from the measured steps.
+    (_instrumented, Rule(
+        "instruments_slow",
+        lambda row: row["instruments_ratio"] > 1.10,
+        "{label}: the instrumented steps took {slower:percent} longer than the measured ones, so the breakdown of its "
+        "step is approximate.",
+        "Read shares rather than times from it. Step time and ranking come from the measured steps only.",
+    )),
+    # One process with several devices does not use torch.distributed.
+    (_instrumented, Rule(
+        "no_communication",
+        lambda row: row["unseen"] and not entry_of(row["strategy"]).one_process,
+        "{label}: no collective of its {world_size} ranks was recorded, so its communication bypasses the instruments.",
+        "Take its communication as unknown: the instruments record torch.distributed only.",
+    )),
+    # By chance, one of two equal ranks is last in 8 steps in less than 1 of 100 cases (2 x 0.5^8).
+    (straggler_table, Rule(
+        "straggler",
+        lambda row: (
+            row["always_last"] and row["steps"] >= 8 and row["waited_s"] > row["clock_error_s"]
+            and row["waited_share"] > 0.05
+        ),
+        "{label}: {who} was the last to enter the collectives in {share:percent} of the steps; the others waited "
+        "{waited_s:ms} per step for it ({waited_share:percent}).",
+        "Check the additional work of that rank, its device, and other processes there.",
+    )),
+    # A device that limits lags by half a step or more. The last kernels of a step take 10 to 100 us, and the step takes
+    # milliseconds.
+    (_host_lags, Rule(
+        "launch_bound",
+        lambda row: row["median_lag"] < 0.1,
+        "{label}: the device of rank {rank} is never more than {lag_s:ms} behind its host, in a step of {step_s:ms} "
+        "({data_s:ms} for the batch). It waits for the host, so these times measure the host and not the device.",
+        "Give the device more in each step (a larger model, global_batch or seq_len), launch less (fused=on, "
+        "compile=on, or CUDA graphs in a custom strategy), or load batches in other processes (--set workers).",
+    )),
+    (_compiled, Rule(
+        "not_compiled",
+        lambda row: row["eager_frames"] > 0 or row["graphs"] == 0,
+        "{label}: torch.compile made {graphs:#graph} and gave up {eager_frames:#frame} of Python code, so these times "
+        "include eager mode.",
+        "Unset TORCH_COMPILE_DISABLE if it is set. Otherwise TORCH_LOGS=recompiles,graph_breaks shows the cause, such "
+        "as code that depends on a changing number and is compiled for each value.",
+        worst="eager_frames",
+    )),
+    (_configurations, Rule(
+        "data_bound",
+        lambda row: row["data_share"] > 0.1,
+        "{label}: {data_share:percent} of a step is spent waiting for its batch ({data_s:ms} of {whole_s:ms}).",
+        "Load in more processes (--set workers, DataLoader's num_workers), or make a batch cheaper to load.",
+    )),
+)  # fmt: skip

@@ -59,23 +59,16 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
 def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) -> str:
     """Return a sentence if all links of a node or a rank are slower than all other links; otherwise empty."""
     sends, receives = links_of_tier[f"from_{end}"] == number, links_of_tier[f"to_{end}"] == number
-    both, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
+    own, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < ENOUGH_PARTNERS or others.empty:
         return ""
     inside = end == "node" and where != SAID[ACROSS]
     every = f"All links {'inside' if inside else 'of'} {end} {number}"
-    typical, usual = others["bytes_per_s"].median(), others["latency_s"].median()
-    ways = {
-        every: both,
-        f"All that {end} {number} sends": links_of_tier[sends],
-        f"All that {end} {number} receives": links_of_tier[receives],
-    }
-    for links, rows in ways.items():
-        if (rows["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
-            carried = gigabytes(rows["bytes_per_s"].median())
-            return f"{links}: median {carried}; other links {where}: {gigabytes(typical)}."
-    if (both["latency_s"] > SLOW_LATENCY * usual).all():
-        took = microseconds(both["latency_s"].median())
+    (rate, latency), (typical, usual) = (rows[["bytes_per_s", "latency_s"]].median() for rows in (own, others))
+    if (own["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
+        return f"{every}: median {gigabytes(rate)}; other links {where}: {gigabytes(typical)}."
+    if (own["latency_s"] > SLOW_LATENCY * usual).all():
+        took = microseconds(latency)
         return f"{every}: a message takes {took} (median); other links {where}: {microseconds(usual)}."
     return ""
 

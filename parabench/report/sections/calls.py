@@ -9,8 +9,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.bandwidth import QUESTION, alone_table, training_bandwidth
-from parabench.analysis.step.calls import bucket_table
+from parabench.analysis.step.calls import QUESTION, alone_table, bucket_table, training_bandwidth
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.report.figures import (

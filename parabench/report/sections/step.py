@@ -9,11 +9,10 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.loop_time import MEAN
-from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.step.breakdown import bubbles, taken_apart
 from parabench.analysis.step.nccl import choices, inspected, wiring
-from parabench.analysis.step.stragglers import NEARLY_ALL, always_last, straggler_table
+from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.report.cases import page_cases
 from parabench.report.figures import FROM_ZERO, PARTS_LEGEND, Panel, by_work, case_bars, in_rows, listed, titled
 from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
@@ -189,7 +188,7 @@ def straggler_section(seen: SessionData) -> Section | None:
         "A straggler enters the collectives last and blocks the other ranks until then.",
         "No rank was blocked by one that came later.",
         (table_of("Straggler of each configuration", _STRAGGLERS, rows),),
-        lead=_straggler(rows[always_last(rows)]) if len(rows) else "",
+        lead=_straggler(rows[rows["always_last"].astype(bool)]) if len(rows) else "",
         reading="A collective starts to move data when its last rank has entered it. Blocked is the longest wait of a "
         "rank for the straggler in a step, as the median over instrumented steps. In a pipeline the schedule makes one "
         f"rank the last.{f' Clocks: {clocks}.' if clocks else ''}",

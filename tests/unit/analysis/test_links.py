@@ -188,10 +188,6 @@ def test_check_links_names_the_smallest_slow_part(links, message):
             "All links of node 2: median 0.25 GB/s; other links across nodes: 0.50 GB/s.",
         ),
         (
-            {"slowed": lambda a, b: 0.5 if a == 2 else 1.0},
-            "All that node 2 sends: median 0.25 GB/s; other links across nodes: 0.50 GB/s.",
-        ),
-        (
             {"delayed": of(2, by=3)},
             "All links of node 2: a message takes 180 µs (median); other links across nodes: 60 µs.",
         ),

@@ -3,22 +3,20 @@ from __future__ import annotations
 import pytest
 
 import fake_results as fake
-from parabench.analysis.numbers import numbers
 from parabench.analysis.ranking.best import closing_lines
-from parabench.analysis.scaling import scaling, scaling_lines
-from parabench.analysis.session import select_session, session_data
+from parabench.analysis.scaling import curves, scaling_lines
+from parabench.analysis.session import session_data
 
 
-def curves(tmp_path, truth):
-    results = fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__))
-    return scaling(numbers(results, select_session(results)))
+def table_of(tmp_path, truth):
+    return curves(session_data(fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__))))
 
 
 def test_weak_scaling_is_the_base_step_time_over_the_ranks(tmp_path):
     """The batch of a rank stays 8: twice the ranks do twice the work, and should take the same time."""
     truth = {fake.case(strategy="single", world_size=1, global_batch=8): 0.040}
     truth |= {fake.case(world_size=n, global_batch=8 * n): t for n, t in ((2, 0.050), (4, 0.080))}
-    table = curves(tmp_path, truth)
+    table = table_of(tmp_path, truth)
     assert set(table["kind"]) == {"weak"}
     assert table["world_size"].tolist() == [1, 2, 4]
     assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 0.5])
@@ -31,7 +29,7 @@ def test_kinds_of_scaling_are_separate(tmp_path):
     """Both begin at one device with batch 8; each point of two ranks belongs to one kind alone."""
     single = fake.case(strategy="single", world_size=1)
     strong, weak = fake.case(world_size=2), fake.case(world_size=2, global_batch=16)
-    table = curves(tmp_path, {single: 0.040, strong: 0.025, weak: 0.050})
+    table = table_of(tmp_path, {single: 0.040, strong: 0.025, weak: 0.050})
     assert table[["kind", "global_batch", "world_size"]].to_numpy().tolist() == [
         ["strong", 8, 1],
         ["strong", 8, 2],

@@ -13,7 +13,7 @@ from page_helpers import section
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import session_data
-from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
+from parabench.analysis.step.calls import alone_table, training_bandwidth
 from parabench.analysis.step.device_time import device_line, device_table, memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
@@ -91,7 +91,7 @@ def test_microbenchmark_on_one_node_is_not_for_several(tmp_path):
     spanning_nodes = fake.write(path, [fake_nodes.spread(of)], environment=fake_nodes.environment(2, 1))
     known = session_data(spanning_nodes)
     table = training_bandwidth(known, alone_table(spanning_nodes))
-    assert table[["nodes", "why"]].to_numpy().tolist() == [[2, NOT_MEASURED]]
+    assert table[["nodes", "why"]].to_numpy().tolist() == [[2, "not measured"]]
     del of.facts["nodes"]
     together = fake.write(path, [of])
     known = session_data(together)

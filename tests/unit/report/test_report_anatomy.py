@@ -11,7 +11,7 @@ import fake_results as fake
 from fake_results import step
 from page_helpers import Page, drawn, figures, made
 from parabench.analysis.session import session_data
-from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.step.calls import alone_table, training_bandwidth
 from parabench.report.build import render
 from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
