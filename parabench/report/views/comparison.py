@@ -199,7 +199,7 @@ def _times(name: str) -> Any:
         own = row.get(name)
         if own is None or not format.known(own["ratio"]):
             return DASH
-        ends = f" ({machines.interval(own['low'], own['high'])})" if format.known(own["low"]) else ""
+        ends = f" ({format.times_between(own['low'], own['high'])})" if format.known(own["low"]) else ""
         return f"{format.times(own['ratio'])}{ends}"
 
     return text
