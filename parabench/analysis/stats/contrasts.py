@@ -534,12 +534,6 @@ def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbe
     return found
 
 
-def errors_shown(df: Numbers, confidence: float, power: float) -> Numbers:
-    """Return the difference, in standard errors, that such a test shows with probability `power`."""
-    found: Numbers = _special().nctdtrinc(df, 1 - power, _special().stdtrit(df, confidence))
-    return found
-
-
 def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
     """Return the standard errors and degrees of freedom (Satterthwaite) of several differences of means.
 
