@@ -126,13 +126,11 @@ def qn_scale(values: Numbers) -> float:
 def launch_noise(sessions: Sequence[Numbers]) -> float | None:
     """Return the standard deviation of a launch within its session; None if no session has two.
 
-    It is the median of the sessions' variances, each divided by its median for normal values.
+    It is the median of the sessions' variances, each divided by its median for normal values with variance 1.
     """
     several = [session for session in sessions if len(session) >= FEWEST_LAUNCHES]
-    typical = [session.var(ddof=1) / _median_variance(len(session) - 1) for session in several]
+    # The sum of squares, over the median of a chi-square with its degrees of freedom.
+    typical = [
+        session.var(ddof=0) * len(session) / (2 * gammaincinv((len(session) - 1) / 2, 0.5)) for session in several
+    ]
     return math.sqrt(float(np.median(typical))) if several else None
-
-
-def _median_variance(df: int) -> float:
-    """Return the median of a sample variance of normal values with variance 1."""
-    return 2 * float(gammaincinv(df / 2, 0.5)) / df
