@@ -17,10 +17,11 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis.energy import COUNTER, launch_energy
-from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
+from parabench.analysis.launch_number import QUANTILE, STATISTIC
 from parabench.analysis.loop_time import MEAN, loop_times
 from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import DEFAULTS, Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
@@ -174,7 +175,7 @@ def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFra
     labels = unique_labels({case.id: case for case in cases.values()})
     fields = {}
     for pair, case in cases.items():
-        device = device_of(case.device, pair[1])
+        device = case.device if case.device != "auto" else accelerator.TYPE if pair[1] else "cpu"
         fields[pair] = {**case.cells(), "device": device, "label": labels[case.id], "statistic": STATISTIC[device]}
     names = (*DEFAULTS, "label", "statistic")
     return pd.DataFrame([fields[pair] for pair in pairs], index=launches.index, columns=names)

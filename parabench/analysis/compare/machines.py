@@ -219,10 +219,8 @@ def _warnings(of: Comparison) -> Iterator[Finding]:
     """Yield other causes of the ratios, and unfinished sessions."""
     if of.common and not of.paired:
         found = differences(of.base, of.candidate)
-        if any(each.name in _MACHINES and each.matters for each in found):
-            yield from _other_causes(of)
-        else:
-            yield UNPAIRED
+        other_hardware = any(each.name in _MACHINES and each.matters for each in found)
+        yield from _other_causes(of) if other_hardware else [UNPAIRED]
     yield from unfinished(of.base, of.candidate)
 
 
@@ -235,37 +233,25 @@ def _other_causes(of: Comparison) -> Iterator[Finding]:
         "Each variant is one machine: the intervals do not cover the variation between machines of a kind.",
         "Measure several machines of a kind before you decide on one.",
     )
-
-    def apart(column: str) -> tuple[str, str]:
-        """Return both values of `column` for the first pair with different values; empty if all are equal."""
-        own, other = (side.cases_by_id[column].astype(str) for side in sides)
-        return next(((own[old], other[new]) for old, new in of.common if own[old] != other[new]), ("", ""))
-
-    own, other = apart("statistic")
-    if own != other:
+    pairs = [(of.base.cases_by_id.loc[old], of.candidate.cases_by_id.loc[new]) for old, new in of.common]
+    if unlike := [pair for pair in pairs if pair[0]["device"] != pair[1]["device"]]:
+        memory = {"cpu": "resident set of a process", accelerator.TYPE: "memory that torch allocated on a device"}
+        (one, its_memory), (other, other_memory) = ((row["statistic"], memory[str(row["device"])]) for row in unlike[0])
         yield Finding(
             "statistic",
-            f"The step time of a launch is the {own} of its steps on {base} and the {other} on {candidate}, because "
-            "CPUs are shared and devices are not: part of the ratio is due to the statistic.",
-            "Read nothing into a ratio near 1.",
+            f"The step time of a launch is the {one} of its steps on {base} and the {other} on {candidate}, because "
+            "CPUs are shared and devices are not. "
+            f"Peak memory is the {its_memory} on {base} and the {other_memory} on {candidate}.",
+            "Read nothing into a ratio near 1, or into the ratio per GB.",
         )
-    own, other = apart("device")
-    if own != other:
-        kind = {"cpu": "the resident set of a process", accelerator.TYPE: "the memory that torch allocated on a device"}
-        yield Finding(
-            "memory",
-            f"Peak memory is {kind[own]} on {base} and {kind[other]} on {candidate}.",
-            "The two are different quantities, so the ratio per GB does not compare efficiency.",
-        )
-    own, other = (" and ".join(sorted(set(side.counted["joules_source"].dropna()))) for side in sides)
-    if own and other and own != other:
+    own, new = (" and ".join(sorted(set(side.counted["joules_source"].dropna()))) for side in sides)
+    if own and new and own != new:
         yield Finding(
             "energy",
-            f"Joules are from the {own} on {base} and from the {other} on {candidate}.",
+            f"Joules are from the {own} on {base} and from the {new} on {candidate}.",
             "Power readings can be off by several percent; compare devices that have the same source.",
         )
-    software = [each.name for each in software_differences(*sides)]
-    if software:
+    if software := [each.name for each in software_differences(*sides)]:
         yield Finding(
             "software",
             f"The software differs too: {format.listed(software, most=8)}. The ratios include its effect.",

@@ -44,17 +44,11 @@ def sides_of(results: Results, sessions: Sequence[int]) -> tuple[SessionData, Se
     return side_of(results, base, "base"), side_of(results, candidate, "candidate")
 
 
-def read_side(text: str, role: str) -> SessionData:
-    """Return the session that `text` names: STORE or STORE@SESSION, by id or label.
-
-    For a folder, read its results.db. Raises UsageError if there is no such training session.
-    """
-    path, session = split(text)
-    return side_of(load(path, LAUNCH_NUMBERS), session, role)
-
-
 def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
-    """Return base and candidate. Raises UsageError, as `read_side` does."""
+    """Return base and candidate, each STORE or STORE@SESSION, by id or label. A folder has a results.db.
+
+    Raises UsageError if there is no such training session.
+    """
     first, other = _read([split(base), split(candidate)])
     return replace(first, role="base"), replace(other, role="candidate")
 
@@ -63,7 +57,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]
     """Return the sessions (None: the newest), each with a unique name as its `role`.
 
     The role is the shortest unique name. A results database is named by its folder or file. Raises UsageError for fewer
-    than two sessions, for one session twice, and as `read_side` does.
+    than two sessions, for one session twice, and as `read_sides` does.
     """
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more results databases or sessions")

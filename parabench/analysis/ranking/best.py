@@ -60,19 +60,17 @@ def best(
             raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
     require(seen, objective)
     by_step_time = objective is STEP and not by
-    works = seen.once(answered) if by_step_time else _answered(seen, objective, list(dict.fromkeys(by)))
+    works = seen.once(answered) if by_step_time else answered(seen, objective, list(dict.fromkeys(by)))
     rows = {name: [row for work in works for row in work[name]] for name in TABLES}
     sentences = tuple(_sentences(seen, works, objective, instrumented))
     return Answer(sentences, tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
-def answered(seen: SessionData) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload, ranked by step time; for `SessionData.once`."""
-    return _answered(seen, STEP, ())
+def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] = ()) -> list[Rows]:
+    """Return the rows of the answer's tables for each workload; for `SessionData.once`, ranked by step time.
 
-
-def _answered(seen: SessionData, objective: Objective, by: Sequence[str]) -> list[Rows]:
-    """Return the rows of each workload. Measured links explain the best, if the objective depends on them."""
+    Measured links explain the best, if the objective depends on them.
+    """
     works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
     if objective.name not in TIMED or not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return works

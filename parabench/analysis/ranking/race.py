@@ -12,7 +12,7 @@ bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,7 @@ def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
     return np.array([1 - ERROR / (look * (look - 1)) for look in map(looks.__getitem__, cases)])
 
 
-def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
+def race(launches: pd.DataFrame, seconds: pd.Series[float]) -> Rows:
     """Return the rows of the tables `race` and `eliminated` from the launches of one workload.
 
     `seconds` are the end times of repetitions.
@@ -63,7 +63,7 @@ def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
         until = launches[launches["repetition"] <= repetition]
         effects = fit(until)
         before, (racing, half_width) = racing, _look(until, effects)
-        look = {"repetition": repetition, "seconds": seconds[repetition]}
+        look = {"repetition": repetition, "seconds": float(seconds[repetition])}
         looks.append(look | {"racing": tuple(racing), "half_width": half_width})
         if left := [case for case in before if case not in racing]:
             best = effects.connected()[0]
@@ -119,12 +119,6 @@ def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
     launch takes the same time with fewer cases."""
     last = launches[launches["repetition"] == launches["repetition"].max()]
     return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
-
-
-def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """Return {repetition: seconds of all launches until its end}."""
-    took = launches.groupby("repetition")["wall_s"].sum().cumsum()
-    return {int(str(repetition)): float(seconds) for repetition, seconds in took.items()}
 
 
 def _in_race(launches: pd.DataFrame, raced: bool) -> pd.DataFrame:

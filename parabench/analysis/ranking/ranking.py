@@ -18,7 +18,7 @@ from parabench.analysis import format
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work, work_text
 from parabench.analysis.ranking import parts
 from parabench.analysis.ranking.objectives import STEP, TIMED, Objective, basis
-from parabench.analysis.ranking.race import race, seconds_at
+from parabench.analysis.ranking.race import race
 from parabench.analysis.ranking.tables import TABLES, Row, Rows
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.plan.case import DEFAULTS, LABELED
@@ -63,7 +63,7 @@ def ranked(
     groups = same_work(launches, objective.work)
     table = case_table(launches) if cases is None else cases
     rows = {row["case_id"]: row for row in known_records(table, ("case_id", *_SHOWN))}
-    seconds = seconds_at(launches) if raced and objective is STEP else None
+    seconds = launches.groupby("repetition")["wall_s"].sum().cumsum() if raced and objective is STEP else None
     found = []
     for (work, group), heading in zip(groups, _headings(groups), strict=True):
         own = _ranking(group, rows, objective, by, seconds)
@@ -105,7 +105,7 @@ def _ranking(
     table: Cases,
     objective: Objective,
     by: Sequence[str],
-    seconds: Mapping[int, float] | None,
+    seconds: pd.Series[float] | None,
 ) -> Rows:
     """Return the rows of one workload.
 
@@ -117,7 +117,7 @@ def _ranking(
         table: The rows of the case table by id.
         objective: The number to rank by.
         by: Axes for the table `by`.
-        seconds: In a race, the end times of the repetitions.
+        seconds: In a race, the end times of the repetitions: seconds of all launches until then.
     """
     counted = launches[launches["timed" if objective.name in TIMED else "counted"]]
     every = only_ranked(counted)

@@ -56,7 +56,11 @@ def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], float]:
     """
     y = np.array([session.mean() for session in sessions])
     within = (launch_noise(sessions) or 0.0) ** 2 / np.array([len(session) for session in sessions])
-    between = math.sqrt(max(0.0, whole_noise(y) ** 2 - float(within.mean())))
+    # The noise of sessions is Qn of the differences between neighbors, because a step affects only one. In long series,
+    # the largest of several lags is used, because neighbors may correlate.
+    lags = range(1, 1 + max(1, min(MOST_LAGS, len(y) // SESSIONS_PER_LAG)))
+    noise = max(qn_scale(y[lag:] - y[:-lag]) for lag in lags) / math.sqrt(2)
+    between = math.sqrt(max(0.0, noise**2 - float(within.mean())))
     sd = np.maximum(np.sqrt(within + between**2), LEAST_SD)
     penalty = 2 * math.log(len(y)) + 5
     most = penalty / LASTING
@@ -99,16 +103,6 @@ def _ends(summed: Numbers, penalty: float) -> list[int]:
     while ends[0]:
         ends.insert(0, int(start_of[ends[0]]))
     return ends
-
-
-def whole_noise(means: Numbers) -> float:
-    """Return the standard deviation of sessions, robust against a few steps and outliers.
-
-    It is Qn of the differences between neighbors, because a step affects only one. In long series, the largest of
-    several lags is used, because neighbors may correlate.
-    """
-    lags = range(1, 1 + max(1, min(MOST_LAGS, len(means) // SESSIONS_PER_LAG)))
-    return max(qn_scale(means[lag:] - means[:-lag]) for lag in lags) / math.sqrt(2)
 
 
 def qn_scale(values: Numbers) -> float:

@@ -97,7 +97,7 @@ def test_ratios_of_a_known_truth(gpus):
 def test_warnings_name_what_else_differs(gpus, mixed):
     assert [each.code for each in answer(gpus).warnings] == ["one_machine", "software"]
     found = answer(mixed).warnings
-    assert [each.code for each in found] == ["one_machine", "statistic", "memory", "unfinished"]
+    assert [each.code for each in found] == ["one_machine", "statistic", "unfinished"]
     assert "the median of its steps on base and the 10th percentile on candidate" in found[1].message
 
 
