@@ -21,7 +21,6 @@ import numpy as np
 from parabench.analysis.noise import (
     RIGHT_WITHIN,
     half_width,
-    in_turns,
     least_change,
     least_tolerance,
     pairs_needed,
@@ -55,7 +54,7 @@ def trial(pilot: Numbers, later: Numbers) -> Trial:
     typical = math.exp(float(np.mean([math.log((test.high - test.low) / 2) for test in tests])))
     return Trial(
         math.expm1(typical) / half_width(spread.typical, n),
-        least_tolerance(*in_turns(own, n)) / least_tolerance(*in_turns(spread, n)),
+        least_tolerance(own.own, n) / least_tolerance(spread.own, n),
     )
 
 

@@ -24,7 +24,7 @@ from benchmarks.ratios import mean_ratio
 from benchmarks.slowed_model import DELAYS
 from parabench.ab.series import ROUNDS, read_series
 from parabench.analysis.compare.gate import Verdict, compare, line, the_verdict
-from parabench.analysis.compare.sides import read_side
+from parabench.analysis.compare.sides import read_sides
 from parabench.analysis.session import session_data
 from parabench.analysis.stats.contrasts import fit
 from parabench.store.results import load
@@ -64,7 +64,7 @@ def gate(share: float, gates: int = 60, *options: str) -> None:
     for number in range(gates):
         out = FOLDER / f"gate-{share}-{number:03d}"
         spent = ab(0.0, share, number, *options, "--out", str(out))
-        sides = (read_side(f"{out}/results.db@ab-{name}", role) for name, role in (("a", "base"), ("b", "candidate")))
+        sides = read_sides(*(f"{out}/results.db@ab-{name}" for name in "ab"))
         seen = compare(*sides)
         found += the_verdict(seen)["verdict"] is Verdict.REGRESSION
         print(f"{number + 1}/{gates}: {line(seen.tables['cases'].iloc[0])} ({spent})", flush=True)

@@ -1,7 +1,8 @@
-"""Interference: does a configuration's turn depend on the configuration before it?
+"""Shared launches of a session: the noise floor of an A/A test, and interference.
 
-Every session with shared launches is tested. The model is a crossover trial (B. Jones and M. G. Kenward, "Design and
-Analysis of Cross-Over Trials", 3rd ed., 2014, chapter 5):
+Interference: does a configuration's turn depend on the configuration before it? Every session with shared launches is
+tested. The model is a crossover trial (B. Jones and M. G. Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed.,
+2014, chapter 5):
 
     log(turn) = launch and round + launch and configuration + the configuration before + start of a round
 
@@ -24,8 +25,10 @@ from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
-from parabench.analysis.turns import SharedLaunch, shared_launches_of
-from parabench.plan.schedule import orders
+from parabench.analysis.stats.quantiles import t_quantile
+from parabench.analysis.turns import compared, step_turns, turns_of
+from parabench.plan.schedule import TrainingSchedule, orders
+from parabench.store.record import TWIN_REPETITION, Status
 from parabench.store.results import records
 
 # The chance of a warning if nothing interferes, as in the regression gate. With the outliers of a shared machine it
@@ -39,6 +42,67 @@ _NORMAL = 1.4826
 # Fits are repeated until no number moves by more than this.
 _MOST_FITS, _CLOSE = 50, 1e-6
 _TINY = 1e-9
+
+
+@dataclass(frozen=True)
+class SharedLaunch:
+    """The turns of a shared launch.
+
+    `names` are its configurations by place. `rows` are the places whose steps are all known, and `turns` the logarithms
+    of their turns, of shape (rows, rounds).
+    """
+
+    names: tuple[str, ...]
+    schedule: TrainingSchedule
+    rows: tuple[int, ...]
+    turns: Numbers
+
+    @property
+    def cases(self) -> list[str]:
+        """The configurations of `rows`."""
+        return [self.names[place] for place in self.rows]
+
+
+def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
+    """Return the successful shared launches of a session, with the configurations whose steps are all known."""
+    table = seen.numbers[seen.numbers["status"] == Status.OK]
+    told = turns_of(table["facts"]).dropna()
+    turns = step_turns(told, table["launch_id"], seen.results.steps)
+    groups: dict[tuple[Any, ...], dict[int, Any]] = {}
+    for at, each in told.items():
+        groups.setdefault((each["protocol"]["seed"], *each["cases"]), {})[each["place"]] = at
+    found = []
+    for (_, *names), places in groups.items():
+        whole = {place: turns[places[place]] for place in sorted(places) if places[place] in turns}
+        if len(whole) > 1:
+            schedule = TrainingSchedule.from_dict(told[next(iter(places.values()))]["protocol"])
+            found.append(SharedLaunch(tuple(names), schedule, tuple(whole), np.array(list(whole.values()))))
+    return found
+
+
+def noise_floor(seen: SessionData) -> list[str]:
+    """Return the noise floor of an A/A test (`--aa`), or nothing without copies.
+
+    'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
+    """
+    if not (seen.numbers["repetition"] == TWIN_REPETITION).any():
+        return []
+    differences: list[float] = []
+    for launch in seen.once(shared_launches_of):
+        copies = [row for row, case in enumerate(launch.cases) if launch.cases.count(case) > 1]
+        if len(copies) == 2:
+            first, second = compared(launch.turns)[copies]
+            differences.append(float(second - first))
+            copied = seen.labels[launch.cases[copies[0]]]
+    if not differences:
+        return []
+    n, within = len(differences), ""
+    if n > 1:
+        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+        within = f" (95%: {format.within(math.expm1(width))})"
+    difference = format.percent(abs(math.expm1(np.mean(differences))))
+    launches = format.count(n, "shared launch")
+    return [f"Two copies of {copied} differed by {difference}{within} in {launches}."]
 
 
 @dataclass(frozen=True)

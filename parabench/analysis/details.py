@@ -5,7 +5,7 @@ docs/reference/numbers.md lists the columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -16,23 +16,17 @@ from parabench.store.record import Phase
 
 # The first columns of all detail tables.
 _LAUNCH = {name: COLUMNS[name] for name in ("launch_id", "case", "label", "repetition")}
-_RANK = {"rank": "the rank"}
-
-
-def _measured(names: Iterable[str]) -> dict[str, str]:
-    return {name: METRICS[name].meaning for name in names}
-
 
 STEPS = {
     **_LAUNCH,
     "phase": "`warmup`, `settle` (discarded), `measure`, `instrument` or `profile`",
     "step": "number of the step in its launch",
-    **_RANK,
-    **_measured(("step_s", *STEP_PARTS, "loss")),
+    "rank": "the rank",
+    **{name: METRICS[name].meaning for name in ("step_s", *STEP_PARTS, "loss")},
 }
 CALLS = {
     **_LAUNCH,
-    **_RANK,
+    "rank": "the rank",
     "step": "the instrumented step; for `parabench collectives`, counts the rows of one size, form and phase",
     "seq": "index of the call on the rank",
     "op": "the operation",
@@ -51,7 +45,7 @@ CALLS = {
     "ready_s": "when the last gradient of the bucket was ready",
     "calls": "number of consecutive calls in the row; `duration_s` is their mean",
 }
-MEMORY = {**_LAUNCH, **_RANK, **_measured((*PEAKS, *STATE_PARTS))}
+MEMORY = {**_LAUNCH, "rank": "the rank", **{name: METRICS[name].meaning for name in (*PEAKS, *STATE_PARTS)}}
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:

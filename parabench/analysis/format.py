@@ -6,7 +6,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from parabench.errors import runs as runs
@@ -274,22 +274,18 @@ def when(utc: str) -> str:
     return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc
 
 
-# The formats of `filled` for numbers with their units.
-WITH_UNITS: dict[str, Callable[[float], str]] = {"percent": percent, "ms": milliseconds}
-
-
 class _Template(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.startswith("#"):
             return count(int(value), format_spec[1:])
-        if format_spec in WITH_UNITS:
-            return WITH_UNITS[format_spec](value)
+        if format_spec in ("percent", "ms"):
+            return percent(value) if format_spec == "percent" else milliseconds(value)
         return str(super().format_field(value, format_spec))
 
 
 def filled(template: str, values: Mapping[Any, Any]) -> str:
     """Return a template such as '{label}: {n:#launch} took {mean_s:ms}' with its values.
 
-    `#thing` counts things (`count`). WITH_UNITS has more formats.
+    `#thing` counts things (`count`), and `percent` and `ms` add their units.
     """
     return _Template().vformat(template, (), values)

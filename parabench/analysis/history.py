@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,17 +89,18 @@ def history(
         UsageError: there is no such session or case.
     """
     found = visits_of(stores)
-    visits = [visit for visit in found if visit.session.started_utc >= (since or "")]
-    visits = [visit for visit in visits if suite in (None, visit.session.suite)]
+    visits = [
+        visit for visit in found if visit.session.started_utc >= (since or "") and suite in (None, visit.session.suite)
+    ]
     if visits:
         return of_visits(visits, case)
     paths = format.listed(str(results.path) for results in stores)
-    if not found:
-        raise UsageError(f"no session that trained is in {paths}; give the results.db of `parabench run`")
-    asked = f" of suite {suite!r}" * (suite is not None) + f" since {since}" * (since is not None)
-    there = ", ".join(dict.fromkeys(visit.session.suite for visit in found))
-    newest = found[-1].session.started_utc
-    raise UsageError(f"no session{asked} is in {paths}; there are sessions of {there}, the newest from {newest}")
+    asked, remedy = " of training runs", "give the results.db of `parabench run`"
+    if found:
+        asked = f" of suite {suite!r}" * (suite is not None) + f" since {since}" * (since is not None)
+        there = ", ".join(dict.fromkeys(visit.session.suite for visit in found))
+        remedy = f"there are sessions of {there}, the newest from {found[-1].session.started_utc}"
+    raise UsageError(f"no session{asked} is in {paths}; {remedy}")
 
 
 def visits_of(stores: Sequence[Results]) -> list[SessionData]:
@@ -127,8 +128,17 @@ def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History
                 f"--case {case!r} is in no label and begins no id; {hint}there are {format.listed(labels, 3)}"
             )
         table = table[chosen]
+    devices = {str(suite): set(own) for suite, own in table.groupby("suite")["device"]}
+    previous: dict[str, SessionData] = {}
+    machine = []
+    for visit in visits:
+        suite = visit.session.suite
+        found = changes(previous[suite], visit, devices[suite]) if suite in previous else ()
+        machine.append(tuple(change for change in found if change.name != "commit"))
+        if visit.session.judged:
+            previous[suite] = visit
     series = [_series(visits, group) for _, group in table.groupby(["suite", "case"], sort=False)]
-    return History(tuple(visits), tuple(_machine(visits, table)), tuple(sorted(series, key=_urgency)))
+    return History(tuple(visits), tuple(machine), tuple(sorted(series, key=_urgency)))
 
 
 def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
@@ -150,17 +160,6 @@ def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
         suite=[visits[at].session.suite for at in table["visit"]],
         label=table["case"].map(unique_labels(cases)).astype(object),
     )
-
-
-def _machine(visits: Sequence[SessionData], table: pd.DataFrame) -> Iterator[tuple[Difference, ...]]:
-    previous: dict[str, SessionData] = {}
-    devices = {str(suite): set(own) for suite, own in table.groupby("suite")["device"]}
-    for visit in visits:
-        suite = visit.session.suite
-        found = changes(previous[suite], visit, devices[suite]) if suite in previous else ()
-        yield tuple(change for change in found if change.name != "commit")
-        if visit.session.judged:
-            previous[suite] = visit
 
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
@@ -209,8 +208,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
         "points": points,
         "shifts": shifts,
     }
-    row["note"] = _note(row, visits)
-    return row | {"sentence": _sentence_of(row, visits)}
+    return row | _texts(row, visits)
 
 
 def _points(table: pd.DataFrame, launch_sd: float | None) -> pd.DataFrame:
@@ -285,8 +283,9 @@ def lines(found: History, every: bool = False) -> list[str]:
     return [sentence(found), *shown]
 
 
-def _sentence_of(series: Series, visits: Sequence[SessionData]) -> str:
-    """Return the state of a case, its newest step time, its last change and the whole change."""
+def _texts(series: Series, visits: Sequence[SessionData]) -> dict[str, str]:
+    """Return the `note` of a case, remarks about a short series and its newest session, and the `sentence`: the state,
+    the newest step time, the last change, the whole change, and the note."""
     start, parts = f"{series['state']}: {series['label']}", []
     sessions = format.count(int(series["points"]["level_s"].notna().sum()), "session")
     step_s = series["points"]["step_time_s"].dropna()
@@ -304,19 +303,15 @@ def _sentence_of(series: Series, visits: Sequence[SessionData]) -> str:
         parts.append(f"over the whole time {format.signed(series['whole'])} in {many} ({sessions})")
     elif not series["shifts"] and series["session_sd"] is not None:
         parts.append(f"{sessions}, which differ by {format.percent(series['session_sd'])}")
-    return "; ".join(filter(None, (start, *parts, series["note"])))
-
-
-def _note(series: Series, visits: Sequence[SessionData]) -> str:
-    """Return remarks about a short series, and about the newest session."""
-    last, remark = series["points"].iloc[-1], ""
-    if last["visit"] < max(at for at, visit in enumerate(visits) if visit.session.suite == series["suite"]):
-        remark = f"last measured {visits[last['visit']].session.day}"
-    elif not format.known(last["step_time_s"]):
-        remark = f"the newest session: {last['status']}"
+    last_point, remark = series["points"].iloc[-1], ""
+    if last_point["visit"] < max(at for at, visit in enumerate(visits) if visit.session.suite == series["suite"]):
+        remark = f"last measured {visits[last_point['visit']].session.day}"
+    elif not format.known(last_point["step_time_s"]):
+        remark = f"the newest session: {last_point['status']}"
     elif series["away"] is not None:
         remark = f"the newest session is an outlier ({format.signed(series['away'])}); a second one would be a change"
-    return "; ".join(filter(None, (series["why_not"], remark)))
+    note = "; ".join(filter(None, (series["why_not"], remark)))
+    return {"note": note, "sentence": "; ".join(filter(None, (start, *parts, note)))}
 
 
 def arrow(change: Difference) -> str:

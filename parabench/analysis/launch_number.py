@@ -18,11 +18,6 @@ QUANTILE = {accelerator.TYPE: 0.5, "cpu": 0.1, UNKNOWN: 0.5}
 STATISTIC = {accelerator.TYPE: "median", "cpu": "10th percentile", UNKNOWN: "median"}
 
 
-def device_of(device: str, gpus: bool) -> str:
-    """Return the device that a case's field `device` selects on a machine with or without `gpus`."""
-    return device if device != "auto" else accelerator.TYPE if gpus else "cpu"
-
-
 def launch_number(seconds: Iterable[float], device: str) -> float | None:
     """Return the statistic of one launch on `device` (cuda, cpu), during a run, or None if no length is known.
     `seconds` are the lengths of its steps or calls on their slowest ranks; unknown ones are not finite and do not

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
-from scipy.special import ndtri, polygamma, psi, stdtrit
+from scipy.special import nctdtrinc, ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, rows, tables
@@ -23,15 +23,7 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, select_session, select_sessions, split
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.contrasts import (
-    FEWEST_LAUNCHES,
-    LEAST_SD,
-    MOST_LAUNCHES,
-    POWER,
-    Numbers,
-    errors_shown,
-    shown,
-)
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD, MOST_LAUNCHES, POWER, Numbers, shown
 from parabench.errors import UsageError
 from parabench.store.results import load
 
@@ -58,22 +50,13 @@ class Pilot:
     rounds: int | None  # None if whole launches alternate
     cases: tuple[str, ...]
     differences: Numbers  # log(b / a) of the pairs that all cases have, shape (cases, pairs)
-    times_s: Numbers  # when these pairs and the end of the session started, in seconds from its start
+    first_s: float | None  # before the first pair: the first launch of each case, and references
+    pair_s: float | None  # the median time from the start of a pair to the next start, or to the end
     left_out: tuple[str, ...] = ()  # cases without any pair
 
     @property
     def pairs(self) -> int:
         return int(self.differences.shape[1])
-
-    @property
-    def first_s(self) -> float | None:
-        """The seconds before the first pair: the first launch of each case, and references."""
-        return max(0.0, float(self.times_s[0])) if self.pairs else None
-
-    @property
-    def pair_s(self) -> float | None:
-        """The median seconds from the start of a pair to the next start, or to the end."""
-        return max(0.0, float(np.median(np.diff(self.times_s)))) if self.pairs and len(self.times_s) > 1 else None
 
     def minutes(self, launches: Any) -> Any:
         """Return the duration of an `ab` with this number of launches per variant; None if it is unknown."""
@@ -138,12 +121,14 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
     common = found.dropna()
     starts = pd.concat([base.numbers, candidate.numbers]).groupby("repetition")["started_utc"].min()
     times = pd.to_datetime([*starts.loc[common.index], *filter(None, [base.session.finished_utc])], format="ISO8601")
+    times_s = np.asarray((times - pd.Timestamp(base.session.started_utc)).total_seconds(), dtype=float)
     return Pilot(
         suite=base.session.suite,
         rounds=base.session.plan["protocol"].get("rounds") or None,
         cases=tuple(base.labels[case] for case in names),
         differences=common.to_numpy(dtype=float).T,
-        times_s=np.asarray((times - pd.Timestamp(base.session.started_utc)).total_seconds(), dtype=float),
+        first_s=max(0.0, float(times_s[0])) if len(common) else None,
+        pair_s=max(0.0, float(np.median(np.diff(times_s)))) if len(common) and len(times_s) > 1 else None,
         left_out=tuple(base.labels[case] for case in cases if case not in names),
     )
 
@@ -209,7 +194,8 @@ def least_change(sd: float, launches: Any, cases: int) -> Any:
 
     Holm's method tests the slowest case at ALPHA / cases.
     """
-    errors = errors_shown(np.subtract(launches, 1.0), 1 - ALPHA / cases, POWER)
+    df = np.subtract(launches, 1.0)
+    errors = nctdtrinc(df, 1 - POWER, stdtrit(df, 1 - ALPHA / cases))
     return np.expm1(np.minimum(MOST_DIFFERENCE, errors * sd / np.sqrt(launches)))
 
 
@@ -220,25 +206,23 @@ def half_width(sd: float, launches: int) -> float:
     return math.expm1(float(stdtrit(launches - 1, (1 + CONFIDENCE) / 2)) * typical / math.sqrt(launches))
 
 
-def passes(errors: Numbers, df: Numbers, tolerance: float) -> Any:
-    """Return a lower bound of the probability that equal variants pass in all cases (Bonferroni). The first axis of the
-    standard errors has the cases."""
+def passes(sds: Numbers, launches: Any, tolerance: float) -> Any:
+    """Return a lower bound of the probability that equal variants pass in all cases (Bonferroni), by launches.
+
+    `sds` has the standard deviation of a pair of each case.
+    """
+    errors = np.divide.outer(sds, np.sqrt(launches))
+    df = np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
     return 1 - (1 - shown(math.log1p(tolerance) / errors, df)).sum(axis=0)
 
 
-def least_tolerance(errors: Numbers, df: Numbers) -> float:
+def least_tolerance(sds: Numbers, launches: int) -> float:
     """Return the smallest tolerance that such a gate passes in POWER of runs."""
 
     def lacks(difference: float) -> float:
-        return POWER - float(passes(errors, df, math.expm1(difference)))
+        return POWER - float(passes(sds, launches, math.expm1(difference)))
 
     return math.expm1(MOST_DIFFERENCE if lacks(MOST_DIFFERENCE) > 0 else brentq(lacks, 0.0, MOST_DIFFERENCE))
-
-
-def in_turns(spread: Spread, launches: Any) -> tuple[Numbers, Numbers]:
-    """Return the standard errors and degrees of freedom of the difference of each case, by pairs of launches."""
-    errors = np.divide.outer(spread.own, np.sqrt(launches))
-    return errors, np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
 
 
 # ---- the answer
@@ -270,47 +254,40 @@ def sensitivity(pilot: Pilot) -> Answer:
         sds["noisiest_sd"] = float(spread.own[at])
         row |= {name: math.expm1(sd) for name, sd in sds.items()} | {"noisiest": pilot.cases[at]}
         if pilot.pairs >= needed:
-            plans = _plans(pilot, spread)
             row["exit_code"] = 0
-            seen = [_seen(pilot, spread, plans, minutes) for minutes in BUDGETS]
-            needs = [_needs(spread, plans, change) for change in CHANGES]
+            seen, needs = _predicted(pilot, spread)
     return Answer((_sentence(row, seen, needs),), tables(TABLES, {"pilot": [row], "seen": seen, "needs": needs}))
 
 
-def _plans(pilot: Pilot, spread: Spread) -> pd.DataFrame:
-    """Return the minutes and the least change of a typical case by launches per variant, with its INTERVAL."""
-    launches = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1)
+def _predicted(pilot: Pilot, spread: Spread) -> tuple[list[Row], list[Row]]:
+    """Return the rows of `seen` and `needs`. Numbers are unknown for fewer than two launches, and beyond
+    MOST_LAUNCHES."""
+    launches, cases = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1), len(pilot.cases)
+    minutes = pilot.minutes(launches)
     sds = {"low": spread.typical / spread.off, "change": spread.typical, "high": spread.typical * spread.off}
-    changes = {name: least_change(sd, launches, len(spread.own)) for name, sd in sds.items()}
-    return pd.DataFrame({"minutes": pilot.minutes(launches), **changes}, index=launches)
-
-
-def _seen(pilot: Pilot, spread: Spread, plans: pd.DataFrame, minutes: float) -> Row:
-    """Return the result of an `ab` of this duration; unknown if it cannot have two launches."""
-    row: Row = dict.fromkeys(TABLES["seen"]) | {"minutes": minutes, "sure": False}
-    plans = plans[plans["minutes"] <= minutes]
-    if plans.empty:
-        return row
-    n = int(plans.index[-1])
-    # The pilot has an error, and the run itself. Changes of the noise after the pilot are unknown.
-    sure = _off(len(pilot.cases), RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
-    changes: Row = {name: float(plans[name].iloc[-1]) for name in ("change", "low", "high")}
-    tolerance = least_tolerance(*in_turns(spread, n))
-    width = half_width(spread.typical, n)
-    return row | changes | {"launches": n, "half_width": width, "tolerance": tolerance, "sure": sure}
-
-
-def _needs(spread: Spread, plans: pd.DataFrame, change: float) -> Row:
-    """Return the needs of an `ab` for a slowdown; None beyond MOST_LAUNCHES."""
+    changes = {name: least_change(sd, launches, cases) for name, sd in sds.items()}
+    seen, needs = [], []
+    for budget in BUDGETS:
+        row: Row = dict.fromkeys(TABLES["seen"]) | {"minutes": budget, "sure": False}
+        at = int(np.searchsorted(minutes, budget, side="right")) - 1
+        if at >= 0:
+            n = int(launches[at])
+            # The pilot has an error, and the run itself. Changes of the noise after the pilot are unknown.
+            off = _off(cases, RESTLESS * spread.alike, pilot.pairs, n)
+            row |= {name: float(values[at]) for name, values in changes.items()}
+            row |= {"launches": n, "half_width": half_width(spread.typical, n), "sure": off <= RIGHT_WITHIN}
+            row["tolerance"] = least_tolerance(spread.own, n)
+        seen.append(row)
 
     def first(enough: Any) -> tuple[int | None, float | None]:
-        found = plans[enough]
-        return (int(found.index[0]), float(found["minutes"].iloc[0])) if len(found) else (None, None)
+        places = np.flatnonzero(enough)
+        return (int(launches[places[0]]), float(minutes[places[0]])) if len(places) else (None, None)
 
-    passing = passes(*in_turns(spread, plans.index), change) >= POWER
-    (launches, minutes), low, high = (first(plans[name] <= change) for name in ("change", "low", "high"))
-    gate = first(passing & (plans["change"] <= 2 * change))
-    return dict(zip(TABLES["needs"], (change, launches, minutes, low[1], high[1], *gate), strict=True))
+    for change in CHANGES:
+        (_, low), (n_launches, took), (_, high) = (first(values <= change) for values in changes.values())
+        gate = first((passes(spread.own, launches, change) >= POWER) & (changes["change"] <= 2 * change))
+        needs.append(dict(zip(TABLES["needs"], (change, n_launches, took, low, high, *gate), strict=True)))
+    return seen, needs
 
 
 def exit_code(of: Answer) -> int:
@@ -357,41 +334,34 @@ def lines(of: Answer) -> Iterator[str]:
         )
     if not seen:
         return
-    yield from format.aligned(
-        [("minutes", "--launches", "detects", "interval", "passes"), *map(_seen_row, seen)], texts=0
-    )
-    head = ("change", "to detect it", "--launches", "to pass with it", "--launches")
-    yield from format.aligned([head, *map(_needs_row, needs)], texts=0)
+    found: list[tuple[str, ...]] = [("minutes", "--launches", "detects", "interval", "passes")]
+    for row in seen:
+        cells = ("too short", "", "", "")
+        if row["launches"] is not None:
+            sees = f"{format.percent(row['change'])} ({_between(row['low'], row['high'])})"
+            interval = format.within(row["half_width"]) + ("" if row["sure"] else "?")
+            cells = (str(row["launches"]), sees, interval, format.percent(row["tolerance"]))
+        found.append((f"{row['minutes']:g}", *cells))
+    yield from format.aligned(found, texts=0)
+    found = [("change", "to detect it", "--launches", "to pass with it", "--launches")]
+    for row in needs:
+        sees = _minutes(row["minutes"])
+        if row["low_minutes"] is not None and row["high_minutes"] is not None:
+            sees += f" ({_rounded_up(row['low_minutes'])} to {_rounded_up(row['high_minutes'])})"
+        launches, gate = (str(row[name] or f">{MOST_LAUNCHES}") for name in ("launches", "gate_launches"))
+        found.append((format.percent(row["change"]), sees, launches, _minutes(row["gate_minutes"]), gate))
+    yield from format.aligned(found, texts=0)
     yield (
         f"detects: the smallest slowdown of a typical configuration that is a regression in {format.percent(POWER)} of "
         "runs (with a tolerance of half of it); passes: the smallest tolerance that equal variants pass as often; "
         f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
     )
     gates = (each for each in needs[::-1] if each["gate_launches"] is not None and each["change"] >= TOLERANCE)
-    if gate := next(gates, None):
+    if (chosen := next(gates, None)) is not None:
         yield (
-            f"Options of a gate: --tolerance {100 * gate['change']:g}% --launches {gate['gate_launches']} "
+            f"Options of a gate: --tolerance {100 * chosen['change']:g}% --launches {chosen['gate_launches']} "
             f"--rounds {pilot['rounds'] or 0}"
         )
-
-
-def _seen_row(row: Row) -> tuple[str, ...]:
-    if row["launches"] is None:
-        return f"{row['minutes']:g}", "too short", "", "", ""
-    interval = format.within(row["half_width"]) + ("" if row["sure"] else "?")
-    sees = f"{format.percent(row['change'])} ({_between(row['low'], row['high'])})"
-    return f"{row['minutes']:g}", str(row["launches"]), sees, interval, format.percent(row["tolerance"])
-
-
-def _needs_row(row: Row) -> tuple[str, ...]:
-    sees = _minutes(row["minutes"])
-    if row["low_minutes"] is not None and row["high_minutes"] is not None:
-        sees += f" ({_rounded_up(row['low_minutes'])} to {_rounded_up(row['high_minutes'])})"
-    launches, gate = (f">{MOST_LAUNCHES}" if row[name] is None else str(row[name]) for name in _LAUNCHES)
-    return format.percent(row["change"]), sees, launches, _minutes(row["gate_minutes"]), gate
-
-
-_LAUNCHES = ("launches", "gate_launches")
 
 
 def _between(low: float | None, high: float | None) -> str:

@@ -17,10 +17,11 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis.energy import COUNTER, launch_energy
-from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
+from parabench.analysis.launch_number import QUANTILE, STATISTIC
 from parabench.analysis.loop_time import MEAN, loop_times
 from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import DEFAULTS, Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
@@ -131,6 +132,9 @@ def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
     used = readings[readings["metric"] == "used_bytes"].groupby("launch_id")["value"].max()
     tokens = (table["global_batch"] * table["seq_len"]).mask(table["case"].isin(_found(own, BATCH_UNSEEN, "case_id")))
     energy = launch_energy(table, readings)
+    # A session's energy per token is from one source: the energy counter, if any launch has it.
+    counter = energy["joules_source"] == COUNTER
+    joules = energy["joules_per_step"].where(counter | ~counter.groupby(table["session"]).transform("any"))
     table = table.assign(
         variant=table["session"].map(chosen),
         verified=~table["launch_id"].isin(_found(own, UNVERIFIED, "launch_id")),
@@ -141,7 +145,7 @@ def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
         # Configurations that share a launch share the memory of its devices.
         used_bytes=table["launch_id"].map(used).astype(float).mask(table["in_turns"]),
         **{str(name): energy[name] for name in energy},
-        token_j=_one_source(table["session"], energy) / tokens,
+        token_j=joules / tokens,
     )
     # Selecting rows is much faster from the copy, which has one block of memory per type.
     return _with_peak_memory(table)[[*COLUMNS, *DEFAULTS]].copy()
@@ -171,7 +175,7 @@ def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFra
     labels = unique_labels({case.id: case for case in cases.values()})
     fields = {}
     for pair, case in cases.items():
-        device = device_of(case.device, pair[1])
+        device = case.device if case.device != "auto" else accelerator.TYPE if pair[1] else "cpu"
         fields[pair] = {**case.cells(), "device": device, "label": labels[case.id], "statistic": STATISTIC[device]}
     names = (*DEFAULTS, "label", "statistic")
     return pd.DataFrame([fields[pair] for pair in pairs], index=launches.index, columns=names)
@@ -244,15 +248,29 @@ def _watched(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Return the table with `in_turns`, `shared_launch`, `turns`, `counted` and `timed`, and `step_s` as compared round
-    by round: first inside a shared launch, then with the same configuration of the other variant of an `ab`."""
+    by round: first inside a shared launch, then with the same configuration of the other variant of an `ab`.
+
+    If a configuration succeeded together with another one, its shared launches are `timed`, because differences between
+    launches cancel there. Otherwise its separate launches are, if it has some.
+    """
     told = turns_of(table["facts"])
     in_turns = shares_launch(told, table["repetition"])
     found = table.assign(in_turns=in_turns, shared_launch=table["launch_id"], turns=1.0)
     paired = pd.Series([each is not None and "pair" in each for each in told], table.index, dtype=bool)
     if in_turns.any():
+        # Launches with the same key share processes, or are a pair of the two variants of an `ab`.
+        rows = list(zip(told, in_turns, table["session"], table["repetition"], table["case"], strict=True))
+        own, pair = (
+            pd.Series(keys, table.index, dtype=object)
+            for keys in (
+                [(at, number, *each["cases"]) if shared else None for each, shared, at, number, _ in rows],
+                [
+                    (each["pair"]["run"], number, case) if shared and "pair" in each else None
+                    for each, shared, _, number, case in rows
+                ],
+            )
+        )
         rounds = step_turns(told[in_turns], table["launch_id"], steps)
-        keys = list(map(_shares, told, in_turns, table["session"], table["repetition"], table["case"]))
-        own, pair = (pd.Series([key[at] for key in keys], table.index, dtype=object) for at in range(2))
         first = table["launch_id"].groupby(own).transform("first")
         found = found.assign(
             shared_launch=first.fillna(table["launch_id"]).astype(int),
@@ -263,27 +281,11 @@ def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
             step_s=in_rounds(in_rounds(table["step_s"], own, rounds), pair, rounds),
         )
     counted = (found["repetition"] >= FIRST_REPETITION) & (found["status"] == Status.OK) & (found["step_s"] > 0)
-    return found.assign(counted=counted, timed=_timed(found.assign(counted=counted), paired))
-
-
-def _shares(told: Any, shared: bool, session: int, repetition: int, case: str) -> tuple[Any, Any]:
-    """Return keys of a launch's shared processes, and of its pair in the two variants of an `ab`; `None` if it has
-    none."""
-    own = (session, repetition, *told["cases"]) if shared else None
-    return own, (told["pair"]["run"], repetition, case) if shared and "pair" in told else None
-
-
-def _timed(table: pd.DataFrame, paired: pd.Series[bool]) -> pd.Series[bool]:
-    """Return for each launch whether its step time is compared; `paired` launches share with the other variant.
-
-    If a configuration succeeded together with another one, its shared launches count, because differences between
-    launches cancel there. Otherwise its separate launches count, if it has some.
-    """
-    counted, in_turns = table["counted"], table["in_turns"]
-    together = counted & in_turns & ((counted.groupby(table["shared_launch"]).transform("sum") > 1) | paired)
-    of_case = [table["session"], table["case"]]
-    shared, own = (each.groupby(of_case).transform("any") for each in (together, counted & ~in_turns))
-    return counted & ((shared | ~own) == in_turns)
+    shared = counted.groupby(found["shared_launch"]).transform("sum") > 1
+    together = counted & in_turns & (shared | paired)
+    by = [found["session"], found["case"]]
+    has_together, has_alone = (each.groupby(by).transform("any") for each in (together, counted & ~in_turns))
+    return found.assign(counted=counted, timed=counted & ((has_together | ~has_alone) == in_turns))
 
 
 def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[float]]:
@@ -312,12 +314,6 @@ def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Seri
     of = {name: found["mean"] if name == "staleness_mean" else largest for name in metrics}
     known = set(found.index.unique(0))
     return {name: ids.map(of[name].loc[name]) if name in known else ids.map({}).astype(float) for name in metrics}
-
-
-def _one_source(session: pd.Series[int], energy: pd.DataFrame) -> pd.Series[float]:
-    """Return the joules per step of each session from one source: the energy counter, if any launch has it."""
-    counter = energy["joules_source"] == COUNTER
-    return energy["joules_per_step"].where(counter | ~counter.groupby(session).transform("any"))
 
 
 def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
@@ -436,9 +432,7 @@ def unique_labels(cases: Mapping[str, Case | RecordedCase]) -> dict[str, str]:
             same = {key: cases[key].cells() for key in keys}
             differing = [name for name in DEFAULTS if len({values[name] for values in same.values()}) > 1]
             for key, values in same.items():
-                labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"
+                texts = ((name.replace("_", " "), values[name]) for name in differing)
+                more = (f"{name} {'default' if value is None else value}" for name, value in texts)
+                labels[key] = f"{label} ({', '.join(more)})"
     return labels
-
-
-def _field(name: str, value: Any) -> str:
-    return f"{name.replace('_', ' ')} {'default' if value is None else value}"

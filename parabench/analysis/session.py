@@ -164,44 +164,38 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
-    """Return the sessions with these ids, in this order."""
+    """Return the sessions with these ids, in this order.
+
+    The environment has the version of NCCL that ranks had loaded, if they reported one. If the installed wheel is
+    another version, that one is `nccl_wheel`.
+    """
     if not ids:
         return []
     own = results.of(ids)
-    rows = {row["id"]: row for row in records(own.session, ("id", *SessionRow._fields))}
-    loaded = _loaded_nccl(own)
-    return [_session(own, rows[at], loaded.get(at)) for at in ids]
-
-
-def _session(results: Results, row: dict[str, Any], nccl: str | None) -> Session:
-    texts = {name: row[name] for name in ("environment", "plan", "argv", "interleaved")}
-    where = f"of session {row['id']} of {results.path}"
-    fields = row | {name: json_text.parsed(text, f"{name} {where}") for name, text in texts.items()}
-    environment = _with_loaded(fields.pop("environment"), nccl)
-    return Session(version=fields.pop("parabench_version"), environment=environment, **fields)
+    launches = own.read("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
+    facts = dict(zip(launches["session_id"].tolist(), launches["facts"].tolist(), strict=True))
+    found = {}
+    for row in records(own.session, ("id", *SessionRow._fields)):
+        where = f"of session {row['id']} of {own.path}"
+        parsed = {
+            name: json_text.parsed(row[name], f"{name} {where}")
+            for name in ("environment", "plan", "argv", "interleaved")
+        }
+        environment = parsed["environment"]
+        versions = environment.get("versions") or {}
+        nccl = json_text.parsed(facts[row["id"]]).get("nccl_version") if row["id"] in facts else None
+        if nccl not in (None, versions.get("nccl")):
+            unknown = {name: why for name, why in (environment.get("unknown_versions") or {}).items() if name != "nccl"}
+            parsed["environment"] = environment | {"versions": versions | {"nccl": nccl}, "unknown_versions": unknown}
+            if versions.get("nccl"):
+                parsed["environment"]["nccl_wheel"] = versions["nccl"]
+        found[row["id"]] = Session(version=row.pop("parabench_version"), **row | parsed)
+    return [found[at] for at in ids]
 
 
 def holds(results: Results, kind: str) -> bool:
     """Return whether a database has a session of this kind."""
     return bool(results.whole_store.of_kind(kind))
-
-
-def _loaded_nccl(results: Results) -> dict[int, str | None]:
-    """Return the version of NCCL that the ranks of each session had loaded, if they reported one."""
-    rows = results.read("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
-    last = dict(zip(rows["session_id"].tolist(), rows["facts"].tolist(), strict=True))
-    return {session: json_text.parsed(facts).get("nccl_version") for session, facts in last.items()}
-
-
-def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
-    """Return the environment with the NCCL version that ranks had loaded. If the installed wheel is another version,
-    that one is `nccl_wheel`."""
-    versions = environment.get("versions") or {}
-    if nccl is None or versions.get("nccl") == nccl:
-        return environment
-    unknown = {name: why for name, why in (environment.get("unknown_versions") or {}).items() if name != "nccl"}
-    changed = environment | {"versions": versions | {"nccl": nccl}, "unknown_versions": unknown}
-    return changed | {"nccl_wheel": versions["nccl"]} if versions.get("nccl") else changed
 
 
 @dataclass(frozen=True)
@@ -233,6 +227,7 @@ class SessionData:
     results: Results
     session: Session
     role: str = ""
+    _derived: dict[Callable[[SessionData], Any], Any] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
@@ -290,11 +285,8 @@ class SessionData:
     @cached_property
     def repetitions(self) -> dict[str, pd.DataFrame]:
         """Return the launches of each configuration, except the reference launch."""
-        return {str(case): own for case, own in self._own.groupby("case", sort=False)}
-
-    @property
-    def _own(self) -> pd.DataFrame:
-        return self.numbers[self.numbers["repetition"] >= FIRST_REPETITION]
+        own = self.numbers[self.numbers["repetition"] >= FIRST_REPETITION]
+        return {str(case): launches for case, launches in own.groupby("case", sort=False)}
 
     @cached_property
     def facts(self) -> Mapping[int, dict[str, Any]]:
@@ -310,9 +302,9 @@ class SessionData:
     @property
     def why_none(self) -> str:
         """Return why no launch counts, as the beginning of a sentence."""
-        if self._own.empty:
+        if not self.repetitions:
             return "No launch was recorded"
-        ended_well = (self._own["status"] == Status.OK).any()
+        ended_well = any((own["status"] == Status.OK).any() for own in self.repetitions.values())
         return "No launch has a step of known length" if ended_well else "No launch succeeded"
 
     def why_missing(self, case: str) -> str:
@@ -360,10 +352,6 @@ class SessionData:
             self._derived[derive] = found.copy() if isinstance(found, pd.DataFrame) else found
         made: T = self._derived[derive]
         return made
-
-    @cached_property
-    def _derived(self) -> dict[Callable[[SessionData], Any], Any]:
-        return {}
 
 
 def session_data(results: Results, session: str | int | None = None) -> SessionData:

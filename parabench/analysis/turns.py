@@ -6,24 +6,16 @@ compared with the other turns of its round, and rounds are averaged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from parabench import json_text
-from parabench.analysis import format
-from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.schedule import TrainingSchedule
-from parabench.store.record import TWIN_REPETITION, Status
-
-if TYPE_CHECKING:
-    from parabench.analysis.session import SessionData
+from parabench.store.record import TWIN_REPETITION
 
 # The facts of a shared launch contain this, as JSON.
 IN_TURNS = '"turns": {'
@@ -84,64 +76,3 @@ def compared(turns: NDArray[Any]) -> NDArray[Any]:
     numbers = apart[:, cut : apart.shape[1] - cut].mean(axis=1)
     centred: NDArray[Any] = numbers - numbers.mean()
     return centred
-
-
-@dataclass(frozen=True)
-class SharedLaunch:
-    """The turns of a shared launch.
-
-    `names` are its configurations by place. `rows` are the places whose steps are all known, and `turns` the logarithms
-    of their turns, of shape (rows, rounds).
-    """
-
-    names: tuple[str, ...]
-    schedule: TrainingSchedule
-    rows: tuple[int, ...]
-    turns: NDArray[Any]
-
-    @property
-    def cases(self) -> list[str]:
-        """The configurations of `rows`."""
-        return [self.names[place] for place in self.rows]
-
-
-def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
-    """Return the successful shared launches of a session, with the configurations whose steps are all known."""
-    table = seen.numbers[seen.numbers["status"] == Status.OK]
-    told = turns_of(table["facts"]).dropna()
-    turns = step_turns(told, table["launch_id"], seen.results.steps)
-    groups: dict[tuple[Any, ...], dict[int, Any]] = {}
-    for at, each in told.items():
-        groups.setdefault((each["protocol"]["seed"], *each["cases"]), {})[each["place"]] = at
-    found = []
-    for (_, *names), places in groups.items():
-        whole = {place: turns[places[place]] for place in sorted(places) if places[place] in turns}
-        if len(whole) > 1:
-            schedule = TrainingSchedule.from_dict(told[next(iter(places.values()))]["protocol"])
-            found.append(SharedLaunch(tuple(names), schedule, tuple(whole), np.array(list(whole.values()))))
-    return found
-
-
-def noise_floor(seen: SessionData) -> list[str]:
-    """Return the noise floor of an A/A test (`--aa`), or nothing without copies.
-
-    'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
-    """
-    if not (seen.numbers["repetition"] == TWIN_REPETITION).any():
-        return []
-    differences: list[float] = []
-    for launch in seen.once(shared_launches_of):
-        copies = [row for row, case in enumerate(launch.cases) if launch.cases.count(case) > 1]
-        if len(copies) == 2:
-            first, second = compared(launch.turns)[copies]
-            differences.append(float(second - first))
-            copied = seen.labels[launch.cases[copies[0]]]
-    if not differences:
-        return []
-    n, within = len(differences), ""
-    if n > 1:
-        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
-        within = f" (95%: {format.within(math.expm1(width))})"
-    difference = format.percent(abs(math.expm1(np.mean(differences))))
-    launches = format.count(n, "shared launch")
-    return [f"Two copies of {copied} differed by {difference}{within} in {launches}."]

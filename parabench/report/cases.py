@@ -13,8 +13,8 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import WORK, levels, same_work, work_text
 from parabench.analysis.ranking.best import answered
+from parabench.analysis.ranking.parts import NOT_COMPARED
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import NOT_COMPARED
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table

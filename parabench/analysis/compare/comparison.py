@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from parabench.analysis.answer import Columns, table
-from parabench.analysis.compare.sides import ALLOWANCE, BetweenSessions, alike, between_sessions, interleaved
-from parabench.analysis.numbers import WORK, by_case, launch_ids, of_pair, unique_labels
+from parabench.analysis.compare.sides import ALLOWANCE, alike, between_sessions, interleaved
+from parabench.analysis.numbers import WORK, Launches, by_case, launch_ids, of_pair, unique_labels
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Between, TTest, factor, holm, judge, logs_of
 from parabench.plan.case import Case
@@ -29,10 +28,6 @@ STEP = "step_time"
 # Throughput relative to energy and memory, with names for sentences. Throughput is in tokens, or in samples for models
 # without sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
 GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
-# The ids of a configuration in base and in candidate, also if a session did not launch it.
-Pair = tuple[str, str]
-# A number of the launches of each configuration (`numbers.by_case`).
-ByCase = Mapping[str, "pd.Series[float]"]
 # One row of the table of ratios.
 Row = dict[str, Any]
 
@@ -53,24 +48,17 @@ class Outcome(StrEnum):
 
 
 REGRESSIONS = (Outcome.SLOWER, Outcome.BROKE)
-# The columns of `Comparison.ratios`. `both`: both sessions launched the configuration. Only step times have the columns
-# from `outcome` on. docs/site/keys.toml describes them.
-RATIOS: Columns = {
-    "row": int, "both": bool, "quantity": str, "case_id": str, "label": str, "base": float | None,
-    "candidate": float | None, "ratio": float | None, "low": float | None, "high": float | None, "upper": float | None,
-    "p_slower": float | None, "session_sd": float | None, "base_launches": tuple[int, ...],
-    "candidate_launches": tuple[int, ...], "note": str, "outcome": Outcome | None, "launches_needed": int | None,
-    "exempt": bool, "fails_more": bool,
+# The columns of step times in answers. docs/site/keys.toml describes them.
+CASES: Columns = {
+    "case_id": str, "label": str, "outcome": Outcome, "base_step_time_s": float | None,
+    "candidate_step_time_s": float | None, "ratio": float | None, "low": float | None, "high": float | None,
+    "upper": float | None, "p_slower": float | None, "session_sd": float | None, "launches_needed": int | None,
+    "base_launches": tuple[int, ...], "candidate_launches": tuple[int, ...], "exempt": bool, "fails_more": bool,
+    "note": str,
 }  # fmt: skip
+# The names of two of them in `Comparison.ratios`, which also has other quantities.
+STEP_TIMES = {"base": "base_step_time_s", "candidate": "candidate_step_time_s"}
 _NO_OUTCOME = {"outcome": None, "launches_needed": None, "exempt": False, "fails_more": False}
-
-
-@dataclass(frozen=True)
-class Known:
-    """A number of the launches of a session by configuration, and why others have none."""
-
-    by_case: ByCase
-    why: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -79,19 +67,17 @@ class Comparison:
 
     base: SessionData
     candidate: SessionData
+    paired: bool  # interleaved, so compared in common repetitions
     cases: pd.DataFrame  # fields, label, its ids base_id and candidate_id, and whether it was launched in_base, ...
-    ratios: pd.DataFrame  # with the columns RATIOS
-    known: Mapping[str, tuple[Known, Known]]  # the quantities of base and candidate
-    between: BetweenSessions | None
-    alike: list[SessionData]
-
-    @cached_property
-    def paired(self) -> bool:
-        return interleaved(self.base, self.candidate)
+    # A row for each configuration and quantity; `both`: both sessions launched it. Only step times have outcomes.
+    ratios: pd.DataFrame
+    launches: Mapping[str, Sequence[Launches]]  # what was compared, by quantity and row of `cases`
+    between: Row  # how the variation between sessions entered: columns of the table `verdict`
+    alike: Sequence[SessionData]
 
     @property
-    def common(self) -> list[Pair]:
-        """The ids of the configurations that both sessions launched."""
+    def common(self) -> list[tuple[str, str]]:
+        """The ids in base and in candidate of the configurations that both launched."""
         both = self.cases[self.cases["in_base"] & self.cases["in_candidate"]]
         return list(zip(both["base_id"], both["candidate_id"], strict=True))
 
@@ -115,29 +101,38 @@ def compare_sessions(
     Configurations match if they have the same workload on any machine, or `by_id`. With too few sessions, `allowance`
     is the standard deviation between sessions.
     """
+    sides, paired = (base, candidate), interleaved(base, candidate)
     cases = _matched(base, candidate, by_id)
-    pairs: list[Pair] = list(zip(cases["base_id"], cases["candidate_id"], strict=True))
-    paired = interleaved(base, candidate)
+    pairs = list(zip(cases["base_id"], cases["candidate_id"], strict=True))
     others = [] if paired else alike(base, candidate)
-    between = {}
-    if not paired:
-        between = between_sessions(base, candidate, {old for old, _ in pairs}, allowance, others)
-    steps, tests = _contrast(pairs, base.by_case, candidate.by_case, paired, between)
-    _judge_steps(steps, tests, pairs, base, candidate, tolerance, alpha)
-    known = {STEP: (Known(base.by_case, {}), Known(candidate.by_case, {}))}
+    between = {} if paired else between_sessions(base, candidate, {old for old, _ in pairs}, allowance, others)
+    launches = {STEP: [of_pair(pair, base.by_case, candidate.by_case, paired) for pair in pairs]}
+    steps, tests = _contrast(launches[STEP], paired, {at: between[old] for at, (old, _) in enumerate(pairs) if between})
+    _judge_steps(steps, tests, pairs, sides, tolerance, alpha)
     found = {STEP: steps}
     for name in gives:
-        known[name] = (_given(base, name), _given(candidate, name))
-        found[name] = _given_ratios(pairs, (base.role, candidate.role), known[name], paired)
+        (values, why), (new_values, new_why) = (_given(side, name) for side in sides)
+        launches[name] = [of_pair(pair, values, new_values, paired) for pair in pairs]
+        found[name], _ = _contrast(launches[name], paired, {})
+        for (old, new), row in zip(pairs, found[name], strict=True):
+            if row["ratio"] is None:
+                reasons = (why.get(old, ""), new_why.get(new, ""))
+                texts = [f"on {side.role}, {reason}" for side, reason in zip(sides, reasons, strict=True) if reason]
+                row["note"] = reasons[0] if reasons[0] == reasons[1] else " and ".join(texts)
     rows = []
     for at, case in enumerate(cases.itertuples()):
         case_id = case.candidate_id if case.in_candidate else case.base_id
         key = {"row": at, "both": case.in_base and case.in_candidate, "case_id": case_id, "label": case.label}
         rows += [_NO_OUTCOME | own[at] | key | {"quantity": name} for name, own in found.items()]
-    ratios = table(RATIOS, rows).astype({"row": int, "both": bool})
-    entered = [test.between.sessions > 0 for test in tests.values() if test.between is not None]
-    how = BetweenSessions(1 + len(others), sum(entered), len(entered) - sum(entered), allowance) if entered else None
-    return Comparison(base, candidate, cases, ratios, known, how, others)
+    names = {new: old for old, new in STEP_TIMES.items()}
+    columns = {"row": int, "both": bool, "quantity": str, **{names.get(name, name): CASES[name] for name in CASES}}
+    measured = [test.between.sessions > 0 for test in tests.values() if test.between is not None]
+    how: Row = dict.fromkeys(("sessions", "measured", "allowed", "allowance"))
+    if measured:
+        how |= {"sessions": 1 + len(others), "measured": sum(measured), "allowed": measured.count(False)}
+        how["allowance"] = allowance
+    ratios = table(columns, rows).astype({"row": int, "both": bool})
+    return Comparison(base, candidate, paired, cases, ratios, launches, how, others)
 
 
 def _matched(base: SessionData, candidate: SessionData, by_id: bool) -> pd.DataFrame:
@@ -168,60 +163,69 @@ def _matched(base: SessionData, candidate: SessionData, by_id: bool) -> pd.DataF
 
 
 def _contrast(
-    pairs: Sequence[Pair], base: ByCase, candidate: ByCase, paired: bool, between: Mapping[str, Between] | None = None
+    launches: Sequence[Launches], paired: bool, between: Mapping[int, Between]
 ) -> tuple[list[Row], dict[int, TTest]]:
-    """Return a row for each pair, and the tests of rows with enough launches.
+    """Return the ratio candidate / base of each configuration, and the tests of those with enough launches.
 
-    A row has the ratio candidate / base of a number of the launches, with its 95% interval. `note` is the reason for a
-    missing interval. `paired` sessions are compared in common repetitions. Otherwise the error contains the variation
-    `between` sessions.
+    `paired` sessions are compared in common repetitions. Otherwise the error contains the variation `between` sessions.
+    `note` is the reason for a missing interval.
     """
-    launches = [of_pair(pair, base, candidate, paired) for pair in pairs]
     logs = {at: (logs_of(first), logs_of(other)) for at, (first, other) in enumerate(launches)}
-    known = {at: between[old] for at, (old, _) in enumerate(pairs) if old in between} if between else None
-    tests = judge(logs, paired=paired, between=known)
+    tests = judge(logs, paired=paired, between=between)
     rows: list[Row] = []
     for at, (first, other) in enumerate(launches):
         test = tests.get(at)
         old, new = (float(own.mean()) if len(own) else None for own in logs[at])
         few = f"an interval needs {FEWEST_LAUNCHES} launches per variant; there are {len(first)} and {len(other)}"
-        rows.append(
-            {
-                "base": None if old is None else math.exp(old),
-                "candidate": None if new is None else math.exp(new),
-                "ratio": None if old is None or new is None else math.exp(new - old),
-                "low": factor(test.low) if test else None,
-                "high": factor(test.high) if test else None,
-                "upper": factor(test.upper) if test else None,
-                "p_slower": test.p_slower if test else None,
-                "session_sd": test.between.sd if test and test.between else None,
-                "base_launches": launch_ids(first),
-                "candidate_launches": launch_ids(other),
-                "note": "" if test else few,
-            }
-        )
+        row: Row = {
+            "base": None if old is None else math.exp(old),
+            "candidate": None if new is None else math.exp(new),
+            "ratio": None if old is None or new is None else math.exp(new - old),
+            **dict.fromkeys(("low", "high", "upper", "p_slower", "session_sd")),
+            "base_launches": launch_ids(first),
+            "candidate_launches": launch_ids(other),
+            "note": "" if test else few,
+        }
+        if test:
+            row |= {name: factor(getattr(test, name)) for name in ("low", "high", "upper")}
+            row |= {"p_slower": test.p_slower, "session_sd": test.between.sd if test.between else None}
+        rows.append(row)
     return rows, tests
 
 
 def _judge_steps(
     rows: Sequence[Row],
     tests: Mapping[int, TTest],
-    pairs: Sequence[Pair],
-    base: SessionData,
-    candidate: SessionData,
+    pairs: Sequence[tuple[str, str]],
+    sides: tuple[SessionData, SessionData],
     tolerance: float,
     alpha: float,
 ) -> None:
-    """Add the outcome to each row of step times. The ends of launches decide first, then the test."""
-    for at, (row, end) in enumerate(zip(rows, _ends(pairs, base, candidate, alpha), strict=True)):
-        test = tests.get(at)
-        if end["outcome"] is None:
+    """Add the outcome to each row of step times. The ends of launches decide first, then the test.
+
+    Configurations that fail in both sessions broke if their share of failures rose, by Fisher's exact test with Holm's
+    method at level `alpha`.
+    """
+    base, candidate = sides
+    ends = [(_ends(old, base), _ends(new, candidate)) for old, new in pairs]
+    mixed = {at: (old, new) for at, (old, new) in enumerate(ends) if old and new and old.failed and new.failed}
+    rose = dict(zip(mixed, holm([_rose(*own) for own in mixed.values()]), strict=True))
+    for at, (row, (before, after), (old, new)) in enumerate(zip(rows, ends, pairs, strict=True)):
+        test, exempt, fails_more = tests.get(at), False, False
+        outcome: Outcome | None
+        if before and after:
+            outcome, note, exempt, fails_more = _end(before, after, rose.get(at, 1.0) <= alpha)
+        elif before:
+            outcome, note, exempt = Outcome.ONLY_BASE, candidate.why_missing(new), new in candidate.skipped
+        else:
+            outcome, note = Outcome.ONLY_CANDIDATE, base.why_missing(old)
+        if outcome is None:
             outcome, why = (Outcome.NOT_JUDGED, row["note"]) if test is None else speed(test, tolerance, alpha)
-            if end["fails_more"] and outcome in (Outcome.SAME, Outcome.FASTER):
+            if fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
                 outcome = Outcome.UNCLEAR
-            end |= {"outcome": outcome, "note": "; ".join(filter(None, (why, end["note"])))}
-        old, new = pairs[at]
-        row |= end | {"base": base.step_times.get(old), "candidate": candidate.step_times.get(new)}
+            note = "; ".join(filter(None, (why, note)))
+        row |= {"outcome": outcome, "note": note, "exempt": exempt, "fails_more": fails_more}
+        row |= {"base": base.step_times.get(old), "candidate": candidate.step_times.get(new)}
         row["launches_needed"] = test.launches_for(tolerance) if test else None
 
 
@@ -243,7 +247,7 @@ def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tu
     return Outcome.SAME, ""
 
 
-class _Launches(NamedTuple):
+class _Ends(NamedTuple):
     """How the launches of a configuration ended in a session. Interrupted launches neither failed nor succeeded."""
 
     counts: str
@@ -255,43 +259,19 @@ class _Launches(NamedTuple):
 _FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
 
 
-def _launches(case: str, side: SessionData) -> _Launches:
-    own = side.repetitions[case]
+def _ends(case: str, side: SessionData) -> _Ends | None:
+    """Return the ends of the launches of a configuration; None if it was not launched."""
+    own = side.repetitions.get(case)
+    if own is None:
+        return None
     ok = own["status"] == Status.OK
     how = Counter(own["status"].mask(ok & ~own["timed"], f"{Status.OK} without a step time"))
     counts, error = ", ".join(f"{n} {status}" for status, n in how.items()), next(iter(own["error"].dropna()), "")
     failed = int(own["status"].isin(_FAILURES).sum())
-    return _Launches(f"{counts}: {error}" if error else counts, failed, int(ok.sum()), int(own["timed"].sum()))
+    return _Ends(f"{counts}: {error}" if error else counts, failed, int(ok.sum()), int(own["timed"].sum()))
 
 
-def _ends(pairs: Sequence[Pair], base: SessionData, candidate: SessionData, alpha: float) -> list[Row]:
-    """Return `outcome` by the ends of launches (None if step times decide), `note`, `exempt` and `fails_more`.
-
-    Configurations that fail in both sessions broke if their share of failures rose, by Fisher's exact test with Holm's
-    method at level `alpha`.
-    """
-    both = {
-        pair: (_launches(pair[0], base), _launches(pair[1], candidate))
-        for pair in pairs
-        if pair[0] in base.repetitions and pair[1] in candidate.repetitions
-    }
-    mixed = {pair: sides for pair, sides in both.items() if all(side.failed for side in sides)}
-    p = dict(zip(mixed, holm([_rose(*sides) for sides in mixed.values()]), strict=True))
-    found = []
-    for pair in pairs:
-        exempt = fails_more = False
-        if pair in both:
-            outcome, note, exempt, fails_more = _end(*both[pair], p.get(pair, 1.0) <= alpha)
-        elif pair[0] in base.repetitions:
-            outcome, note = Outcome.ONLY_BASE, candidate.why_missing(pair[1])
-            exempt = pair[1] in candidate.skipped
-        else:
-            outcome, note = Outcome.ONLY_CANDIDATE, base.why_missing(pair[0])
-        found.append({"outcome": outcome, "note": note, "exempt": exempt, "fails_more": fails_more})
-    return found
-
-
-def _rose(base: _Launches, candidate: _Launches) -> float:
+def _rose(base: _Ends, candidate: _Ends) -> float:
     """Return the one-sided p-value of Fisher's exact test for more failures in candidate."""
     ours, launches = candidate.failed + candidate.ok, base.failed + base.ok + candidate.failed + candidate.ok
     failed = base.failed + candidate.failed
@@ -302,7 +282,7 @@ def _rose(base: _Launches, candidate: _Launches) -> float:
     return sum(ways) / math.comb(launches, failed)
 
 
-def _end(base: _Launches, candidate: _Launches, rose: bool) -> tuple[Outcome | None, str, bool, bool]:
+def _end(base: _Ends, candidate: _Ends, rose: bool) -> tuple[Outcome | None, str, bool, bool]:
     """Return the outcome, a note, `exempt` and `fails_more` of a configuration that both sessions launched."""
     note = f"base {base.counts}; candidate {candidate.counts}"
     if candidate.failed and (not base.failed or rose or (base.valid and not candidate.valid)):
@@ -317,8 +297,8 @@ def _end(base: _Launches, candidate: _Launches, rose: bool) -> tuple[Outcome | N
     return None, note if base.failed or candidate.failed else "", False, False
 
 
-def _given(side: SessionData, name: str) -> Known:
-    """Return a quantity of GIVES of a session."""
+def _given(side: SessionData, name: str) -> tuple[Mapping[str, pd.Series[float]], Mapping[str, str]]:
+    """Return a quantity of GIVES by configuration, and why others have none."""
     own = side.counted
     if name == "per_joule":
         found = own.assign(value=1 / own["token_j"], reason=own["joules_reason"])
@@ -329,15 +309,4 @@ def _given(side: SessionData, name: str) -> Known:
     failed = side.cases_by_id["status"][~side.cases_by_id.index.isin(list(side.by_case))]
     failures = {str(case): f"its launches ended {how}" for case, how in failed.items()}
     why = dict(zip(unknown["case"], unknown["reason"], strict=True)) | failures
-    return Known(by_case(found[found["value"] > 0], "value"), why)
-
-
-def _given_ratios(pairs: Sequence[Pair], names: tuple[str, str], known: tuple[Known, Known], paired: bool) -> list[Row]:
-    """Return the rows of a quantity of GIVES. A missing ratio has the reasons of the sessions as its note."""
-    rows, _ = _contrast(pairs, known[0].by_case, known[1].by_case, paired)
-    for pair, row in zip(pairs, rows, strict=True):
-        if row["ratio"] is None:
-            why = [side.why.get(id_, "") for side, id_ in zip(known, pair, strict=True)]
-            texts = [f"on {name}, {text}" for name, text in zip(names, why, strict=True) if text]
-            row["note"] = " and ".join(texts) if why[0] != why[1] else why[0]
-    return rows
+    return by_case(found[found["value"] > 0], "value"), why

@@ -10,14 +10,16 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, columns, rows, tables
-from parabench.analysis.compare.comparison import ALPHA, REGRESSIONS, TOLERANCE, Outcome, compare_sessions
-from parabench.analysis.compare.sides import (
-    ALLOWANCE,
-    FEWEST_SESSIONS,
-    BetweenSessions,
-    check_distinct,
-    interleaved,
+from parabench.analysis.compare.comparison import (
+    ALPHA,
+    CASES,
+    REGRESSIONS,
+    STEP_TIMES,
+    TOLERANCE,
+    Outcome,
+    compare_sessions,
 )
+from parabench.analysis.compare.sides import ALLOWANCE, FEWEST_SESSIONS, check_distinct, interleaved
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
@@ -47,20 +49,11 @@ class Verdict(StrEnum):
         return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
 
 
-# The columns of a configuration. `Comparison.ratios` has other names for two of them.
-CASES: Columns = {
-    "case_id": str, "label": str, "outcome": Outcome, "base_step_time_s": float | None,
-    "candidate_step_time_s": float | None, "ratio": float | None, "low": float | None, "high": float | None,
-    "upper": float | None, "p_slower": float | None, "session_sd": float | None, "launches_needed": int | None,
-    "base_launches": tuple[int, ...], "candidate_launches": tuple[int, ...], "exempt": bool, "fails_more": bool,
-    "note": str,
-}  # fmt: skip
-STEP_TIMES = {"base": "base_step_time_s", "candidate": "candidate_step_time_s"}
 # The tables of the answer.
 TABLES: dict[str, Columns] = {
     "verdict": {
         "verdict": Verdict, "exit_code": Literal[0, 1, 3], "upper": float | None,
-        **{name: hint | None for name, hint in columns(BetweenSessions).items()},
+        "sessions": int | None, "measured": int | None, "allowed": int | None, "allowance": float | None,
         "base": str, "candidate": str, "paired": bool, "tolerance": float, "alpha": float, "changed": tuple[str, ...],
     },
     "sides": columns(Origin, side=Literal["base", "candidate"]),
@@ -103,12 +96,16 @@ def compare(
     order = cases["outcome"].map([*Outcome].index)
     cases = cases.assign(order=order, change=-cases["ratio"].fillna(0)).sort_values(["order", "change"], kind="stable")
     cases = cases[[*CASES]].reset_index(drop=True)
-    verdict = verdict_of(cases)
+    verdict = Verdict.NO_REGRESSION
+    if cases["outcome"].isin(REGRESSIONS).any():
+        verdict = Verdict.REGRESSION
+    elif (_not_judged(cases) | (cases["outcome"] == Outcome.UNCLEAR)).any() or cases["p_slower"].isna().all():
+        verdict = Verdict.INCONCLUSIVE
     row = {
         "verdict": verdict,
         "exit_code": verdict.exit_code,
         "upper": format.number_or_none(cases["upper"].max()),
-        **(vars(of.between) if of.between else dict.fromkeys(columns(BetweenSessions))),
+        **of.between,
         "base": base.session.name,
         "candidate": candidate.session.name,
         "paired": paired,
@@ -133,15 +130,6 @@ def unfinished(*sides: SessionData) -> Iterator[Finding]:
             )
 
 
-def verdict_of(cases: pd.DataFrame) -> Verdict:
-    """Return regression; no regression if a slowdown beyond the tolerance is ruled out in every configuration;
-    otherwise inconclusive."""
-    if cases["outcome"].isin(REGRESSIONS).any():
-        return Verdict.REGRESSION
-    open_ = _not_judged(cases) | (cases["outcome"] == Outcome.UNCLEAR)
-    return Verdict.INCONCLUSIVE if open_.any() or cases["p_slower"].isna().all() else Verdict.NO_REGRESSION
-
-
 def _not_judged(cases: pd.DataFrame) -> pd.Series[bool]:
     """Return whether a configuration may have become worse without a test that shows it.
 
@@ -154,12 +142,6 @@ def _not_judged(cases: pd.DataFrame) -> pd.Series[bool]:
 def not_ruled_out(cases: pd.DataFrame, tolerance: float) -> pd.Series[bool]:
     """Return whether a configuration was judged, and a slowdown beyond the tolerance is possible."""
     return cases["p_slower"].notna() & ~(cases["upper"] < 1 + tolerance)
-
-
-def needed(cases: pd.DataFrame, tolerance: float) -> int | None:
-    """Return the number of launches per side that lets two equal sides pass; None if no number suffices."""
-    known = cases["launches_needed"][not_ruled_out(cases, tolerance)]
-    return None if known.isna().any() or known.empty else int(known.max())
 
 
 def the_verdict(of: Answer) -> dict[str, Any]:
@@ -191,9 +173,10 @@ def _sentences(verdict: dict[str, Any], cases: pd.DataFrame) -> Iterator[str]:
     if verdict["verdict"] is Verdict.INCONCLUSIVE:
         if _not_judged(cases).any():
             yield "Measure the configurations that were not judged, or take a base without them."
-        launches = needed(cases, verdict["tolerance"])
-        if launches is not None:
-            yield f"Equal variants would pass with about {launches} launches per variant ({format.percent(POWER)})."
+        launches = wide["launches_needed"]
+        if len(wide) and launches.notna().all():
+            power = format.percent(POWER)
+            yield f"Equal variants would pass with about {launches.max()} launches per variant ({power})."
         elif len(wide):
             drift = ((wide["session_sd"] > 0) & wide["launches_needed"].isna()).any()
             noisy = "the launches are too noisy for this tolerance"
@@ -250,18 +233,13 @@ def options(of: Answer) -> list[str]:
 
 def lines(of: Answer) -> list[str]:
     """Return the comparison as lines of text."""
+    differing = records(of.tables["differences"])
     return [
         *format.in_lines(of.sentences),
-        *differing(of),
+        *(f"{row['name']} differs: {row['base']} in base, {row['candidate']} in candidate" for row in differing),
         *format.warnings(of.warnings),
         *map(line, records(of.tables["cases"])),
     ]
-
-
-def differing(of: Answer) -> list[str]:
-    """Return the differences between the sides as lines of text."""
-    rows = records(of.tables["differences"])
-    return [f"{row['name']} differs: {row['base']} in base, {row['candidate']} in candidate" for row in rows]
 
 
 def line(row: Any) -> str:

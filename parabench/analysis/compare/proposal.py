@@ -16,7 +16,7 @@ from parabench.analysis import format
 from parabench.analysis.compare.comparison import REGRESSIONS
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
+from parabench.analysis.stats.contrasts import TTest, factor, judge
 
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01
@@ -55,12 +55,15 @@ def judge_proposal(
     """
     cases = compare(base, candidate).tables["cases"]
     worse = cases[cases["outcome"].isin(REGRESSIONS)]
-    logs = _log_ratios(base, candidate)
+    before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
+    # The repetitions that both sides have of every case.
+    ratios = (after / before).unstack("case").dropna().to_numpy(dtype=float)
+    logs = np.log(ratios).mean(axis=1)
     tests = judge({"": (np.zeros(len(logs)), logs)}, paired=True)
     found = judged(tests.get(""), len(logs), spend, least, over)
     if len(worse):
         named = format.listed((worse["label"] + " " + worse["outcome"]).tolist(), most=3)
-        return Judgement(False, f"a configuration is worse: {named}", found.pairs, found.gain, found.low, found.high)
+        found = replace(found, accept=False, why=f"a configuration is worse: {named}", at_least=None)
     return found
 
 
@@ -73,24 +76,11 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
     share = next(SPENT[look] for look in SPENT if look >= min(pairs, MOST_PAIRS))
     bounds = (test.difference, test.high, test.low, test.bound(1 - spend * share))
     gain, low, high, at_least = (1 - factor(each) for each in bounds)
-    told = Judgement(None, "", pairs, gain, low, high, at_least)
+    accept, why = None, ""
     if pairs in SPENT and at_least > 0 and gain >= least:
-        return replace(
-            told, accept=True, why=f"it saves {format.percent(gain)} of a step, at least {format.percent(at_least)}"
-        )
-    most = 1 - factor(2 * test.difference - test.upper)
-    if pairs >= FIRST_REJECT and most < least:
-        return replace(told, accept=False, why=f"a gain of {format.percent(least)} of a step is ruled out")
-    return (
-        replace(told, accept=False, why=f"no gain is shown in {format.count(pairs, 'pair')} of launches")
-        if over
-        else told
-    )
-
-
-def _log_ratios(base: SessionData, candidate: SessionData) -> Numbers:
-    """Return the mean over cases of log(candidate / base) for each repetition that both sides have of every case."""
-    before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
-    repetitions = (after / before).unstack("case").dropna()
-    found: Numbers = np.log(repetitions.to_numpy(dtype=float)).mean(axis=1)
-    return found
+        accept, why = True, f"it saves {format.percent(gain)} of a step, at least {format.percent(at_least)}"
+    elif pairs >= FIRST_REJECT and 1 - factor(2 * test.difference - test.upper) < least:
+        accept, why = False, f"a gain of {format.percent(least)} of a step is ruled out"
+    elif over:
+        accept, why = False, f"no gain is shown in {format.count(pairs, 'pair')} of launches"
+    return Judgement(accept, why, pairs, gain, low, high, at_least)

@@ -6,8 +6,8 @@ Launches of one session share clocks, temperature and neighbors, so only other s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -31,16 +31,6 @@ FEWEST_SESSIONS = 4
 MOST_SESSIONS = 30
 
 
-@dataclass(frozen=True)
-class BetweenSessions:
-    """How the variation between sessions entered a comparison."""
-
-    sessions: int  # in base's database, with its suite and environment
-    measured: int  # configurations whose variance was measured in FEWEST_SESSIONS or more of these
-    allowed: int  # configurations that use the allowance
-    allowance: float  # a standard deviation of a session's log time
-
-
 def side_of(results: Results, session: str | int | None = None, role: str = "base") -> SessionData:
     """Return a training session of `results`, the newest by default. Raises UsageError if there is none."""
     chosen = select_session(results, session)
@@ -54,17 +44,11 @@ def sides_of(results: Results, sessions: Sequence[int]) -> tuple[SessionData, Se
     return side_of(results, base, "base"), side_of(results, candidate, "candidate")
 
 
-def read_side(text: str, role: str) -> SessionData:
-    """Return the session that `text` names: STORE or STORE@SESSION, by id or label.
-
-    For a folder, read its results.db. Raises UsageError if there is no such training session.
-    """
-    path, session = split(text)
-    return side_of(load(path, LAUNCH_NUMBERS), session, role)
-
-
 def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
-    """Return base and candidate. Raises UsageError, as `read_side` does."""
+    """Return base and candidate, each STORE or STORE@SESSION, by id or label. A folder has a results.db.
+
+    Raises UsageError if there is no such training session.
+    """
     first, other = _read([split(base), split(candidate)])
     return replace(first, role="base"), replace(other, role="candidate")
 
@@ -72,13 +56,18 @@ def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
 def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]:
     """Return the sessions (None: the newest), each with a unique name as its `role`.
 
-    Raises UsageError for fewer than two sessions, for one session twice, and as `read_side` does.
+    The role is the shortest unique name. A results database is named by its folder or file. Raises UsageError for fewer
+    than two sessions, for one session twice, and as `read_sides` does.
     """
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more results databases or sessions")
     sides = _read(stores)
     check_distinct(sides)
-    names = [_names(side) for side in sides]
+    names = []
+    for side in sides:
+        path, name = side.results.path, side.session.name
+        store = path.resolve().parent.name if path.name == STORE_NAME else path.stem
+        names.append([format.one_line(each) for each in (name, f"{name} of {store}", f"{name} of {side.origin.at}")])
     uses = Counter(chain.from_iterable(names))
     roles = [next((name for name in own if uses[name] == 1), own[-1]) for own in names]
     return [replace(side, role=role) for side, role in zip(sides, roles, strict=True)]
@@ -88,13 +77,6 @@ def _read(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]:
     """Return the sessions. Each database is read once."""
     loaded = {path: load(path, LAUNCH_NUMBERS) for path, _ in stores}
     return [side_of(loaded[path], session) for path, session in stores]
-
-
-def _names(side: SessionData) -> list[str]:
-    """Return names of a session, the shortest first. A results database is named by its folder or file."""
-    path, name = side.results.path, side.session.name
-    store = path.resolve().parent.name if path.name == STORE_NAME else path.stem
-    return [format.one_line(each) for each in (name, f"{name} of {store}", f"{name} of {side.origin.at}")]
 
 
 def check_distinct(sides: Sequence[SessionData]) -> None:
@@ -142,12 +124,11 @@ def between_sessions(
     base: SessionData, candidate: SessionData, cases: Collection[str], allowance: float, others: Sequence[SessionData]
 ) -> dict[str, Between]:
     """Return the variation between sessions of each configuration. `others` are the sessions `alike`."""
-    sessions = [base, *others]
 
-    def logs(sides: Iterable[SessionData], case: str) -> list[Numbers]:
+    def logs(sides: Sequence[SessionData], case: str) -> list[Numbers]:
         return [logs_of(side.by_case[case]) for side in sides if case in side.by_case]
 
-    return {case: _between(logs(sessions, case), logs((base, candidate), case), allowance) for case in cases}
+    return {case: _between(logs((base, *others), case), logs((base, candidate), case), allowance) for case in cases}
 
 
 def between_means(
@@ -156,18 +137,17 @@ def between_means(
     """Return the variation between sessions of the mean over `cases`, pairs of ids in base and candidate.
 
     A mean over many configurations is as uncertain as one, because clocks and temperature affect all of them. `others`
-    are the sessions `alike`.
+    are the sessions `alike`. Sessions without a launch of every configuration do not count.
     """
     own, new = zip(*cases, strict=True)
 
     def repetitions(side: SessionData, ids: Sequence[str]) -> list[Numbers]:
         if not set(ids) <= side.by_case.keys():
-            return []  # without a launch of every configuration
+            return []
         return [by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in ids])]
 
-    first = repetitions(base, own)
-    sessions = [*first, *chain.from_iterable(repetitions(other, own) for other in others)]
-    return _between(sessions, [*first, *repetitions(candidate, new)], ALLOWANCE)
+    sessions = [means for side in (base, *others) for means in repetitions(side, own)]
+    return _between(sessions, [*repetitions(base, own), *repetitions(candidate, new)], ALLOWANCE)
 
 
 def _between(sessions: Sequence[Numbers], compared: Sequence[Numbers], allowance: float) -> Between:

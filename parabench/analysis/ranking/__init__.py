@@ -1,1 +1,1 @@
-"""The answer to "fastest": `ranking` computes it, and `words` has its sentences."""
+"""The answer to "fastest": `ranking` and `parts` compute its tables, and `sentences` describes them."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer, tables
-from parabench.analysis.carry_over import carry_over
+from parabench.analysis.carry_over import carry_over, noise_floor
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.links import explained, link_table, tiers_of
@@ -22,7 +22,6 @@ from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS
 from parabench.analysis.step import summary
-from parabench.analysis.turns import noise_floor
 from parabench.analysis.warnings.codes import all_findings
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS
@@ -61,19 +60,17 @@ def best(
             raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
     require(seen, objective)
     by_step_time = objective is STEP and not by
-    works = seen.once(answered) if by_step_time else _answered(seen, objective, list(dict.fromkeys(by)))
+    works = seen.once(answered) if by_step_time else answered(seen, objective, list(dict.fromkeys(by)))
     rows = {name: [row for work in works for row in work[name]] for name in TABLES}
     sentences = tuple(_sentences(seen, works, objective, instrumented))
     return Answer(sentences, tables(TABLES, rows), warnings=tuple(all_findings(seen.results, seen.session, computed)))
 
 
-def answered(seen: SessionData) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload, ranked by step time; for `SessionData.once`."""
-    return _answered(seen, STEP, ())
+def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] = ()) -> list[Rows]:
+    """Return the rows of the answer's tables for each workload; for `SessionData.once`, ranked by step time.
 
-
-def _answered(seen: SessionData, objective: Objective, by: Sequence[str]) -> list[Rows]:
-    """Return the rows of each workload. Measured links explain the best, if the objective depends on them."""
+    Measured links explain the best, if the objective depends on them.
+    """
     works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
     if _watched(seen):
         for workload in (work["workloads"][0] for work in works):
@@ -135,7 +132,12 @@ def lines(answer: Answer) -> list[str]:
             title = [f"By {', '.join(work['by'][0]['axes'])}{name}:"] if name else []
             parts.append([*title, *_by_table(work, workload)])
         if len(work["front"]) > 1:
-            parts.append([f"Pareto-optimal in step time and peak memory{name}:", *_front_table(work["front"])])
+            front = [["configuration", "step", "peak memory", "slower", "less memory"]]
+            for at_front, point in enumerate(work["front"]):
+                cells = [format.milliseconds(point["step_time_s"]), format.mebibytes(point["peak_memory_bytes"])]
+                shares = [format.percent(point[share]) for share in ("slower", "less_memory")]
+                front.append([point["label"], *cells, *(shares if at_front else ("–", "–"))])
+            parts.append([f"Pareto-optimal in step time and peak memory{name}:", *format.aligned(front)])
     return [line for part in parts for line in (*part, "")][:-1]
 
 
@@ -157,16 +159,6 @@ def _by_table(work: Rows, workload: Row) -> list[str]:
     return format.aligned(rows, texts=len(axes) + 1)
 
 
-def _front_table(points: Sequence[Row]) -> list[str]:
-    """Return the Pareto front as lines of text."""
-    rows = [["configuration", "step", "peak memory", "slower", "less memory"]]
-    for point in points:
-        numbers = [format.milliseconds(point["step_time_s"]), format.mebibytes(point["peak_memory_bytes"])]
-        shares = [format.percent(point[name]) for name in ("slower", "less_memory")]
-        rows.append([point["label"], *numbers, *(shares if point is not points[0] else ("–", "–"))])
-    return format.aligned(rows)
-
-
 def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = None) -> list[tuple[str, str]]:
     """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
 
@@ -177,7 +169,12 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     newest = session.id == results.listed["id"].max()
     if session.interleaved or _watched(seen) or not newest or results.path.name != STORE_NAME:
         return []
-    still = [work["workloads"][0] for work in works if _open(work)]
+    still = []
+    for work in works:
+        workload = work["workloads"][0]
+        unclear = workload["more_repetitions"] is not None or not workload["decided"]
+        if at(work, "not_compared") or (at(work, "tied") and unclear):
+            still.append(workload)
     left = undecided(seen.numbers, session.raced)
     if not still or not (left.cases or left.too_noisy):
         return []
@@ -193,13 +190,6 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
 
 def _watched(seen: SessionData) -> bool:
     return bool((seen.results.finding["code"] == WATCHED).any())
-
-
-def _open(work: Rows) -> bool:
-    """Return whether more repetitions could settle something."""
-    workload = work["workloads"][0]
-    unclear = workload["more_repetitions"] is not None or not workload["decided"]
-    return bool(at(work, "not_compared") or (at(work, "tied") and unclear))
 
 
 def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:

@@ -38,14 +38,6 @@ class Objective:
         return self.more.format(words.percent(fraction))
 
 
-def _step(seconds: float, unit: str) -> str:
-    return f"{words.milliseconds(seconds)} per step"
-
-
-def _energy(joules: float, unit: str) -> str:
-    return f"{words.joules(joules)} per {unit.removesuffix('s')}"
-
-
 # The names of objectives, and their words.
 _STEP = ("step_time_s", "step_s", "Fastest", "is {} slower", "faster than", "step")
 _RATE = ("tokens_per_s", "token_s", "Highest throughput", "takes {} longer", "faster than", "throughput")
@@ -54,10 +46,15 @@ _JOULES = ("joules", "token_j", "Lowest energy", "needs {} more energy", "below"
 OBJECTIVES = {
     each.name: each
     for each in (
-        Objective(*_STEP, _step, words.margin),
+        Objective(*_STEP, lambda seconds, _: f"{words.milliseconds(seconds)} per step", words.margin),
         Objective(*_RATE, words.throughput, words.margin_rate, PER_TOKEN, inverse=True),
         Objective(*_MEMORY, lambda count, _: words.mebibytes(count), words.margin_mib),
-        Objective(*_JOULES, _energy, lambda margin, _: words.joules(margin), PER_TOKEN),
+        Objective(
+            *_JOULES,
+            lambda joules, unit: f"{words.joules(joules)} per {unit.removesuffix('s')}",
+            lambda margin, _: words.joules(margin),
+            PER_TOKEN,
+        ),
     )
 }
 STEP = OBJECTIVES["step_time_s"]

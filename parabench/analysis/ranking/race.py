@@ -12,7 +12,7 @@ bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,18 +44,13 @@ class Undecided:
     too_noisy: bool
 
 
-def confidence_of(look: int) -> float:
-    """Return the confidence level of eliminations at a look, the second or a later one."""
-    return 1 - ERROR / (look * (look - 1))
-
-
 def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
     """Return the confidence level for eliminating each case, which is the level of the look after its last launch."""
-    look = launches["repetition"].rank(method="dense").groupby(launches["case"]).max().clip(lower=FIRST_LOOK)
-    return np.array([confidence_of(int(look[case])) for case in cases])
+    looks = launches["repetition"].rank(method="dense").groupby(launches["case"]).max().clip(lower=FIRST_LOOK)
+    return np.array([1 - ERROR / (look * (look - 1)) for look in map(looks.__getitem__, cases)])
 
 
-def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
+def race(launches: pd.DataFrame, seconds: pd.Series[float]) -> Rows:
     """Return the rows of the tables `race` and `eliminated` from the launches of one workload.
 
     `seconds` are the end times of repetitions.
@@ -68,28 +63,15 @@ def race(launches: pd.DataFrame, seconds: Mapping[int, float]) -> Rows:
         until = launches[launches["repetition"] <= repetition]
         effects = fit(until)
         before, (racing, half_width) = racing, _look(until, effects)
-        looks.append(
-            {
-                "repetition": repetition,
-                "seconds": seconds[repetition],
-                "racing": tuple(racing),
-                "half_width": half_width,
-            }
-        )
-        left = [case for case in before if case not in racing]
-        if left:
+        look = {"repetition": repetition, "seconds": float(seconds[repetition])}
+        looks.append(look | {"racing": tuple(racing), "half_width": half_width})
+        if left := [case for case in before if case not in racing]:
             best = effects.connected()[0]
             behind = effects.behind(best)
             least = behind - effects.best_half_widths(best, confidences(until, effects.cases))
-            eliminated += [
-                {
-                    "repetition": repetition,
-                    "case_id": case,
-                    "slower": math.expm1(behind[case]),
-                    "at_least": math.expm1(least[case]),
-                }
-                for case in left
-            ]
+            for case in left:
+                sizes = {"slower": math.expm1(behind[case]), "at_least": math.expm1(least[case])}
+                eliminated.append({"repetition": repetition, "case_id": case} | sizes)
     return {"race": looks, "eliminated": eliminated}
 
 
@@ -137,12 +119,6 @@ def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
     launch takes the same time with fewer cases."""
     last = launches[launches["repetition"] == launches["repetition"].max()]
     return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
-
-
-def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """Return {repetition: seconds of all launches until its end}."""
-    took = launches.groupby("repetition")["wall_s"].sum().cumsum()
-    return {int(str(repetition)): float(seconds) for repetition, seconds in took.items()}
 
 
 def _in_race(launches: pd.DataFrame, raced: bool) -> pd.DataFrame:

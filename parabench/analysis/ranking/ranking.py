@@ -16,26 +16,22 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work, work_text
-from parabench.analysis.ranking import buckets
+from parabench.analysis.ranking import parts
 from parabench.analysis.ranking.objectives import STEP, TIMED, Objective, basis
-from parabench.analysis.ranking.pareto import front
-from parabench.analysis.ranking.race import race, seconds_at
+from parabench.analysis.ranking.race import race
 from parabench.analysis.ranking.tables import TABLES, Row, Rows
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
-from parabench.plan.case import DEFAULTS, LABELED, MEANS, Case, fields_of
+from parabench.plan.case import DEFAULTS, LABELED
 from parabench.store.record import FIRST_REPETITION
 from parabench.store.results import known_records
-from parabench.strategies import OPTIONAL, Rule, entry_of
+from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 
 # Rows of a case table by id.
 Cases = Mapping[str, Row]
 
-# The place of a configuration, and its status in the table by axis, if nothing connects it with the best.
-NOT_COMPARED = "not compared"
+# The reason if nothing connects a configuration with the best.
 NO_RATIO = "no launch or repetition that counts connects it with the configurations that are compared"
-# A baseline without communication must agree with the best in these fields.
-SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 # The columns of a case table that an answer needs.
 _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
 _NO_ANSWER: Row = dict.fromkeys(TABLES["workloads"]) | {
@@ -67,7 +63,7 @@ def ranked(
     groups = same_work(launches, objective.work)
     table = case_table(launches) if cases is None else cases
     rows = {row["case_id"]: row for row in known_records(table, ("case_id", *_SHOWN))}
-    seconds = seconds_at(launches) if raced and objective is STEP else None
+    seconds = launches.groupby("repetition")["wall_s"].sum().cumsum() if raced and objective is STEP else None
     found = []
     for (work, group), heading in zip(groups, _headings(groups), strict=True):
         own = _ranking(group, rows, objective, by, seconds)
@@ -109,7 +105,7 @@ def _ranking(
     table: Cases,
     objective: Objective,
     by: Sequence[str],
-    seconds: Mapping[int, float] | None,
+    seconds: pd.Series[float] | None,
 ) -> Rows:
     """Return the rows of one workload.
 
@@ -121,7 +117,7 @@ def _ranking(
         table: The rows of the case table by id.
         objective: The number to rank by.
         by: Axes for the table `by`.
-        seconds: In a race, the end times of the repetitions.
+        seconds: In a race, the end times of the repetitions: seconds of all launches until then.
     """
     counted = launches[launches["timed" if objective.name in TIMED else "counted"]]
     every = only_ranked(counted)
@@ -154,10 +150,13 @@ def _ranking(
     compared[0]["code"] = snippet(configured[best])
     apart = known_records(numbers.drop(index=list(order)))
     labels = {case: row["label"] for case, row in cases.items()}
+    # PyTorch's default at the world size and batch of the best.
+    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELED)}
+    usual |= {name: cases[best][name] for name in ("world_size", "global_batch")}
     equivalent = [row["case_id"] for row in compared if not row["other_training"]]
     workload |= {
         "best": best,
-        "default": _default(cases, order),
+        "default": next((case for case in order if all(cases[case][name] == usual[name] for name in usual)), None),
         "same_training": equivalent[0] if equivalent and equivalent[0] != best else None,
         "repetitions": effects.n_blocks,
         "launches": len(good),
@@ -169,18 +168,18 @@ def _ranking(
     found = _rows(
         workload,
         candidates=[*compared, *apart],
-        curves=buckets.curves(configured, labels, effects, decided=decided),
-        by=_places(by, configured, cases, measured, order, near if decided else None) if by else [],
-        no_comm_baselines=_no_comm_baselines(counted, cases, best) if objective is STEP else [],
+        curves=parts.curves(configured, labels, effects, decided=decided),
+        by=parts.places(by, configured, cases, measured, order, near if decided else None) if by else [],
+        no_comm_baselines=parts.no_comm_baselines(counted, cases, best) if objective is STEP else [],
         **(race(good, seconds) if seconds is not None else {}),
     )
     if decided:
         workload |= _resolution(effects, good, order, near, labels)
         named = len(near) == 1 or (len(near) < len(order) and not too_wide(workload))
         workload["winner"] = best if named and not apart else None
-        found["members"] = buckets.members(near, configured, labels)
+        found["members"] = parts.members(near, configured, labels)
         if good["global_batch"].nunique() == 1:
-            found["front"] = front(good, cases)
+            found["front"] = parts.front(good, cases)
     return found
 
 
@@ -295,90 +294,3 @@ def _more_repetitions(effects: Effects, first: str, among: Sequence[str], good: 
         had, next_has = of_first.sum(), of_first[-1]
     # At least one: after a missing launch the interval can be wide, although the planned repetitions were enough.
     return max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
-
-
-def _default(cases: Cases, order: Sequence[str]) -> str | None:
-    """Return PyTorch's default at the world size and batch of the best; `None` if it is not compared."""
-    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELED)}
-    usual |= {name: cases[order[0]][name] for name in ("world_size", "global_batch")}
-    return next((case for case in order if all(cases[case][name] == usual[name] for name in usual)), None)
-
-
-def _places(
-    axes: Sequence[str],
-    configured: Mapping[str, Case],
-    cases: Cases,
-    measured: Collection[str],
-    order: Sequence[str],
-    near: Collection[str] | None,
-) -> list[Row]:
-    """Return a row for each value of `axes`, the best first, values without a number last.
-
-    `near` are the cases that may be the best of all; `None` if nothing is decided.
-    """
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for case, configuration in configured.items():
-        if entry_of(configuration.strategy).ranked:
-            groups.setdefault(tuple(_name(configuration, axis) for axis in axes), []).append(case)
-    found = []
-    for names, ids in groups.items():
-        compared = [case for case in order if case in ids]
-        first = compared[0] if compared else None
-        lost = [case for case in ids if case in measured and case not in order]
-        statuses = dict.fromkeys(NOT_COMPARED if case in lost else cases[case]["status"] for case in ids)
-        found.append(
-            {
-                "axes": tuple(axes),
-                "names": names,
-                "case_id": first,
-                "distinguishable": None if near is None or first in (None, order[0]) else first not in near,
-                "configurations": len(compared),
-                "status": ", ".join(statuses),
-            }
-        )
-    return sorted(found, key=lambda row: order.index(row["case_id"]) if row["case_id"] else len(order))
-
-
-def _name(case: Case, axis: str) -> str:
-    value = case.cells()[axis]
-    if axis in OPTIONAL and axis not in entry_of(case.strategy).axes and getattr(case, axis) == DEFAULTS[axis]:
-        return "–"  # the strategy has no such axis
-    if type(value) is bool:
-        return "on" if value else "off"
-    if value is None:
-        return "default" if axis == "bucket_mib" else "none"
-    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
-
-
-def _no_comm_baselines(launches: pd.DataFrame, cases: Cases, best: str) -> list[Row]:
-    """Compare the case `best` with the fastest that exchanges nothing, at the same world size and options.
-
-    Return one row, or none. `launches` are those that count.
-    """
-    own = cases[best]
-    found = [
-        (row["step_time_s"], case)
-        for case, row in cases.items()
-        if entry_of(row["strategy"]).rule is Rule.FIRST_LOSS
-        and row["world_size"] > 1
-        and all(row[name] == own[name] for name in SAME)
-        and row["step_time_s"] is not None
-    ]
-    if not found:
-        return []
-    step_time_s, case = min(found)
-    effects = fit(launches[launches["case"].isin((case, best))])
-    log, width = effects.behind(best)[case], effects.half_widths(case)[best]
-    known = math.isfinite(width)
-    entry, other = entry_of(own["strategy"]), entry_of(cases[case]["strategy"])
-    row = {
-        "case_id": case,
-        "label": cases[case]["label"],
-        "strategy": cases[case]["strategy"],
-        "step_time_s": step_time_s,
-        "share": format.number_or_none(-math.expm1(log)),
-        "low": -math.expm1(log + width) if known else None,
-        "high": -math.expm1(log - width) if known else None,
-        "bound": entry.local_forward and entry.splits == other.splits,
-    }
-    return [row]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
-from parabench.analysis.ranking.buckets import curve_notes
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import too_wide
@@ -23,10 +22,13 @@ def sentences(rows: Rows) -> list[str]:
     found = [
         *_answer(rows, workload, objective),
         *_remarks(rows, workload, objective),
-        *curve_notes(rows["curves"], workload["repetitions"], "" if objective is STEP else f" to {objective.head}"),
-        *_eliminated(rows),
+        *_curves(rows["curves"], workload["repetitions"], "" if objective is STEP else f" to {objective.head}"),
         workload["links"],
     ]
+    if left := list(exits(rows).values()):
+        last, least = max(row["repetition"] + 1 for row in left), min(row["at_least"] for row in left)
+        some = format.count(len(left), "configuration")
+        found.insert(-1, f"Eliminated: {some} by repetition {last}, {format.percent(least)} or more slower.")
     return [each for each in found if each]
 
 
@@ -151,7 +153,13 @@ def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
             step = format.milliseconds(row["step_time_s"])
             yield f"The fastest that is equivalent to single-device training: {row['label']}: {step} per step."
     for row in rows["no_comm_baselines"]:
-        yield _without_communication(row)
+        step = f"Without communication ({row['strategy']}) a step takes {format.milliseconds(row['step_time_s'])}"
+        if row["share"] is None:
+            yield f"{step}; no launch or repetition that counts connects it with the fastest."
+            continue
+        share, low, high = (format.percent(max(0.0, row[name] or 0.0)) for name in ("share", "low", "high"))
+        interval = "" if row["low"] is None else f" (95%: {low} to {high})"
+        yield f"{step}, {share} less than the fastest's{interval}."
     if workload["unverified"]:
         yield f"Not verified against training on one device: {format.listed(workload['unverified'], MOST_NAMES)}."
     if workload["unknown"]:
@@ -165,20 +173,22 @@ def staleness(row: Row) -> str:
     return format.staleness(mean, most) if known else "by how many updates is unknown"
 
 
-def _without_communication(row: Row) -> str:
-    step = f"Without communication ({row['strategy']}) a step takes {format.milliseconds(row['step_time_s'])}"
-    if row["share"] is None:
-        return f"{step}; no launch or repetition that counts connects it with the fastest."
-    share, low, high = (format.percent(max(0.0, row[name] or 0.0)) for name in ("share", "low", "high"))
-    interval = "" if row["low"] is None else f" (95%: {low} to {high})"
-    return f"{step}, {share} less than the fastest's{interval}."
-
-
-def _eliminated(rows: Rows) -> list[str]:
-    """Return 'Eliminated: 11 configurations by repetition 3, 24% or more slower.'"""
-    left = list(exits(rows).values())
-    if not left:
-        return []
-    last, least = max(row["repetition"] + 1 for row in left), min(row["at_least"] for row in left)
-    some = format.count(len(left), "configuration")
-    return [f"Eliminated: {some} by repetition {last}, {format.percent(least)} or more slower."]
+def _curves(curves: Sequence[Row], repetitions: int, objective: str) -> list[str]:
+    """Return a sentence about the flat curves and one about the unclear curves. `objective` is ' to memory' or so."""
+    texts = {
+        "flat": "{names}: the bucket size makes no significant difference{objective} ({evidence}).",
+        "unclear": "{names}: too few repetitions to resolve an effect of the bucket size{objective} ({evidence}).",
+    }
+    found = []
+    for shape, text in texts.items():
+        own = [curve for curve in curves if curve["shape"] == shape and curve["half_width"] is not None]
+        if own:
+            evidence = (
+                f"{format.count(repetitions, 'repetition')}, {format.within(max(each['half_width'] for each in own))}"
+            )
+            at_most = max(each["at_most"] for each in own)
+            if shape == "flat" and at_most > format.EXACT:
+                evidence += f"; no size is more than {format.percent(at_most)} behind"
+            names = format.listed((each["name"] for each in own), most=3)
+            found.append(text.format(names=names, objective=objective, evidence=evidence))
+    return found

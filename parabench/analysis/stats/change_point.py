@@ -56,7 +56,11 @@ def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], float]:
     """
     y = np.array([session.mean() for session in sessions])
     within = (launch_noise(sessions) or 0.0) ** 2 / np.array([len(session) for session in sessions])
-    between = math.sqrt(max(0.0, whole_noise(y) ** 2 - float(within.mean())))
+    # The noise of sessions is Qn of the differences between neighbors, because a step affects only one. In long series,
+    # the largest of several lags is used, because neighbors may correlate.
+    lags = range(1, 1 + max(1, min(MOST_LAGS, len(y) // SESSIONS_PER_LAG)))
+    noise = max(qn_scale(y[lag:] - y[:-lag]) for lag in lags) / math.sqrt(2)
+    between = math.sqrt(max(0.0, noise**2 - float(within.mean())))
     sd = np.maximum(np.sqrt(within + between**2), LEAST_SD)
     penalty = 2 * math.log(len(y)) + 5
     most = penalty / LASTING
@@ -101,16 +105,6 @@ def _ends(summed: Numbers, penalty: float) -> list[int]:
     return ends
 
 
-def whole_noise(means: Numbers) -> float:
-    """Return the standard deviation of sessions, robust against a few steps and outliers.
-
-    It is Qn of the differences between neighbors, because a step affects only one. In long series, the largest of
-    several lags is used, because neighbors may correlate.
-    """
-    lags = range(1, 1 + max(1, min(MOST_LAGS, len(means) // SESSIONS_PER_LAG)))
-    return max(qn_scale(means[lag:] - means[:-lag]) for lag in lags) / math.sqrt(2)
-
-
 def qn_scale(values: Numbers) -> float:
     """Return Qn, a robust standard deviation.
 
@@ -126,13 +120,11 @@ def qn_scale(values: Numbers) -> float:
 def launch_noise(sessions: Sequence[Numbers]) -> float | None:
     """Return the standard deviation of a launch within its session; None if no session has two.
 
-    It is the median of the sessions' variances, each divided by its median for normal values.
+    It is the median of the sessions' variances, each divided by its median for normal values with variance 1.
     """
     several = [session for session in sessions if len(session) >= FEWEST_LAUNCHES]
-    typical = [session.var(ddof=1) / _median_variance(len(session) - 1) for session in several]
+    # The sum of squares, over the median of a chi-square with its degrees of freedom.
+    typical = [
+        session.var(ddof=0) * len(session) / (2 * gammaincinv((len(session) - 1) / 2, 0.5)) for session in several
+    ]
     return math.sqrt(float(np.median(typical))) if several else None
-
-
-def _median_variance(df: int) -> float:
-    """Return the median of a sample variance of normal values with variance 1."""
-    return 2 * float(gammaincinv(df / 2, 0.5)) / df

@@ -297,14 +297,9 @@ def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Number
     level = ((pairs @ common) * pairs).sum(axis=1) / np.maximum(others * (others - 1), 1)
     # Without a residual the variances are unknown.
     known = pairs & np.isfinite(scales) & (of.df > 0)
-    correlation = _ratio(own + level, own + mean)
+    # A half without any noise.
+    correlation = np.divide(own + level, own + mean, out=np.full(len(own), 0.5), where=own + mean > 0)
     return Stratum(len(of.units), of.residual, of.df, np.where(known, scales, np.inf), others, correlation)
-
-
-def _ratio(part: Numbers, whole: Numbers) -> Numbers:
-    """Return a ratio of variances, or a half without any noise."""
-    found: Numbers = np.divide(part, whole, out=np.full(len(part), 0.5), where=whole > 0)
-    return found
 
 
 def turn_weights(launches: pd.DataFrame) -> Numbers | None:
@@ -454,7 +449,7 @@ class TTest:
         limit, n = math.log1p(tolerance), np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
         df = np.array(self.counts) - 1.0
         variances = np.array(self.variances) * df / _special().chdtri(df, SURE_ENOUGH)
-        error, error_df = _standard_error(np.outer(variances, n**0), np.array([n] * len(df)), [self.between] * len(n))
+        error, error_df = _errors(np.outer(variances, 1 / n), np.array([n - 1] * len(df)), [self.between] * len(n))
         enough = shown(limit / error, error_df) >= 1 - (1 - POWER) / self.among
         needed = int(n[enough.argmax()])
         if self.upper >= limit:
@@ -485,13 +480,14 @@ def judge(
     own = [tuple(max(float(side.var(ddof=1)), LEAST_SD**2) for side in sides) for sides in logs.values()]
     counts = [tuple(map(len, sides)) for sides in logs.values()]
     beside = [None if between is None or paired else between.get(case) for case in logs]
-    error, df = _standard_error(np.array(own).T, np.array(counts, dtype=float).T, beside)
+    launches = np.array(counts, dtype=float).T
+    error, df = _errors(np.array(own).T / launches, launches - 1, beside)
     difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
     p_slower, p_faster = (holm(_special().stdtr(df, sign * difference / error)) for sign in (-1, 1))
     numbers = zip(difference.tolist(), error.tolist(), df.tolist(), p_slower, p_faster, strict=True)
     return {
-        case: TTest(*numbers_of, own[i], counts[i], beside[i], len(logs))
-        for i, (case, numbers_of) in enumerate(zip(logs, numbers, strict=True))
+        case: TTest(*of_case, own[i], counts[i], beside[i], len(logs))
+        for i, (case, of_case) in enumerate(zip(logs, numbers, strict=True))
     }
 
 
@@ -520,12 +516,12 @@ def holm(p_values: Sequence[float] | Numbers) -> list[float]:
     return found
 
 
-def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbers:
-    """Return the probability that a one-sided t-test detects a difference of this number of standard errors.
+def shown(errors: Numbers, df: Numbers) -> Numbers:
+    """Return the probability that a one-sided t-test at 95% detects a difference of this number of standard errors.
 
     It is also the probability that the one-sided bound of two equal sides excludes the difference.
     """
-    quantile = _special().stdtrit(df, confidence)
+    quantile = _special().stdtrit(df, CONFIDENCE)
     # For many errors scipy returns NaN or a wrong number. There, t is only small if the variance is overestimated by so
     # much, which is the upper tail of a chi-square.
     large = _special().chdtrc(df, df * (errors / quantile) ** 2)
@@ -534,24 +530,11 @@ def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbe
     return found
 
 
-def errors_shown(df: Numbers, confidence: float, power: float) -> Numbers:
-    """Return the difference, in standard errors, that such a test shows with probability `power`."""
-    found: Numbers = _special().nctdtrinc(df, 1 - power, _special().stdtrit(df, confidence))
-    return found
-
-
-def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
+def _errors(means: Numbers, df: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
     """Return the standard errors and degrees of freedom (Satterthwaite) of several differences of means.
 
-    `variances` of one launch and `counts` have the shape (sides, differences).
-    """
-    return _with_sessions(variances / counts, counts - 1, between)
-
-
-def _with_sessions(means: Numbers, df: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
-    """Return the same from the variances of `means`, and their degrees of freedom.
-
-    A variance that was measured between sessions contains the noise of their launches, so only the excess is added.
+    The variances of `means` and their `df` have the shape (sides, differences). A variance that was measured between
+    sessions contains the noise of their launches, so only the excess is added.
     """
     launches = means.sum(axis=0)
     rows = [(each.variance, each.df, each.launches) if each is not None else (0.0, math.inf, 0.0) for each in between]
@@ -615,7 +598,7 @@ def geometric_mean(
     fewest = np.array([side.count().min() for side in sides])
     variances = fewest / (fewest - 1) * [float((_shares(side) ** 2).sum()) for side in sides]
     variances = np.maximum(variances, LEAST_SD**2 / np.array([len(side) for side in sides]))
-    error, df = _with_sessions(variances[:, None], fewest[:, None] - 1.0, [between])
+    error, df = _errors(variances[:, None], fewest[:, None] - 1.0, [between])
     half = float(_special().stdtrit(df[0], (1 + CONFIDENCE) / 2) * error[0])
     session = (between.sd, between.sessions) if between is not None else (None, 0)
     return Mean(ratio, factor(difference - half), factor(difference + half), len(enough), "", *session)

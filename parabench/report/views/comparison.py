@@ -177,7 +177,7 @@ def _cases_table(sides: Sequence[SessionData], answers: Sequence[Answer]) -> Tab
         steps = (each | {"quantity": STEP} for each in records(answer.tables["step_times"]))
         for each in (*steps, *records(answer.tables["ratios"])):
             if format.known(each["ratio"]):
-                ends = f" ({machines.interval(each['low'], each['high'])})" if format.known(each["low"]) else ""
+                ends = f" ({format.times_between(each['low'], each['high'])})" if format.known(each["low"]) else ""
                 name = f"{sides[at].role}, {quantities[each['quantity']]}"
                 rows[each["label"]][name] = f"{format.times(each['ratio'])}{ends}"
     names = [side.role for side in sides]

@@ -11,7 +11,7 @@ import pytest
 import fake_nvml
 import fake_results as fake
 from fake_nvml import GIB, Device, FakeNvml
-from parabench.analysis.compare.sides import read_side
+from parabench.analysis.compare.sides import side_of
 from parabench.analysis.environment.diff import differences
 from parabench.analysis.environment.facts import environment_rows
 from parabench.launch import rank
@@ -142,5 +142,4 @@ def test_nccl_version_is_of_the_loaded_library(tmp_path, monkeypatch, wheel, tol
 
 
 def side(path, launches, environment):
-    fake.write(path, launches, environment=environment)
-    return read_side(str(path), "base")
+    return side_of(fake.write(path, launches, environment=environment))

@@ -9,8 +9,8 @@ import pytest
 
 import fake_results as fake
 import fake_turns
+from parabench.analysis.carry_over import noise_floor
 from parabench.analysis.session import session_data
-from parabench.analysis.turns import noise_floor
 from parabench.store.record import TWIN_REPETITION
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 25.0)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -36,10 +34,9 @@ def judged(differences: np.ndarray) -> list:
     return [*judge({at: (np.zeros(n), row) for at, row in enumerate(differences)}, paired=True).values()]
 
 
-def pilot(differences: np.ndarray, first_s: float = 60.0, pair_s: float = 10.0) -> Pilot:
+def pilot(differences: np.ndarray, pair_s: float | None = 10.0) -> Pilot:
     cases = tuple(f"case {at}" for at in range(len(differences)))
-    begun = first_s + pair_s * np.arange(differences.shape[1])
-    return Pilot(suite="quick", rounds=4, cases=cases, differences=differences, times_s=begun)
+    return Pilot("quick", rounds=4, cases=cases, differences=differences, first_s=60.0, pair_s=pair_s)
 
 
 def predicted(measured: Pilot):
@@ -59,14 +56,13 @@ def test_least_change_is_found_with_its_power(lot) -> None:
 
 def test_least_tolerance_is_passed_with_its_power(lot) -> None:
     sds = np.array([0.01, 0.01, 0.02, 0.02, 0.03])
-    of_each = sds / np.sqrt(LAUNCHES), np.full(CASES, LAUNCHES - 1.0)
-    tolerance = least_tolerance(*of_each)
+    tolerance = least_tolerance(sds, LAUNCHES)
     passed = sum(
         all(test.upper < np.log1p(tolerance) for test in judged(sds[:, None] * lot.standard_normal((CASES, LAUNCHES))))
         for _ in range(RUNS)
     )
     assert POWER - 0.02 <= passed / RUNS <= POWER + 0.05
-    assert passes(*of_each, tolerance) == pytest.approx(POWER, abs=1e-4)
+    assert passes(sds, LAUNCHES, tolerance) == pytest.approx(POWER, abs=1e-4)
 
 
 def test_half_width_is_the_median_of_simulated_widths(lot) -> None:
@@ -112,13 +108,11 @@ def test_sensitivity_reports_missing_pairs_when_pilot_is_short(lot) -> None:
     enough = predicted(pilot(0.01 * lot.standard_normal((1, one.pairs_needed))))
     assert (one.seen, one.exit_code) == ([], 3)
     assert enough.seen
-    for pairs, ended_s in ((0, 90.0), (1, None), (1, 90.0)):
-        times_s = [60.0] * pairs + [ended_s] * (ended_s is not None)
-        none = predicted(replace(pilot(np.zeros((3, pairs))), times_s=np.array(times_s)))
+    for pairs, pair_s in ((0, None), (1, None), (1, 30.0)):
+        none = predicted(pilot(np.zeros((3, pairs)), pair_s))
         assert (none.sd, none.seen, none.exit_code) == (None, [], 3)
         assert none.pairs_needed >= FEWEST_PAIRS
-        took = (60 + 30 * none.pairs_needed) / 60 if pairs and ended_s else None
-        assert none.minutes_needed == took
+        assert none.minutes_needed == (None if pair_s is None else (60 + 30 * none.pairs_needed) / 60)
     assert predicted(pilot(np.zeros((0, 0)))).cases == 0
 
 

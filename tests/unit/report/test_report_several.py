@@ -15,10 +15,10 @@ import fake_collectives
 import fake_results as fake
 from fake_results import OOM
 from page_helpers import section
-from parabench.analysis.compare.comparison import STEP, Outcome, compare_sessions
-from parabench.analysis.compare.gate import CASES as COLUMNS
+from parabench.analysis.compare.comparison import CASES as COLUMNS
+from parabench.analysis.compare.comparison import Outcome, compare_sessions
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.machines import answer, workloads
+from parabench.analysis.compare.machines import answer
 from parabench.analysis.compare.sides import read_several
 from parabench.errors import UsageError
 from parabench.report.views.comparison import _scaling, sessions_view, write_comparison
@@ -35,11 +35,11 @@ def read(*stores):
     return compare_sessions(*read_several(stores))
 
 
-def told(*stores):
-    """Return the only workload of two sessions, and the sentences about it."""
-    of = read(*stores)
-    (work,) = workloads(of)
-    return work, " ".join(answer(of).sentences)
+def told(of):
+    """Return the mean of step times, the outcomes of configurations, and the sentences about two sessions."""
+    found = answer(of)
+    mean = next(found.tables["means"].itertuples())
+    return mean, dict(found.tables["outcomes"][["outcome", "cases"]].to_numpy().tolist()), " ".join(found.sentences)
 
 
 def view_of(*stores):
@@ -53,11 +53,10 @@ def sections(view):
 
 
 def test_sessions_of_a_known_truth(stores):
-    work, text = told(stores["old"], stores["new"])
-    mean = work.means[STEP]
+    mean, outcomes, text = told(read(stores["old"], stores["new"]))
     assert mean.ratio == pytest.approx(0.8, rel=0.01)
     assert mean.low < 0.8 < mean.high
-    assert (mean.cases, work.outcomes) == (6, {Outcome.FASTER: 6})
+    assert (mean.cases, outcomes) == (6, {Outcome.FASTER: 6})
     assert re.match(
         r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 "
         r"configurations; 95%: "
@@ -65,19 +64,19 @@ def test_sessions_of_a_known_truth(stores):
         r"Configuration by configuration against old: new faster in 6\.",
         text,
     )
-    _, text = told(stores["new"], stores["old"])
+    *_, text = told(read(stores["new"], stores["old"]))
     assert text.startswith("new is faster overall: a step takes 1.25 times as long on old as on new")
 
 
 def test_difference_below_session_variation_is_unclear(stores, tmp_path):
     """The launches of a session agree within 0.5%, and the session is 4% slower."""
-    work, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
-    assert set(work.outcomes) == {Outcome.UNCLEAR}
+    _, outcomes, text = told(read(stores["old"], write(tmp_path, "later", 1.04, seed=1)))
+    assert set(outcomes) == {Outcome.UNCLEAR}
     assert "old and later are not statistically distinguishable overall" in text
     # By hand: launches next to no noise, an allowance of 5% in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, repetitions=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
-    mean = told(*own)[0].means[STEP]
+    mean, *_ = told(read(*own))
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
 
@@ -92,13 +91,13 @@ def test_interleaved_sessions_are_compared_by_block(tmp_path):
         fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved={"run": "one", "side": name})
         paths.append((tmp_path / f"{name}.db", None))
     of = read(*paths)
-    (work,) = workloads(of)
+    mean, outcomes, _ = told(of)
     assert of.paired
-    assert 1.03 < work.means[STEP].low < work.means[STEP].high < 1.05
-    assert work.outcomes == {Outcome.SLOWER: 3}
+    assert 1.03 < mean.low < mean.high < 1.05
+    assert outcomes == {Outcome.SLOWER: 3}
     assert answer(of).warnings == ()
     sides = (replace(side, session=replace(side.session, interleaved={})) for side in (of.base, of.candidate))
-    mean = workloads(compare_sessions(*sides))[0].means[STEP]
+    mean, *_ = told(compare_sessions(*sides))
     assert mean.low < 1 < mean.high  # the same launches, not as pairs
 
 

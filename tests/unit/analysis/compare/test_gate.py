@@ -8,10 +8,11 @@ from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.comparison import Outcome
 from parabench.analysis.compare.gate import Verdict, lines, the_verdict
-from parabench.analysis.compare.sides import read_side, side_of
+from parabench.analysis.compare.sides import read_sides, side_of
 from parabench.analysis.stats.contrasts import holm, judge
 from parabench.errors import UsageError
 from parabench.store.record import Failure, Status
+from parabench.store.results import load
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
@@ -33,7 +34,7 @@ def pair(tmp_path, base, candidate, **more):
     """Two sides of one run, in one store."""
     for name, launches in (("a", base), ("b", candidate)):
         fake.write(tmp_path / "ab.db", launches, label=name, interleaved={"run": "r1", "side": name}, **more)
-    return tuple(read_side(f"{tmp_path / 'ab.db'}@{name}", name) for name in "ab")
+    return read_sides(*(f"{tmp_path / 'ab.db'}@{name}" for name in "ab"))
 
 
 def rows(found):
@@ -247,9 +248,10 @@ def test_between_sessions_counts_comparable_sessions(tmp_path):
     sessions_of(tmp_path, "base", [3.0], finished=False)
     for at in "ab":
         sessions_of(tmp_path, "base", [3.0], interleaved={"run": "r", "side": at})
-    assert the_verdict(gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), new))["sessions"] == 6
+    sixth = side_of(load(tmp_path / "base.db"), 6)
+    assert the_verdict(gate.compare(sixth, new))["sessions"] == 6
     candidate = sessions_of(tmp_path, "base", [1.0])
-    assert the_verdict(gate.compare(read_side(f"{tmp_path / 'base.db'}@6", "base"), candidate))["sessions"] == 6
+    assert the_verdict(gate.compare(side_of(load(tmp_path / "base.db"), 6), candidate))["sessions"] == 6
 
 
 def test_nothing_in_common_is_refused(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.ranking.race import confidence_of, exits, race
+from parabench.analysis.ranking.race import ERROR, exits, race
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, fit
 
 
@@ -63,7 +63,7 @@ def test_eliminated_case_stays_out_at_later_looks():
     assert [(row["repetition"], row["case_id"]) for row in found["eliminated"]] == [(2, "c")]
     assert "c" not in found["race"][-1]["racing"]
     effects = fit(launches)
-    assert "c" in effects.indistinguishable("a", confidence_of(10_000))
+    assert "c" in effects.indistinguishable("a", 1 - ERROR / (10_000 * 9_999))
 
 
 def test_race_of_equal_cases_becomes_sharp():
