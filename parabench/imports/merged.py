@@ -9,9 +9,9 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, flight_recorder, kineto, stream
+from parabench.imports import Folder, flight_recorder, kineto
 from parabench.imports.into_store import launch_of
-from parabench.imports.recording import Recording
+from parabench.imports.recording import Recording, content, parsed, text_of
 
 # The numbers of processes that each rank has.
 _PER_RANK = 1000
@@ -46,7 +46,7 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
 
             for one in traces:
                 path = folder.path / one.file if folder.path.is_dir() else folder.path
-                stream.parsed(stream.text(stream.content(path)), _converter(one, zero, write))
+                parsed(text_of(content(path)), _converter(one, zero, write))
             for one in dumps:
                 for event in _calls(one, zero):
                     write(event)
