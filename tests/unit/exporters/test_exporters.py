@@ -16,15 +16,15 @@ import fake_results as fake
 from command_line import parabench
 from consumer_schemas import BENCHER, GITHUB, PYTORCH
 from parabench.analysis.session import SessionData, session_data
-from parabench.exporters import EXPORTERS, bencher, github, pytorch
+from parabench.exporters import EXPORTERS, text
 from parabench.exporters.results import metrics_of
 from parabench.store.record import MIB, Status
 
 JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
 RENDERS: dict[str, Callable[[SessionData], str]] = {
-    "bencher": bencher.export,
-    "github": github.export,
-    "pytorch": pytorch.export,
+    "bencher": text.bencher,
+    "github": text.github,
+    "pytorch": text.pytorch,
 }
 
 
@@ -71,7 +71,7 @@ def test_each_format_is_what_its_tool_documents(tmp_path: Path, name: str, of: C
 
 
 def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> None:
-    found = json.loads(bencher.export(seen))
+    found = json.loads(text.bencher(seen))
     assert list(found) == ["ddp native, 2 ranks", "ddp native 1 MiB, 2 ranks"]  # without failed configurations
     latency = found["ddp native, 2 ranks"]["latency"]
     assert latency["value"] == pytest.approx(41e6, rel=0.01)
@@ -83,7 +83,7 @@ def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> 
 
 
 def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> None:
-    found = json.loads(github.export(seen))
+    found = json.loads(text.github(seen))
     names = [each["name"] for each in found]
     assert len(set(names)) == len(names)
     first = found[0]
@@ -95,7 +95,7 @@ def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> N
 
 
 def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData) -> None:
-    found = json.loads(pytorch.export(seen))
+    found = json.loads(text.pytorch(seen))
     (step,) = [
         each
         for each in found
