@@ -83,10 +83,13 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
     with Store.open_or_create(path) as store:
         for suite, question, plan, recordings, launches in sessions:
             plan = {**plan, "cases": [launch.case.to_dict() for launch in launches], "repetitions": 1}
+            hosts = distinct(one.host for one in recordings)
+            environment: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
+            environment["gpus"] = next((one.gpus for one in recordings if one.gpus), [])
+            environment["unknown_versions"] = dict.fromkeys(("torch", "python"), "no file has it")
             session = store.begin_session(
-                label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan,
-                environment=_environment(recordings),
-            )  # fmt: skip
+                label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan, environment=environment
+            )
             for launch in launches:
                 store.append(session, launch)
             store.finish_session(session)
@@ -189,12 +192,6 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
         launch.collectives.append(call)
 
 
-def _span(one: Recording) -> tuple[int, int]:
-    """Return the first and last time of a trace's steps, or of a dump's calls, in nanoseconds since 1970."""
-    last = [end for _, end in one.steps.values()] + one.calls["made_s"].dropna().tolist()
-    return one.zero_ns, one.zero_ns + round(max(last, default=0.0) * 1e9)
-
-
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
     """Yield the recordings that can be from one training run, and add the others to `left_out` with the reason.
 
@@ -207,8 +204,14 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
         raise UsageError(f"{files} are not of one training run; give a folder of one training run")
     size, file = next(iter(sizes.items()), (math.inf, ""))
     nccl_log = next((one for one in recordings if one.log.get("version")), None)
+
+    def order(one: Recording) -> int:
+        """Sort traces by their start, and dumps by their last call, the newest first."""
+        last_ns = round(max(one.calls["made_s"].dropna(), default=0.0) * 1e9)
+        return one.zero_ns if one.kind == kineto.NAME else -(one.zero_ns + last_ns)
+
     kept: dict[tuple[str, int], list[Recording]] = {}
-    for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
+    for one in sorted(recordings, key=order):
         of_rank = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
         is_dump = one.kind == flight_recorder.NAME
         other = next((each for each in of_rank if is_dump or set(each.steps) & set(one.steps)), None)
@@ -269,10 +272,3 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
 
 def _leaving_out(message: str, case_id: str | None) -> Finding:
     return Finding("recording_left_out", message, "Values that are left out are unknown, not 0.", case_id)
-
-
-def _environment(found: Sequence[Recording]) -> dict[str, Any]:
-    hosts = distinct(one.host for one in found)
-    known: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
-    unknown = dict.fromkeys(("torch", "python"), "no file has it")
-    return known | {"gpus": next((one.gpus for one in found if one.gpus), []), "unknown_versions": unknown}

@@ -53,14 +53,14 @@ _BY_NAME = (
     (_NOTED, re.compile(r"((?:gloo|mpi|ucc|\w*ccl\w*):\w+)")),
     (_CALLED, re.compile(r"record_param_comms()")),
 )
-# Annotations that name a part of a step: torch's, and the usual ones of scripts. Without `forward`, the forward of DDP
-# or FSDP counts.
+# Annotations that name a part of a step, in small letters: torch's, and the usual ones of scripts, such as
+# `## forward ##`. Without `forward`, the forward of DDP or FSDP counts.
 _PARTS = (
-    ("data", re.compile(r"enumerate\(DataLoader\)#.*|(## ?)?(data|dataloader|data_loading|next_batch)( ?##)?", re.I)),
-    ("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#.*|(## ?)?(optimizer|optimizer_step|optim)( ?##)?", re.I)),
-    ("forward", re.compile(r"(## ?)?forward( ?##)?", re.I)),
-    ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
-    (_MODULE, re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")),
+    ("data", re.compile(r"enumerate\(dataloader\)#.*|data|dataloader|data_loading|next_batch")),
+    ("optimizer", re.compile(r"optimizer\.(step|zero_grad)#.*|optimizer|optimizer_step|optim")),
+    ("forward", re.compile(r"forward")),
+    ("backward", re.compile(r"backward")),
+    (_MODULE, re.compile(r"(distributeddataparallel|fullyshardeddataparallel)\.forward")),
 )
 # Kernels that communicate: NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
 # memory, Transformer Engine, and the all-reduces of vLLM, SGLang and aiter.
@@ -81,6 +81,7 @@ _MOST_KERNELS = 20
 Steps = list[tuple[int, float, float]]
 # A set of times: rows of begin and end, sorted and apart from one another.
 Pairs = npt.NDArray[np.float64]
+_NOTHING = np.zeros((0, 2))
 
 
 class _Call(NamedTuple):
@@ -112,7 +113,8 @@ def _role(kind: str, name: str) -> tuple[str, str]:
             return role, found[1]
     if kind == _OPERATOR:
         return ("", "") if name.startswith("c10d::") else (_OPERATOR, "")
-    return next(((part, "") for part, pattern in _PARTS if pattern.fullmatch(name)), ("", ""))
+    bare = name.strip("# ").lower()
+    return next(((part, "") for part, pattern in _PARTS if pattern.fullmatch(bare)), ("", ""))
 
 
 @dataclass
@@ -190,15 +192,8 @@ def read(path: Path) -> Recording:
         )
     found = _recording(path, trace, head)
     if trace.of(_STEP):
-        windows = {
-            (begin, int(str(number)), end)
-            for number, times in trace.of(_STEP).items()
-            for begin, end in np.reshape(times, (-1, 2)).tolist()
-        }
-        steps = [(number, begin, end) for begin, number, end in sorted(windows)]
-        if len({number for number, _, _ in steps}) < len(steps):
-            found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
-            steps = [(number, begin, end) for number, (_, begin, end) in enumerate(steps)]
+        steps = [(int(str(number)), times[0], times[1]) for number, times in trace.of(_STEP).items()]
+        steps.sort(key=lambda step: step[1])
     elif trace.begin < trace.end:
         found.whole, steps = True, [(0, trace.begin, trace.end)]
     else:
@@ -379,12 +374,7 @@ def _size(one: _Call, found: Recording) -> tuple[tuple[int, ...] | None, int | N
 
 def union(*several: Any) -> Pairs:
     """Return the union of intervals in any order, each given as pairs or as a flat row of begins and ends."""
-    found = _set(np.concatenate([np.zeros((0, 2)), *(np.reshape(each, (-1, 2)) for each in several)]))
-    return np.column_stack([found.start, found.end])
-
-
-def _set(pairs: Pairs) -> sets.Intervals:
-    return sets.union(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1])
+    return without(np.concatenate([_NOTHING, *(np.reshape(each, (-1, 2)) for each in several)]), _NOTHING)
 
 
 def within(pairs: Pairs, begin: float, end: float) -> Pairs:
@@ -394,9 +384,10 @@ def within(pairs: Pairs, begin: float, end: float) -> Pairs:
 
 
 def without(pairs: Pairs, others: Pairs) -> Pairs:
-    """Return the parts of a set that are not in the other set."""
-    left = _set(pairs) - _set(others)
-    return np.column_stack([left.start, left.end])
+    """Return the union of intervals without the others."""
+    left, right = (sets.union(np.zeros(len(each)), each[:, 0], each[:, 1]) for each in (pairs, others))
+    kept = left - right
+    return np.column_stack([kept.start, kept.end])
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:

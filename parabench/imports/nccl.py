@@ -1,6 +1,6 @@
 """Read files of NCCL: its debug logs, the output of its Inspector, and logs of nccl-tests and rccl-tests.
 
-nccl-tests writes text and JSON in src/util.cu, and before 2.17 in src/common.cu. Bandwidths are checked against its
+nccl-tests writes text and JSON in src/util.cu, and before 2.17 in src/common.cu. Bus bandwidths are checked against its
 doc/PERFORMANCE.md. The Inspector is plugins/profiler/inspector of NCCL.
 """
 
@@ -85,14 +85,14 @@ class Test:
 
     def count_ranks(self) -> str | None:
         """Set the number of ranks and nodes from the list of ranks; return the problem with it."""
-        numbers = [rank for rank, *_ in self.ranks]
+        numbers = sorted(rank for rank, *_ in self.ranks)
         groups = Counter(group for _, group, *_ in self.ranks)
-        if not numbers:
-            return None if self.world_size else "it does not list its ranks"
+        if self.world_size and not numbers:
+            return None
         if len(set(numbers)) < len(numbers):
             return "several of its processes are rank 0, as without MPI=1 when nccl-tests was built"
-        if sorted(numbers) != list(range(len(numbers))) or len(set(groups.values())) > 1:
-            return "its list of ranks is not complete"
+        if not numbers or numbers != [*range(len(numbers))] or len(set(groups.values())) > 1:
+            return "it has no complete list of its ranks"
         ((first, self.world_size), *_) = groups.items()
         self.nodes = len({host for _, group, host, _ in self.ranks if group == first})
         return "a single rank does not communicate" if self.world_size == 1 else None
@@ -272,20 +272,17 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
     for number, test in enumerate(found.tests, 1):
         place = found.file if len(found.tests) == 1 else f"{found.file}, test {number}"
         problem, rows = test.count_ranks(), test.table()
-        rate = rows["bytes"] / rows["seconds"] / GB
-        if rows.empty:
-            problem = problem or "it has no row with a size and a time"
-        elif _differs(rows["algbw"], rate):
-            problem = problem or "its algbw is not size by time"
-        if problem:
-            left_out[place] = f"left out: {problem}"
+        if problem or rows.empty:
+            left_out[place] = f"left out: {problem or 'it has no row with a size and a time'}"
             continue
         n = test.world_size or 0
         if test.op is None:
             found.unknown.append("neither the log nor its name has the operation")
-        elif _differs(rows["busbw"], rate * bus_factor(test.op, n)):
-            found.unknown.append(f"its busbw does not fit {test.op} among {n} ranks, so the operation is unknown")
-            test.op = None
+        else:
+            exact = rows["bytes"] / rows["seconds"] / GB * bus_factor(test.op, n)
+            if ((rows["busbw"] - exact).abs() > _LAST_DIGIT + _TOLERANCE * exact).any():
+                found.unknown.append(f"its busbw does not fit {test.op} among {n} ranks, so the operation is unknown")
+                test.op = None
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")
         for kind, kind_rows in rows.groupby(["dtype", "redop"], sort=False):
@@ -296,10 +293,6 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
                 yield _launch(test, kind_rows, source, found.log), test.timing
             except UsageError as error:
                 left_out[place] = f"left out: {error}"
-
-
-def _differs(printed: pd.Series[float], exact: pd.Series[float]) -> bool:
-    return bool(((printed - exact).abs() > _LAST_DIGIT + _TOLERANCE * exact).any())
 
 
 def _launch(test: Test, rows: pd.DataFrame, source: str, log: Mapping[str, Any]) -> Launch:
