@@ -131,8 +131,21 @@ class LoadedSession:
             if not titles:
                 raise UsageError(f"panel {panel!r} is unknown; figure {name!r} has one panel, so leave out panel")
             raise unknown("panel", panel, titles)
+        try:
+            from plotly.graph_objects import Figure
+        except ModuleNotFoundError:
+            raise UsageError(f"a figure object {needs_package('plotly')}") from None
+        from parabench.report.figures import plain
+
         chosen = section.panels[0] if panel is None else panels[panel]
-        return _figure(chosen, " · ".join(filter(None, (section.title, chosen.title))))
+        heading, own = " · ".join(filter(None, (section.title, chosen.title))), chosen.figure["layout"]
+        axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
+        title = {"text": plain(heading), "yref": "container", "automargin": True}
+        height = chosen.height + _TITLE_PX
+        if rows := own.get("meta", {}).get("rows"):  # the page shows the first of them only
+            height += (12 + 16 * rows["least"]) * max(0, len(own["yaxis"]["ticktext"]) - rows["most"])
+        head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": height}
+        return Figure({"data": chosen.figure["data"], "layout": _LAYOUT | own | axes | head})
 
     def _section(self, name: str) -> Section:
         from parabench.report.build import section_makers
@@ -194,21 +207,3 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 def _titled(panels: Sequence[Panel], title: str) -> dict[str, dict[str, Any]]:
     """Return plotly's JSON of figures by title."""
     return {panel.title or title: panel.figure for panel in panels}
-
-
-def _figure(panel: Panel, heading: str) -> Figure:
-    """Return a figure of the report with its heading as the title."""
-    try:
-        from plotly.graph_objects import Figure
-    except ModuleNotFoundError:
-        raise UsageError(f"a figure object {needs_package('plotly')}") from None
-    from parabench.report.figures import plain
-
-    own = panel.figure["layout"]
-    axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
-    title = {"text": plain(heading), "yref": "container", "automargin": True}
-    height = panel.height + _TITLE_PX
-    if rows := own.get("meta", {}).get("rows"):  # the page shows the first of them only
-        height += (12 + 16 * rows["least"]) * max(0, len(own["yaxis"]["ticktext"]) - rows["most"])
-    head = {"title": title, "legend": _LEGEND | own.get("legend", {}), "height": height}
-    return Figure({"data": panel.figure["data"], "layout": _LAYOUT | own | axes | head})

@@ -29,15 +29,19 @@ class Exporter(Entry):
 
 
 EXPORTERS = {
-    name: Exporter(target=f"parabench.exporters.{name}:export", place=place, package=package, summary=summary)
-    for name, place, package, summary in (
-        ("bencher", "bencher.json", None, "Bencher Metric Format, for `bencher run --adapter json --file`."),
-        ("github", "github-benchmark.json", None, "customSmallerIsBetter of github-action-benchmark."),
-        ("pytorch", "pytorch-benchmark.json", None, "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
-        ("openmetrics", "parabench.prom", "prometheus_client",
+    name: Exporter(target=f"parabench.exporters.{target}", place=place, package=package, summary=summary)
+    for name, target, place, package, summary in (
+        ("bencher", "text:bencher", "bencher.json", None,
+         "Bencher Metric Format, for `bencher run --adapter json --file`."),
+        ("github", "text:github", "github-benchmark.json", None, "customSmallerIsBetter of github-action-benchmark."),
+        ("pytorch", "text:pytorch", "pytorch-benchmark.json", None,
+         "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
+        ("openmetrics", "text:openmetrics", "parabench.prom", "prometheus_client",
          "OpenMetrics text, for node exporter's textfile collector and Pushgateway."),
-        ("parquet", "parquet", "pyarrow", "A folder of Parquet tables: configurations, launches and samples."),
-        ("mlflow", "", "mlflow", "MLflow: a run for the session with its report, and one for each configuration."),
+        ("parquet", "parquet:export", "parquet", "pyarrow",
+         "A folder of Parquet tables: configurations, launches and samples."),
+        ("mlflow", "mlflow:export", "", "mlflow",
+         "MLflow: a run for the session with its report, and one for each configuration."),
     )
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
-from parabench.exporters.results import Metric, metrics_of
+from parabench.exporters.results import metrics_of
 from parabench.report.build import write_report
 
 EXPERIMENT = "parabench"
@@ -41,7 +41,14 @@ def export(seen: SessionData, place: str) -> list[str]:
         for own in cases:
             tags = {MLFLOW_PARENT_RUN_ID: parent, "case_id": own[0].case_id}
             run = client.create_run(experiment, start_time=start, tags=tags, run_name=own[0].case).info.run_id
-            _log(client, run, own, start)
+            for name, value in own[0].fields.items():
+                client.log_param(run, name, value)
+            for metric in own:
+                unit = metric.unit.replace("/s", "_per_s")
+                for end, value in metric.ends.items():
+                    client.log_metric(run, f"{metric.name}{end}_{unit}", value, timestamp=start, step=0)
+                for step, value in enumerate(metric.launches):
+                    client.log_metric(run, f"{metric.name}_of_launch_{unit}", value, timestamp=start, step=step)
             client.set_terminated(run)
         client.set_terminated(parent)
     except UsageError:
@@ -51,15 +58,3 @@ def export(seen: SessionData, place: str) -> list[str]:
         remedy = "give another with -o, such as http://HOST:5000"
         raise UsageError(f"MLflow cannot use {uri!r}: {why}; {remedy}") from error
     return [f"{uri}: experiment {EXPERIMENT}, run {parent} with {len(cases)} runs in it"]
-
-
-def _log(client: MlflowClient, run: str, metrics: list[Metric], start: int) -> None:
-    """Log the fields of a case, and its metrics: the number, the ends of its interval, and a step for each launch."""
-    for name, value in metrics[0].fields.items():
-        client.log_param(run, name, value)
-    for metric in metrics:
-        unit = metric.unit.replace("/s", "_per_s")
-        for end, value in metric.ends.items():
-            client.log_metric(run, f"{metric.name}{end}_{unit}", value, timestamp=start, step=0)
-        for step, value in enumerate(metric.launches):
-            client.log_metric(run, f"{metric.name}_of_launch_{unit}", value, timestamp=start, step=step)

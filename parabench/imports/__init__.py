@@ -47,7 +47,7 @@ READERS: dict[str, Reader] = {
         pattern=r'"(coll_perf|p2p_perf)"\s*:',
     ),
     "nccl-tests": Reader(
-        target="parabench.imports.nccl_tests:read",
+        target="parabench.imports.nccl:read_tests",
         summary="logs and JSON of nccl-tests and rccl-tests",
         pattern=r'"(nccl_version|average_bus_bandwidth)"\s*:'
         r"|^(\S+: ?)?#\s*(nThread \d+ nGpus|Collective test starting:|size +count +type)",
@@ -106,9 +106,9 @@ def read_folder(path: Path) -> Folder:
 
 def read(path: Path) -> Recording | None:
     """Return the recording in a file, or None if it has another kind of content."""
-    from parabench.imports import stream
+    from parabench.imports.recording import content, text_of
 
-    text = stream.text(stream.content(path, _FIRST_BYTES))
+    text = text_of(content(path, _FIRST_BYTES))
     kind = next((name for name, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
     if kind is None:
         return None

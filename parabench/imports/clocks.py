@@ -7,7 +7,6 @@ the shortest time came last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -46,45 +45,38 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
     return table[(recorded > 1) & (even | (table["step"] == -1))]
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """`ahead_s` is {rank: lead of its clock over the first rank's clock}, None if it is unknown. `one`: all ranks are
-    known to share a clock. `text` is a warning, or empty."""
+def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> tuple[dict[int, float] | None, bool, str]:
+    """Compare the clocks of ranks.
 
-    ahead_s: dict[int, float] | None
-    one: bool
-    text: str
-
-
-def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
-    """Return the differences between the clocks of ranks."""
+    Returns:
+        {rank: lead of its clock over the first rank's clock}, None if it is unknown; whether all ranks are known to
+        share a clock; and a warning, or an empty text.
+    """
     hosts = {one.rank: one.host or "" for one in traces if one.rank is not None}
     calls = calls.assign(host=calls["rank"].map(hosts))
     torn = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_S
     clock = {rank: f"{host} {rank if torn.get(host) else ''}" for rank, host in hosts.items()}
     if len(set(clock.values())) < 2:
-        return Clocks(dict.fromkeys(hosts, 0.0), "" not in hosts.values(), "")
+        return dict.fromkeys(hosts, 0.0), "" not in hosts.values(), ""
     names = len(distinct(hosts.values()))
     differ = f"The traces and dumps are from {names} hosts." if names > 1 else "The ranks have different clocks."
-    if (gap := _gaps(calls, ["call"]).max()) > TOLERANCE_S:
+    gap = _gaps(calls, ["call"]).max()
+    if gap > TOLERANCE_S:
         differ += (
             f" Their clocks differ by at least {_length(gap)}: a rank finished a collective that long before another "
             "rank began it."
         )
-    ends = calls.assign(clock=calls["rank"].map(clock))
-    by_clock = ends.pivot_table("end_s", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
+    calls["clock"] = calls["rank"].map(clock)
+    by_clock = calls.pivot_table("end_s", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
     apart = by_clock.sub(by_clock[clock[min(hosts)]], axis="index")
     ahead = apart.median()
     if ahead.isna().any():
-        return Clocks(None, False, f"{differ} No collective that all of them share shows how far their clocks agree.")
+        return None, False, f"{differ} No collective that all of them share shows how far their clocks agree."
     error = float((apart - ahead).abs().median().max())
-    most = float(ahead.max() - ahead.min())
-    return Clocks(
-        {rank: float(ahead[clock[rank]]) for rank in hosts},
-        False,
-        f"{differ} Times were moved by up to {_length(most)}, so that the ranks finish the same collectives together"
-        f"{f', in the median within {_length(error)}' if round(error, 9) else ''}.",
-    )
+    within = f", in the median within {_length(error)}" if round(error, 9) else ""
+    most = _length(float(ahead.max() - ahead.min()))
+    text = f"{differ} Times were moved by up to {most}, so that the ranks finish the same collectives together{within}."
+    return {rank: float(ahead[clock[rank]]) for rank in hosts}, False, text
 
 
 def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[float]:

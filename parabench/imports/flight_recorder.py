@@ -14,15 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parabench.imports import stream
 from parabench.imports.recording import (
     Recording,
-    number_in_name,
+    content,
     op_of,
+    parsed,
     product,
     rank_in_name,
     ranks_in,
     table_of,
+    text_of,
     type_of,
 )
 from parabench.plan.case import line
@@ -34,6 +35,8 @@ NAME = "flight recorder"
 _MOST_FRAMES = 3
 # c10d's name for the group of all ranks.
 _WORLD = "default_pg"
+# The number at the end of a file's name.
+_NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?:\.json|\.gz|\.pickle|\.pkl)*$")
 # A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
 _MESSAGE = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
 _NOT_PLAIN = "a flight recorder's dump has texts, numbers, lists and dicts only, and nothing else is unpickled"
@@ -45,15 +48,14 @@ _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter", "b
 
 def read(path: Path) -> Recording:
     """Return the content of a dump."""
-    numbered = number_in_name(path.name)
-    rank = rank_in_name(path.name)
-    rank = numbered[1] if rank is None and numbered else rank
+    rank, number = rank_in_name(path.name), _NUMBER.search(path.name)
+    rank = int(number[1]) if rank is None and number else rank
     if rank is None:
         raise ValueError(
             "only the name of a flight recorder's dump has its rank: name it as torch does, such as nccl_trace_rank_0"
         )
-    raw = stream.content(path)
-    dump = unpickled(raw) if raw[:1] == _PICKLE else stream.parsed(stream.text(raw))
+    raw = content(path)
+    dump = unpickled(raw) if raw[:1] == _PICKLE else parsed(text_of(raw))
     entries = dump.get("entries")
     if not isinstance(entries, list):
         raise ValueError("it has no list of entries, as dumps of torch before 2.4")
@@ -61,7 +63,6 @@ def read(path: Path) -> Recording:
     found = Recording(file=path.name, kind=NAME, rank=rank, zero_ns=zero_ns)
     found.calls = table_of(_calls(found, entries, dump.get("pg_config") or {}))
     found.device = "cuda" if found.backend == "nccl" else None
-    found.from_start = any(each.get("record_id") == 0 for each in entries)
     return found
 
 

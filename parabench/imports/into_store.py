@@ -15,7 +15,7 @@ from typing import Any
 from parabench.analysis import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, read_folder
 from parabench.imports.joined import MOST_NAMED, ranks_text
 from parabench.imports.recording import Recording, distinct, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
@@ -24,7 +24,6 @@ from parabench.store.record import CollectiveSample, Failure, Finding, Launch, P
 from parabench.store.results import Results, known_records, load
 from parabench.store.store import Store
 
-SUITE = "recorded"
 QUESTION = "What do these traces show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
 _WHOLE = (
@@ -32,19 +31,8 @@ _WHOLE = (
 )
 # The columns of calls that are fields of a stored call.
 _CALL = (
-    "rank",
-    "step",
-    "seq",
-    "op",
-    "group_size",
-    "bytes",
-    "start_s",
-    "duration_s",
-    "phase",
-    "ranks",
-    "dtype",
-    "made_s",
-)
+    "rank", "step", "seq", "op", "group_size", "bytes", "start_s", "duration_s", "phase", "ranks", "dtype", "made_s",
+)  # fmt: skip
 
 
 @contextmanager
@@ -55,9 +43,8 @@ def fresh_store(path: Path) -> Iterator[Path]:
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
         results = load(path)
-        logs = set(results.listed.loc[results.listed["suite"] == nccl_tests.NAME, "id"])
-        recorded = {*results.of_kind(RecordedCase.kind), *(logs & set(results.of_kind(CollectiveCase.kind)))}
-        if not recorded.issuperset(results.listed["id"]):
+        logs = results.listed.loc[results.listed["suite"] == nccl.TESTS, "id"]
+        if not {*results.of_kind(RecordedCase.kind), *logs}.issuperset(results.listed["id"]):
             raise UsageError(f"{path} has sessions of other kinds; give -o another name")
     with ExitStack() as stack:
         try:
@@ -74,33 +61,35 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
     Logs of nccl-tests are a separate session. The page shows the last session. Raises UsageError if recordings are from
     several training runs, or no log can be used.
     """
-    logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
-    others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
+    logs = [one for one in folder.recordings if one.kind == nccl.TESTS]
+    others = [one for one in folder.recordings if one.kind != nccl.TESTS]
     sessions: list[tuple[str, str, dict[str, Any], list[Recording], list[Launch]]] = []
     if logs:
         left_out = dict(folder.damaged)
-        launches, timing = nccl_tests.launches_of(logs, left_out)
+        launches, timing = nccl.launches_of(logs, left_out)
         launches[0].findings += _left_out(logs, left_out, None)
-        protocol = {"mode": timing, "launches": 1}
-        plan_of_logs = {"kind": CollectiveCase.kind, "protocol": protocol}
-        sessions.append((nccl_tests.NAME, LOGS_QUESTION, plan_of_logs, logs, launches))
+        plan_of_logs = {"kind": CollectiveCase.kind, "protocol": {"mode": timing, "launches": 1}}
+        sessions.append((nccl.TESTS, LOGS_QUESTION, plan_of_logs, logs, launches))
     if others:
         launch = launch_of(replace(folder, recordings=others))
-        sessions.append((SUITE, QUESTION, {"kind": RecordedCase.kind}, others, [launch]))
+        sessions.append(("recorded", QUESTION, {"kind": RecordedCase.kind}, others, [launch]))
     if len(sessions) == 2:
         # NCCL's messages alone are not worth the page.
         if all(one.kind == nccl.DEBUG for one in others):
             sessions.reverse()
-        first = "Logs of nccl-tests" if sessions[0][0] == nccl_tests.NAME else "NCCL's debug logs"
+        first = "Logs of nccl-tests" if sessions[0][0] == nccl.TESTS else "NCCL's debug logs"
         message = f"{first} are session 1 of the page's results database: `parabench report STORE@1` shows them."
         sessions[1][-1][0].findings.append(_leaving_out(message, None))
     with Store.open_or_create(path) as store:
         for suite, question, plan, recordings, launches in sessions:
             plan = {**plan, "cases": [launch.case.to_dict() for launch in launches], "repetitions": 1}
+            hosts = distinct(one.host for one in recordings)
+            environment: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
+            environment["gpus"] = next((one.gpus for one in recordings if one.gpus), [])
+            environment["unknown_versions"] = dict.fromkeys(("torch", "python"), "no file has it")
             session = store.begin_session(
-                label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan,
-                environment=_environment(recordings),
-            )  # fmt: skip
+                label=None, suite=suite, question=question, argv=argv, seed=0, plan=plan, environment=environment
+            )
             for launch in launches:
                 store.append(session, launch)
             store.finish_session(session)
@@ -110,7 +99,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
     """Yield the results of a folder of recordings, which are deleted after the block. Raises UsageError."""
     folder = read_folder(path)
-    folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
+    folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl.TESTS])
     if not folder.recordings:
         raise UsageError(f"{path} has only logs of nccl-tests; compare them with parabench report --from {path}")
     with tempfile.TemporaryDirectory() as made:
@@ -128,7 +117,7 @@ def launch_of(folder: Folder) -> Launch:
     all_traces = [one for one in folder.recordings if one.kind == kineto.NAME]
     if len(all_traces) == 1 and all_traces[0].rank is None:
         all_traces[0].rank = 0
-        if not all_traces[0].alone:
+        if all_traces[0].world_size != 1:
             all_traces[0].unknown.append("neither the trace nor its name has its rank; it is shown as rank 0")
     found = list(_of_one_run(folder.recordings, left_out))
     traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
@@ -137,9 +126,10 @@ def launch_of(folder: Folder) -> Launch:
         if one.kind == kineto.NAME and one.rank is None:
             left_out[one.file] = "neither the trace nor its name has its rank; name it as in rank0.json"
     matched = clocks.matched(table_together(traces))
-    clock = clocks.compare(traces, matched)
+    ahead_s, one_clock, differ = clocks.compare(traces, matched)
     for one in traces:
-        one.move(-(clock.ahead_s or {}).get(one.rank or 0, 0.0))
+        ahead_ns = round((ahead_s or {}).get(one.rank or 0, 0.0) * 1e9)
+        one.zero_ns, one.base_ns = one.zero_ns - ahead_ns, one.base_ns - ahead_ns
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
@@ -147,12 +137,12 @@ def launch_of(folder: Folder) -> Launch:
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    story = joined.story(dumps, table_together(dumps), case.id)
+    hangs, not_entered, waits, last_calls = joined.story(dumps, table_together(dumps), case.id)
     launch = Launch(case=case, status=Status.OK, started_utc=utc_now(), wall_s=0.0)
     _fill(launch, [one for one in (*traces, *dumps) if one.steps or len(one.calls)])
-    launch.findings = [*story.findings, *_limits(traces, dumps, clock, case), *_left_out(found, left_out, case.id)]
-    if story.hang is not None:
-        launch.status, launch.failure = Status.HUNG, Failure(story.hang)
+    launch.findings = [*hangs, *_limits(traces, dumps, differ, case), *_left_out(found, left_out, case.id)]
+    if not_entered is not None:
+        launch.status, launch.failure = Status.HUNG, Failure(not_entered)
     launch.facts["recorded"] = {
         "files": [
             {"file": line(one.file), "kind": one.kind, "rank": one.rank, "host": one.host, "steps": len(one.steps),
@@ -160,19 +150,19 @@ def launch_of(folder: Folder) -> Launch:
             for one in found
         ],
         "not_read": folder.others,
-        "alone": any(one.alone for one in traces),
+        "alone": any(one.world_size == 1 for one in traces),
         "size_known": any(one.world_size is not None for one in found if one.kind == kineto.NAME),
         "dumps": len(dumps),
-        "waits": story.waits,
-        "last_calls": story.last_calls,
+        "waits": waits,
+        "last_calls": last_calls,
         "kernels": [
             {"rank": one.rank, "name": name, "steps_s": seconds}
             for one in traces
             for name, seconds in one.kernels.items()
         ],
-        "late": clocks.lateness(matched, clock.one),
-        "one_clock": clock.one,
-        "clocks": clock.ahead_s is not None,
+        "late": clocks.lateness(matched, one_clock),
+        "one_clock": one_clock,
+        "clocks": ahead_s is not None,
     }  # fmt: skip
     if logs := [one.log for one in found if one.log]:
         launch.facts["nccl"] = logs
@@ -202,12 +192,6 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
         launch.collectives.append(call)
 
 
-def _span(one: Recording) -> tuple[int, int]:
-    """Return the first and last time of a trace's steps, or of a dump's calls, in nanoseconds since 1970."""
-    last = [end for _, end in one.steps.values()] + one.calls["made_s"].dropna().tolist()
-    return one.zero_ns, one.zero_ns + round(max(last, default=0.0) * 1e9)
-
-
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
     """Yield the recordings that can be from one training run, and add the others to `left_out` with the reason.
 
@@ -220,8 +204,14 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
         raise UsageError(f"{files} are not of one training run; give a folder of one training run")
     size, file = next(iter(sizes.items()), (math.inf, ""))
     nccl_log = next((one for one in recordings if one.log.get("version")), None)
+
+    def order(one: Recording) -> int:
+        """Sort traces by their start, and dumps by their last call, the newest first."""
+        last_ns = round(max(one.calls["made_s"].dropna(), default=0.0) * 1e9)
+        return one.zero_ns if one.kind == kineto.NAME else -(one.zero_ns + last_ns)
+
     kept: dict[tuple[str, int], list[Recording]] = {}
-    for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
+    for one in sorted(recordings, key=order):
         of_rank = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
         is_dump = one.kind == flight_recorder.NAME
         other = next((each for each in of_rank if is_dump or set(each.steps) & set(one.steps)), None)
@@ -246,12 +236,12 @@ def _world_size(found: Sequence[Recording]) -> int:
 
 
 def _limits(
-    traces: Sequence[Recording], dumps: Sequence[Recording], clock: clocks.Clocks, case: RecordedCase
+    traces: Sequence[Recording], dumps: Sequence[Recording], clocks_differ: str, case: RecordedCase
 ) -> Iterator[Finding]:
     """Yield the limits of the numbers: clocks, missing ranks and the profiler."""
-    if clock.text:
+    if clocks_differ:
         advice = "Compare durations of different ranks rather than their timestamps."
-        yield Finding("recording_clocks", clock.text, advice, case.id)
+        yield Finding("recording_clocks", clocks_differ, advice, case.id)
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
         missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
@@ -282,10 +272,3 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
 
 def _leaving_out(message: str, case_id: str | None) -> Finding:
     return Finding("recording_left_out", message, "Values that are left out are unknown, not 0.", case_id)
-
-
-def _environment(found: Sequence[Recording]) -> dict[str, Any]:
-    hosts = distinct(one.host for one in found)
-    known: dict[str, Any] = {"host": line(", ".join(hosts))} if hosts else {}
-    unknown = dict.fromkeys(("torch", "python"), "no file has it")
-    return known | {"gpus": next((one.gpus for one in found if one.gpus), []), "unknown_versions": unknown}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -28,25 +27,12 @@ _HANG_ADVICE = (
 _MISMATCH_ADVICE = "Check code that differs between ranks: all ranks must make the same calls in the same order."
 
 
-class Story(NamedTuple):
-    """The conclusions from all dumps. `hang` is the message about the first call that a rank did not enter.
-
-    `waits` are sentences about ranks that others wait for. `last_calls` are rows of a table.
-    """
-
-    findings: list[Finding]
-    hang: str | None
-    waits: list[str]
-    last_calls: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Group:
+class _Group(NamedTuple):
     """The calls of one group.
 
+    - `calls`: one row per rank and call; `number` and `rank` are columns
     - `first`: one row for each number of a call
-    - `held`: whether a dump has the call, by number and rank
-    - `over`: whether the call is known to be finished, by number and rank
+    - `finished`: True, False, or NaN if the dump does not have the call, by number and rank
     - `last`: {rank: number of its last call, or 0}
     - `opened`: {rank: number of its first unfinished call}
     - `absent`: {rank: reason} for ranks whose calls may be missing in the dumps
@@ -55,23 +41,81 @@ class _Group:
     name: str
     members: tuple[int, ...]
     # DataFrames; the labels of their rows and columns are numbers, which pandas' types do not express.
-    rows: Any
+    calls: Any
     first: Any
-    held: Any
-    over: Any
-    absent: dict[int, str]
+    finished: Any
     last: dict[int, int]
     opened: dict[int, int]
+    absent: dict[int, str]
+
+    def any_finished(self, number: int) -> bool:
+        """Return whether a rank has finished a call. Then all ranks have entered it."""
+        return bool(self.finished.loc[number].eq(True).any())
 
 
 class _Note(NamedTuple):
-    """A call whose ranks are partly `waiting`, for the ranks `behind`."""
+    """A statement about a group. Ranks that are `waiting` wait for the ranks `behind`."""
 
     made_s: float
     text: str
     short: str
     behind: Sequence[int] = ()
     waiting: Sequence[int] = ()
+
+
+def story(
+    dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str
+) -> tuple[list[Finding], str | None, list[str], list[dict[str, Any]]]:
+    """Return the conclusions from all dumps.
+
+    A rank is a cause if others wait for it and it does not wait, or if it has not finished a call that others have.
+
+    Returns:
+        The warnings about a hang, causes before consequences, and about calls that differ; the message about the first
+        call that a rank did not enter, or None; sentences about ranks that others wait for; and the last calls of each
+        group, as rows of a table.
+    """
+    groups = list(_groups(dumps, calls))
+    notes = defaultdict[str, list[_Note]](list)
+    for group in groups:
+        for kind, note in _notes(group):
+            notes[kind].append(note)
+    missing, stuck, unfinished = (
+        sorted(notes[kind], key=lambda note: note.made_s) for kind in ("missing", "stuck", "unfinished")
+    )
+    first = {note.behind[0]: note.short for note in reversed(unfinished)}
+    causes, waits = _causes(missing, set(first), calls)
+    hangs, entered = [], None
+    if unfinished and (missing or stuck):
+        places = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:MOST_NAMED])
+        hangs.append(
+            f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_text(first)} had not finished calls that "
+            f"another rank of the same group had: {places}.{' '.join(['', *waits])}"
+        )
+        waits = []
+    if missing:
+        entered = f"{missing[0].text}{causes}"
+        hangs.append(entered)
+    if missing[1:]:
+        hangs.append(f"Later calls were not entered, either: {_listed(missing[1:])}.")
+    if stuck:
+        hangs.append(stuck[0].text + (f" The same is true for {_listed(stuck[1:])}." if stuck[1:] else ""))
+    hangs += _messages(calls[calls["message"].astype(bool)], {dump.rank for dump in dumps})
+    unknown = defaultdict[str, list[str]](list)
+    for note in notes["unknown"]:
+        unknown[note.text].append(note.short)
+    for reason, names in unknown.items():
+        named = f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
+        waits.append(f"Waiting between ranks in {named} is unknown: {reason}.")
+    findings = [Finding(RECORDING_HANG, text, _HANG_ADVICE, case_id) for text in hangs]
+    findings += [
+        Finding("recording_mismatch", note.text, _MISMATCH_ADVICE, case_id) for note in sorted(notes["mismatch"])
+    ]
+    return findings, entered, waits, _last_calls(groups)
+
+
+def _listed(notes: Sequence[_Note]) -> str:
+    return format.listed([note.short for note in notes], MOST_NAMED)
 
 
 def _groups(dumps: Sequence[Recording], calls: pd.DataFrame) -> Iterator[_Group]:
@@ -87,7 +131,7 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame) -> Iterator[_Group]
                 absent[rank] = "it has no dump"
             elif dump.groups.get(name) != members:
                 absent[rank] = "its dump does not list the group"
-            elif not dump.from_start:
+            elif not (dump.calls["seq"] == 0).any():
                 absent[rank] = "its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE"
             else:
                 ranks.append(rank)
@@ -96,57 +140,12 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame) -> Iterator[_Group]
         rows = rows[rows["phase"].notna()].drop_duplicates(["rank", "number"], keep="last")
         if rows.empty:
             continue
-        state = rows.pivot(index="number", columns="rank", values="finished").reindex(columns=ranks).sort_index()
-        held, over = state.notna(), state.eq(True)
-        is_open = held & ~over
-        last = {rank: int(max(calls.index[calls], default=0)) for rank, calls in held.items()}
-        opened = {rank: int(calls.idxmax()) for rank, calls in is_open.items() if calls.any()}
+        finished = rows.pivot(index="number", columns="rank", values="finished").reindex(columns=ranks).sort_index()
+        last = {rank: int(max(column.dropna().index, default=0)) for rank, column in finished.items()}
+        is_open = finished.eq(False)
+        opened = {rank: int(column.idxmax()) for rank, column in is_open.items() if column.any()}
         first = rows.drop_duplicates("number", keep="last").set_index("number")
-        yield _Group(str(name), members, rows, first, held, over, absent, last, opened)
-
-
-def story(dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str) -> Story:
-    """Return the warnings about a hang, causes before consequences, and about calls that differ.
-
-    A rank is a cause if others wait for it and it does not wait, or if it has not finished a call that others have.
-    """
-    every = list(_groups(dumps, calls))
-    notes: dict[str, list[_Note]] = {kind: [] for kind in ("missing", "stuck", "mismatch", "unfinished")}
-    unknown = defaultdict[str, list[str]](list)
-    for group in every:
-        for kind, note in _notes(group):
-            if kind in notes:
-                notes[kind].append(note)
-            else:
-                unknown[note.text].append(group.name)
-    missing, stuck, mismatches, unfinished = (sorted(each, key=lambda note: note.made_s) for each in notes.values())
-    first = {note.behind[0]: note.short for note in reversed(unfinished)}
-    causes, waits = _causes(missing, set(first), calls)
-    hangs = []
-    if unfinished and (missing or stuck):
-        places = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:MOST_NAMED])
-        hangs.append(
-            f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_text(first)} had not finished calls that "
-            f"another rank of the same group had: {places}.{' '.join(['', *waits])}"
-        )
-        waits = []
-    if missing:
-        hangs.append(f"{missing[0].text}{causes}")
-    if missing[1:]:
-        hangs.append(f"Later calls were not entered, either: {_listed(missing[1:])}.")
-    if stuck:
-        hangs.append(stuck[0].text + (f" The same is true for {_listed(stuck[1:])}." if stuck[1:] else ""))
-    hangs += _messages(calls[calls["message"].astype(bool)], {dump.rank for dump in dumps})
-    for reason, names in unknown.items():
-        groups = f"group{'s' * (len(names) > 1)} {format.listed(names, MOST_NAMED)}"
-        waits.append(f"Waiting between ranks in {groups} is unknown: {reason}.")
-    findings = [Finding(RECORDING_HANG, text, _HANG_ADVICE, case_id) for text in hangs]
-    findings += [Finding("recording_mismatch", note.text, _MISMATCH_ADVICE, case_id) for note in mismatches]
-    return Story(findings, f"{missing[0].text}{causes}" if missing else None, waits, _last_calls(every))
-
-
-def _listed(notes: Sequence[_Note]) -> str:
-    return format.listed([note.short for note in notes], MOST_NAMED)
+        yield _Group(str(name), members, rows, first, finished, last, opened, absent)
 
 
 def _notes(group: _Group) -> Iterator[tuple[str, _Note]]:
@@ -163,18 +162,19 @@ def _notes(group: _Group) -> Iterator[tuple[str, _Note]]:
         return f"Call {number} of group {group.name}, {group.first.loc[number, 'must_match']}{called},"
 
     for rank, number in group.opened.items():
-        if group.first.loc[number, "op"] in MUTUAL and group.over.loc[number].any():
+        if group.first.loc[number, "op"] in MUTUAL and group.any_finished(number):
             yield "unfinished", note(number, "", behind=[rank])
-    kinds = group.rows.groupby("number")["must_match"].nunique() > 1
+    kinds = group.calls.groupby("number")["must_match"].nunique() > 1
     if kinds.any():
         number = int(kinds.idxmax())
-        rows = group.rows[group.rows["number"] == number].sort_values("rank").groupby("must_match", sort=False)
+        rows = group.calls[group.calls["number"] == number].sort_values("rank").groupby("must_match", sort=False)
         called = "; ".join(f"{ranks_text(calls['rank'])} called {what}" for what, calls in rows)
-        text = f"Call {number} of group {group.name} is not the same on its ranks: {called}."
-        yield "mismatch", note(number, text)
-    number, behind = _not_entered(group)
-    if behind:
-        entered = sorted(rank for rank, held in group.held.loc[number].items() if held)
+        yield "mismatch", note(number, f"Call {number} of group {group.name} is not the same on its ranks: {called}.")
+    # The first call that some ranks did not enter. If a rank has finished it, one dump is older than the others.
+    number = int(min(group.first.index[group.first.index > min(group.last.values())], default=0))
+    if number and not group.any_finished(number):
+        behind = sorted(rank for rank, most in group.last.items() if most < number)
+        entered = sorted(group.finished.loc[number].dropna().index)
         most = max(group.last[rank] for rank in behind)
         last = f"whose last call of the group was its call {most}" if most else "whose dump holds no call of the group"
         text = (
@@ -186,22 +186,10 @@ def _notes(group: _Group) -> Iterator[tuple[str, _Note]]:
     elif not kinds.any():
         number = max(group.opened.values(), default=0)
         if not group.absent and group.members and [*group.opened.values()] == [number] * len(group.last):
-            yield (
-                "stuck",
-                note(number, f"{call(number)} was entered by all {len(group.last)} ranks and finished on none."),
-            )
+            text = f"{call(number)} was entered by all {len(group.last)} ranks and finished on none."
+            yield "stuck", note(number, text)
         elif reason := _why_unknown(group):
-            yield "unknown", _Note(0.0, reason, "")
-
-
-def _not_entered(group: _Group) -> tuple[int, list[int]]:
-    """Return the first call that some ranks did not enter and no rank finished, and the ranks that did not enter."""
-    later = group.first.index[group.first.index > min(group.last.values(), default=0)]
-    number = int(min(later, default=0))
-    # If a rank has finished the call, all ranks had entered it, and one dump is older than the others.
-    if not number or group.over.loc[number].any():
-        return 0, []
-    return number, sorted(rank for rank, most in group.last.items() if most < number)
+            yield "unknown", _Note(0.0, reason, group.name)
 
 
 def _why_unknown(group: _Group) -> str:
@@ -212,7 +200,7 @@ def _why_unknown(group: _Group) -> str:
     if not group.members:
         return "the dumps do not list its ranks"
     last = {rank: most for rank, most in group.last.items() if most}
-    if len(set(last.values())) == 1 and all(group.over.loc[most, rank] for rank, most in last.items()):
+    if len(set(last.values())) == 1 and all(group.finished.loc[most, rank] for rank, most in last.items()):
         return ""
     return "a rank has finished a call that another has not, so their dumps may be of different times"
 
@@ -253,22 +241,21 @@ def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]
             lacks = len(pending.get((peer, other, rank), ())) < len(entries)
             what += f" {'to' if op == 'send' else 'from'} rank {peer}"
             reason = f", which has no unfinished {other} for it" * lacks if peer in there else ", whose dump is missing"
-        messages.append(
-            (not lacks, first["made_s"], f"{what} (call {first['number']} of group {first['group']}){reason}")
-        )
+        text = f"{what} (call {first['number']} of group {first['group']}){reason}"
+        messages.append((not lacks, first["made_s"], text))
     if messages:
         texts = [text for _, _, text in sorted(messages)]
         yield f"Messages were not finished when the dumps were written: {format.listed(texts, MOST_NAMED)}."
 
 
-def _last_calls(every: Iterable[_Group]) -> list[dict[str, Any]]:
+def _last_calls(groups: Iterable[_Group]) -> list[dict[str, Any]]:
     """Return the last calls of each group with their ranks.
 
     Groups whose ranks differ come first, then groups with unfinished calls.
     """
     found = []
-    for group in every:
-        last = group.rows.sort_values("number").drop_duplicates("rank", keep="last").set_index("rank")
+    for group in groups:
+        last = group.calls.sort_values("number").drop_duplicates("rank", keep="last").set_index("rank")
         last = last.reindex(group.last)[["number", "op", "state", "finished"]]
         none = {"number": 0, "op": "none", "state": "", "finished": True}
         last = last.astype(object).where(last["number"].notna(), pd.Series(none), axis=1)

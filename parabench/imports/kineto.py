@@ -25,15 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from parabench.analysis.stats import intervals as sets
-from parabench.imports import stream
 from parabench.imports.recording import (
     Recording,
+    content,
     distinct,
     op_of,
+    parsed,
     product,
     rank_in_name,
     ranks_in,
     table_of,
+    text_of,
     type_of,
 )
 from parabench.plan.case import line
@@ -42,25 +44,23 @@ from parabench.store.record import COMMUNICATION, OTHER, WAIT, Phase
 NAME = "kineto"
 
 _ANNOTATION, _OPERATOR, _KERNEL = "user_annotation", "cpu_op", "kernel"
-_STEP, _ENGINE, _MODULE, _MADE = "step", "engine", "module", "made"
+_STEP, _ENGINE, _MODULE = "step", "engine", "module"
 _NOTED, _CALLED, _ON_DEVICE = "noted", "called", "on device"
-# Roles of events on the host by their names. The group of a pattern is the event's label: the number of a step, or an
-# operation of c10d.
+# Roles of events on the host by their names. The group of a pattern is the event's label.
 _BY_NAME = (
     (_STEP, re.compile(r"ProfilerStep ?#(\d{1,9})")),
     (_ENGINE, re.compile(r"autograd::engine::evaluate_function().*")),
     (_NOTED, re.compile(r"((?:gloo|mpi|ucc|\w*ccl\w*):\w+)")),
     (_CALLED, re.compile(r"record_param_comms()")),
-    (_MADE, re.compile(r"c10d::_?([a-z_]+?)_?")),
 )
-# Annotations that name a part of a step: torch's, and the usual ones of scripts. Without `forward`, the forward of DDP
-# or FSDP counts.
+# Annotations that name a part of a step, in small letters: torch's, and the usual ones of scripts, such as
+# `## forward ##`. Without `forward`, the forward of DDP or FSDP counts.
 _PARTS = (
-    ("data", re.compile(r"enumerate\(DataLoader\)#.*|(## ?)?(data|dataloader|data_loading|next_batch)( ?##)?", re.I)),
-    ("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#.*|(## ?)?(optimizer|optimizer_step|optim)( ?##)?", re.I)),
-    ("forward", re.compile(r"(## ?)?forward( ?##)?", re.I)),
-    ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
-    (_MODULE, re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")),
+    ("data", re.compile(r"enumerate\(dataloader\)#.*|data|dataloader|data_loading|next_batch")),
+    ("optimizer", re.compile(r"optimizer\.(step|zero_grad)#.*|optimizer|optimizer_step|optim")),
+    ("forward", re.compile(r"forward")),
+    ("backward", re.compile(r"backward")),
+    (_MODULE, re.compile(r"(distributeddataparallel|fullyshardeddataparallel)\.forward")),
 )
 # Kernels that communicate: NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
 # memory, Transformer Engine, and the all-reduces of vLLM, SGLang and aiter.
@@ -81,10 +81,11 @@ _MOST_KERNELS = 20
 Steps = list[tuple[int, float, float]]
 # A set of times: rows of begin and end, sorted and apart from one another.
 Pairs = npt.NDArray[np.float64]
+_NOTHING = np.zeros((0, 2))
 
 
 class _Call(NamedTuple):
-    """An event of a collective, in microseconds of the trace. `op` is empty if it is unknown."""
+    """An event of a collective. `op` is empty if it is unknown."""
 
     op: str
     at: float
@@ -112,24 +113,26 @@ def _role(kind: str, name: str) -> tuple[str, str]:
             return role, found[1]
     if kind == _OPERATOR:
         return ("", "") if name.startswith("c10d::") else (_OPERATOR, "")
-    return next(((part, "") for part, pattern in _PARTS if pattern.fullmatch(name)), ("", ""))
+    bare = name.strip("# ").lower()
+    return next(((part, "") for part, pattern in _PARTS if pattern.fullmatch(bare)), ("", ""))
 
 
 @dataclass
 class _Trace:
-    """The relevant events of a trace.
+    """The relevant events of a trace, in seconds after `zero_us`.
 
     `times` has the begins and ends of events by role and label, of operators by thread. Collectives have their kernels
     (`on_device`), annotations (`noted`), and calls by id (`called`).
     """
 
+    zero_us: int | None = None
+    begin: float = math.inf
+    end: float = -math.inf
     times: dict[tuple[str, object], array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     on_device: list[_Call] = field(default_factory=list)
     noted: list[_Call] = field(default_factory=list)
     called: dict[int | None, _Call] = field(default_factory=dict)
     backends: dict[str, None] = field(default_factory=dict)
-    begin: float = math.inf
-    end: float = -math.inf
 
     def of(self, role: str) -> dict[object, array[float]]:
         """Return the begins and ends of a role by label."""
@@ -139,19 +142,6 @@ class _Trace:
     def kernels(self) -> int:
         return len(self.on_device) + sum(len(times) // 2 for times in self.of(_KERNEL).values())
 
-    def shift(self, zero_us: int) -> None:
-        """Turn microseconds into seconds after `zero_us`. Differences of whole microseconds are exact."""
-        for times in self.times.values():
-            view = np.frombuffer(times)
-            view -= zero_us
-            view /= 1e6
-
-        def moved(one: _Call) -> _Call:
-            return one._replace(at=(one.at - zero_us) / 1e6, end=(one.end - zero_us) / 1e6)
-
-        self.on_device, self.noted = ([moved(one) for one in some] for some in (self.on_device, self.noted))
-        self.called = {at: moved(one) for at, one in self.called.items()}
-
     def take(self, value: dict[str, Any]) -> dict[str, Any] | None:
         """Keep the relevant content of an event; return JSON objects that are not events unchanged."""
         if "ph" not in value:
@@ -160,11 +150,14 @@ class _Trace:
         if value["ph"] != "X" or kind not in (_KERNEL, _ANNOTATION, _OPERATOR):
             return None
         name, args = value["name"], value.get("args") or {}
-        at, lasts = float(value["ts"]), float(value["dur"])
+        at_us, lasts_us = float(value["ts"]), float(value["dur"])
         # CUPTI writes 0 for a kernel whose times it does not know (pytorch/kineto#109).
-        if kind == _KERNEL and at == lasts == 0:
+        if kind == _KERNEL and at_us == lasts_us == 0:
             return None
-        end = at + lasts
+        if self.zero_us is None:
+            self.zero_us = math.floor(at_us)
+        # Differences of whole microseconds are exact.
+        at, end = (at_us - self.zero_us) / 1e6, (at_us + lasts_us - self.zero_us) / 1e6
         self.begin, self.end = min(self.begin, at), max(self.end, end)
         role, label = _role(kind, name)
         collective = args.get("Collective name")
@@ -173,7 +166,6 @@ class _Trace:
         if role == _NOTED:
             backend, _, label = label.partition(":")
             self.backends[backend] = None
-        if role in (_NOTED, _MADE):
             label = op_of(label) or ""
         thread = value.get("tid")
         if role in (_ON_DEVICE, _CALLED, _NOTED):
@@ -192,22 +184,46 @@ class _Trace:
 def read(path: Path) -> Recording:
     """Return the content of a trace file."""
     trace = _Trace()
-    head = stream.parsed(stream.text(stream.content(path)), trace.take)
+    head = parsed(text_of(content(path)), trace.take)
     head = {} if isinstance(head, list) else head
     if "zero_s" in (head.get("otherData") or {}):
         raise ValueError(
             "`parabench export --trace` wrote it; give `parabench report` the results database or folder that it shows"
         )
-    return _recording(path, trace, head)
+    found = _recording(path, trace, head)
+    if trace.of(_STEP):
+        steps = [(int(str(number)), times[0], times[1]) for number, times in trace.of(_STEP).items()]
+        steps.sort(key=lambda step: step[1])
+    elif trace.begin < trace.end:
+        found.whole, steps = True, [(0, trace.begin, trace.end)]
+    else:
+        found.unknown.append("it has no operators, annotations or kernels with a time")
+        return found
+    found.steps = {number: (begin, end) for number, begin, end in steps}
+    found.kernels = _longest(trace, steps)
+    reasons = len(found.unknown)
+    calls, timed = _collectives(trace, found)
+    found.parts = list(_parts(trace, found.device, steps, calls if timed else ()))
+    communicates = any(part == COMMUNICATION for _, part, _, _ in found.parts)
+    if not (communicates or found.world_size == 1 or len(found.unknown) > reasons):
+        found.unknown.append(
+            "no collective ran within its steps, so communication is unknown"
+            if calls
+            else "it has no collective, so whether the process communicated is unknown: if there were several "
+            "processes, start the profiler after init_process_group"
+        )
+    found.calls = table_of(_calls(found, trace, calls, timed))
+    return found
 
 
 def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
-    info = head.get("distributedInfo") or {}
+    """Return the facts in a trace's `head`, without steps."""
+    info, base_ns = head.get("distributedInfo") or {}, head.get("baseTimeNanoseconds") or 0
     size, rank = info.get("world_size"), info.get("rank")
     if size is not None and rank is not None and rank >= size:
         raise ValueError(f"it claims to be rank {rank} of {size}")
     backends = distinct([info.get("backend"), *trace.backends])
-    found = Recording(
+    return Recording(
         file=path.name,
         kind=NAME,
         rank=rank_in_name(path.name) if rank is None else rank,
@@ -224,43 +240,9 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
             str(each.get("pg_name", at)): ranks_in(each.get("ranks"))
             for at, each in enumerate(info.get("pg_config") or [])
         },
-        alone=size == 1,
-        base_ns=head.get("baseTimeNanoseconds") or 0,
+        base_ns=base_ns,
+        zero_ns=base_ns + (trace.zero_us or 0) * 1000,
     )
-    if not trace.of(_STEP):
-        if trace.begin >= trace.end:
-            found.unknown.append("it has no operators, annotations or kernels with a time")
-            return found
-        found.whole = True
-        trace.times[_STEP, 0].extend((trace.begin, trace.end))
-    zero_us = math.floor(min(map(min, trace.of(_STEP).values())))
-    found.zero_ns = found.base_ns + zero_us * 1000
-    trace.shift(zero_us)
-    windows = {
-        (begin, int(str(number)), end)
-        for number, times in trace.of(_STEP).items()
-        for begin, end in np.reshape(times, (-1, 2)).tolist()
-    }
-    steps = [(number, begin, end) for begin, number, end in sorted(windows)]
-    if len({number for number, _, _ in steps}) < len(steps):
-        found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
-        steps = [(number, begin, end) for number, (_, begin, end) in enumerate(steps)]
-    found.steps = {number: (begin, end) for number, begin, end in steps}
-    found.kernels = _longest(trace, steps)
-    reasons = len(found.unknown)
-    calls, timed = _collectives(trace, found)
-    running = union([time for one in calls if timed for time in (one.at, one.end)])
-    found.parts = list(_parts(trace, steps, running, _computing(trace, found)))
-    communicates = any(part == COMMUNICATION for _, part, _, _ in found.parts)
-    if not (communicates or found.alone or len(found.unknown) > reasons):
-        found.unknown.append(
-            "no collective ran within its steps, so communication is unknown"
-            if calls
-            else "it has no collective, so whether the process communicated is unknown: if there were several "
-            "processes, start the profiler after init_process_group"
-        )
-    found.calls = table_of(_calls(found, trace, calls, timed))
-    return found
 
 
 def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
@@ -287,7 +269,15 @@ def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
 def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool]:
     """Return the collectives, on the device if they are recorded there, and whether the times of running are known."""
     if trace.on_device:
-        return list(_described(trace)), True
+        kernels = Counter(one.external for one in trace.on_device)
+        calls = []
+        for one in trace.on_device:
+            call = trace.called.get(one.external)
+            # A kernel without arguments gets them from its call. If a call launches several, their sizes are unknown.
+            if call is not None and not one.sized:
+                one = one._replace(op=call.op or one.op, args=call.args if kernels[one.external] == 1 else {})
+            calls.append(one)
+        return calls, True
     called = [one for one in trace.called.values() if one.op]
     if called or (trace.noted and found.device != "cpu"):
         found.unknown.append(
@@ -299,31 +289,8 @@ def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool
     return called or trace.noted, not called and found.device == "cpu"
 
 
-def _described(trace: _Trace) -> Iterator[_Call]:
-    """Yield the kernels that communicate. A kernel without arguments gets them from the call that launched it."""
-    kernels = Counter(one.external for one in trace.on_device)
-    for one in trace.on_device:
-        call = trace.called.get(one.external)
-        if one.sized or call is None:
-            yield one
-        else:
-            # If a call launches several kernels, the sizes of each are unknown.
-            yield one._replace(op=call.op or one.op, args=call.args if kernels[one.external] == 1 else {})
-
-
-def _computing(trace: _Trace, found: Recording) -> Pairs | None:
-    """Return when the rank computed; None if that was not recorded."""
-    if trace.kernels:
-        return union(*trace.of(_KERNEL).values())
-    if found.device != "cpu":
-        return None
-    # The backend's threads do not compute for the training run.
-    serving = {one.thread for one in trace.noted}
-    return union(*(times for thread, times in trace.of(_OPERATOR).items() if thread not in serving))
-
-
 def _parts(
-    trace: _Trace, steps: Steps, running: Pairs, computing: Pairs | None
+    trace: _Trace, device: str | None, steps: Steps, timed: Iterable[_Call]
 ) -> Iterator[tuple[int, str, float, float]]:
     """Yield (step, name, begin, end): the annotated parts of each step, the rest of the step without a name,
     communication, and its exposed part."""
@@ -333,8 +300,14 @@ def _parts(
         named.setdefault("forward", module)
     if "backward" not in named and len(engine := union(*trace.of(_ENGINE).values())):
         named["backward"] = bridged(engine, [*named.values(), np.array(steps)[:, 1:]])
+    running = union([time for one in timed for time in (one.at, one.end)])
     others = {COMMUNICATION: running}
-    if computing is not None:
+    if trace.kernels:
+        others[WAIT] = without(running, union(*trace.of(_KERNEL).values()))
+    elif device == "cpu":
+        # The backend's threads do not compute for the training run.
+        serving = {one.thread for one in trace.noted}
+        computing = union(*(times for thread, times in trace.of(_OPERATOR).items() if thread not in serving))
         others[WAIT] = without(running, computing)
     for step, begin, end in steps:
         parts = {name: within(pairs, begin, end) for name, pairs in named.items()}
@@ -346,42 +319,42 @@ def _parts(
 
 def _calls(found: Recording, trace: _Trace, calls: Iterable[_Call], timed: bool) -> Iterator[dict[str, Any]]:
     """Yield the calls within steps as rows of `Recording.calls`, in the order of their starts."""
-    ordered = sorted(calls, key=lambda one: one.at)
-    counts, nth = Counter(one.op for one in ordered), Counter[str]()
-    made_of = {op: sorted(times[::2]) for op, times in trace.of(_MADE).items()}
     steps = [(begin, end, number) for number, (begin, end) in found.steps.items()]
-    for seq, one in enumerate(ordered):
-        call, made_here = trace.called.get(one.external), made_of.get(one.op, [])
-        made = one.at if not timed else call.at if call is not None else None
-        # gloo runs calls in their order. So the n-th call is the n-th one to run, if none is missing.
-        if made is None and not trace.kernels and len(made_here) == counts[one.op]:
-            made = made_here[nth[one.op]]
-        nth[one.op] += 1
-        made = None if made is None or made > one.at else made
+    for seq, one in enumerate(sorted(calls, key=lambda one: one.at)):
+        call = trace.called.get(one.external)
+        made = one.at if not timed else call.at if call is not None and call.at <= one.at else None
         time = one.at if made is None else made
         place = bisect(steps, (time, math.inf)) - 1
         if place < 0 or time > steps[place][1]:
             found.skipped["left out: they were made outside of the recorded steps"] += 1
             continue
-        ranks, size, count, dtype = (_sized_by_nccl if one.sized else _sized)(one, found)
+        ranks, size, count, dtype = _size(one, found)
         yield {
             "step": steps[place][2], "seq": seq, "op": one.op or "unknown", "ranks": ranks, "group_size": size,
             "bytes": count, "dtype": dtype, "made_s": made, "number": one.args.get("Seq"), "phase": Phase.INSTRUMENT,
         } | ({"start_s": one.at, "duration_s": one.end - one.at} if timed else {})  # fmt: skip
 
 
-_Size = tuple[tuple[int, ...] | None, int | None, int | None, str | None]
-
-
-def _sized(one: _Call, found: Recording) -> _Size:
-    """Return (ranks, their number, bytes, type) of a call from the shapes of its inputs; the reasons of unknown values
-    are added to `found`."""
+def _size(one: _Call, found: Recording) -> tuple[tuple[int, ...] | None, int | None, int | None, str | None]:
+    """Return (ranks, their number, bytes, type) of a call. The reasons of unknown values are added to `found`."""
+    args = one.args
+    if one.sized:
+        # torch shortens a list of more than 30 ranks. The trace's list of groups is complete.
+        ranks = ranks_in(args.get("Process Group Ranks")) or found.groups.get(str(args.get("Process Group Name")))
+        size = args.get("Group size") or (len(ranks) if ranks else None)
+        ranks = ranks if ranks and len(ranks) == size else None
+        kind = type_of(args.get("dtype"))
+        if kind is None:
+            found.skipped["without a size: their types are unknown"] += 1
+            return ranks, size, None, None
+        # The larger buffer counts.
+        return ranks, size, max(args.get(name) or 0 for name in _COUNTS) * kind[1], kind[0]
     known = set(found.groups.values())
     ranks = next(iter(known)) if len(known) == 1 else None
     size = None if ranks is None else len(ranks)
     if one.op == "barrier":
         return ranks, size, 0, None
-    shapes, types = one.args.get("Input Dims"), one.args.get("Input type")
+    shapes, types = args.get("Input Dims"), args.get("Input type")
     if not shapes or not types:
         reason = "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
         found.skipped[f"without a size: {reason}"] += 1
@@ -396,29 +369,12 @@ def _sized(one: _Call, found: Recording) -> _Size:
     return ranks, size, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
 
 
-def _sized_by_nccl(one: _Call, found: Recording) -> _Size:
-    """Return the same from NCCL's arguments. The larger buffer counts."""
-    count = max(one.args.get(name) or 0 for name in _COUNTS)
-    kind = type_of(one.args.get("dtype"))
-    # torch shortens a list of more than 30 ranks. The trace's list of groups is complete.
-    ranks = ranks_in(one.args.get("Process Group Ranks")) or found.groups.get(str(one.args.get("Process Group Name")))
-    size = one.args.get("Group size") or (len(ranks) if ranks else None)
-    if kind is None:
-        found.skipped["without a size: their types are unknown"] += 1
-    return (ranks if ranks and len(ranks) == size else None), size, kind and count * kind[1], kind and kind[0]
-
-
 # -- sets of times -----------------------------------------------------------------------------------------------------
 
 
 def union(*several: Any) -> Pairs:
     """Return the union of intervals in any order, each given as pairs or as a flat row of begins and ends."""
-    found = _set(np.concatenate([np.zeros((0, 2)), *(np.reshape(each, (-1, 2)) for each in several)]))
-    return np.column_stack([found.start, found.end])
-
-
-def _set(pairs: Pairs) -> sets.Intervals:
-    return sets.union(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1])
+    return without(np.concatenate([_NOTHING, *(np.reshape(each, (-1, 2)) for each in several)]), _NOTHING)
 
 
 def within(pairs: Pairs, begin: float, end: float) -> Pairs:
@@ -428,9 +384,10 @@ def within(pairs: Pairs, begin: float, end: float) -> Pairs:
 
 
 def without(pairs: Pairs, others: Pairs) -> Pairs:
-    """Return the parts of a set that are not in the other set."""
-    left = _set(pairs) - _set(others)
-    return np.column_stack([left.start, left.end])
+    """Return the union of intervals without the others."""
+    left, right = (sets.union(np.zeros(len(each)), each[:, 0], each[:, 1]) for each in (pairs, others))
+    kept = left - right
+    return np.column_stack([kept.start, kept.end])
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:

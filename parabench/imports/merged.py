@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, flight_recorder, kineto, stream
+from parabench.imports import Folder, flight_recorder, kineto
 from parabench.imports.into_store import launch_of
-from parabench.imports.recording import Recording
+from parabench.imports.recording import Recording, content, parsed, text_of
 
 # The numbers of processes that each rank has.
 _PER_RANK = 1000
@@ -25,8 +25,9 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
     Raises UsageError if the folder has no times, or `out` cannot be written. Then `out` is unchanged.
     """
     launch = launch_of(folder)
-    kept = {each["file"] for each in launch.facts["recorded"]["files"]}
-    found = [one for one in folder.recordings if one.file in kept and one.rank is not None]
+    recorded = launch.facts["recorded"]
+    kept = {each["file"] for each in recorded["files"] if each["rank"] is not None}
+    found = [one for one in folder.recordings if one.file in kept]
     traces = [one for one in found if one.kind == kineto.NAME]
     dumps = [one for one in found if one.kind == flight_recorder.NAME and len(one.calls)]
     if not traces and not dumps:
@@ -46,20 +47,18 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
 
             for one in traces:
                 path = folder.path / one.file if folder.path.is_dir() else folder.path
-                stream.parsed(stream.text(stream.content(path)), _converter(one, zero, write))
+                parsed(text_of(content(path)), _converter(one, zero, write))
             for one in dumps:
-                for event in _calls(one, zero):
-                    write(event)
+                _write_calls(one, zero, write)
             file.write("\n]}\n")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror or error}; give another place with -o") from error
-    ranks = {one.rank for one in (*traces, *dumps)}
-    clock = "" if traces and launch.facts["recorded"]["clocks"] else ", each on the clock of its host"
-    return [f"{out}: {len(ranks)} ranks{clock}; open it in ui.perfetto.dev", *warnings]
+    clock = "" if traces and recorded["clocks"] else ", each on the clock of its host"
+    return [f"{out}: {len({one.rank for one in found})} ranks{clock}; open it in ui.perfetto.dev", *warnings]
 
 
 def _converter(one: Recording, zero: int, write: Callable[[_Event], None]) -> Callable[[_Event], _Event | None]:
-    """Return a hook for `stream.parsed` that writes the events of a rank's trace with separate processes and flows."""
+    """Return a hook for `parsed` that writes the events of a rank's trace with separate processes and flows."""
     first = _first_process(one)
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
@@ -85,19 +84,19 @@ def _converter(one: Recording, zero: int, write: Callable[[_Event], None]) -> Ca
     return convert
 
 
-def _calls(one: Recording, zero: int) -> Iterator[_Event]:
-    """Yield the calls of a rank's flight recorder as events of a separate process."""
+def _write_calls(one: Recording, zero: int, write: Callable[[_Event], None]) -> None:
+    """Write the calls of a rank's flight recorder as events of a separate process."""
     first = _first_process(one)
     recorder = first + _PER_RANK - 1
-    yield _named(recorder, f"rank {one.rank}: flight recorder")
+    write(_named(recorder, f"rank {one.rank}: flight recorder"))
     threads: dict[str, int] = {}
     calls: Any = one.calls.dropna(subset="made_s")
     for call in calls.itertuples():
-        yield {
+        write({
             "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
             "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
             "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
-        }  # fmt: skip
+        })  # fmt: skip
 
 
 def _first_process(one: Recording) -> int:

@@ -1,13 +1,16 @@
-"""Define `Recording`, the content of a file, and read names that profilers share: operations, types, ranks."""
+"""Define `Recording`, the content of a file, and read what formats share: bytes, JSON, operations, types, ranks."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,6 +24,9 @@ _OURS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
 }  # fmt: skip
 
+# Numbers without a value, as C++ prints them.
+_NAN = re.compile(r"(?<=: )-?(nan|inf)(?=[,}\s])")
+
 # torch's other names of types (c10/core/ScalarType.h), in small letters and without `c10::`.
 _TYPES = {
     "float": "float32", "double": "float64", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
@@ -30,7 +36,6 @@ _TYPES = {
     "complexdouble": "complex128", "complex<double>": "complex128",
 }  # fmt: skip
 _TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
-
 
 # Columns of `Recording.calls`. Unknown is None or NaN. An entry that is not a call has no `phase`. `number` and
 # `must_match` are equal on all ranks. Flight recorders have the columns after `phase`.
@@ -58,10 +63,8 @@ class Recording:
     - `parts`: rows of (step, name, begin, end), as in `store.record.Span`
     - `calls`: one row per call of a collective
     - `kernels`: the longest ones that compute, {name: seconds in each step}
-    - `alone`: whether the process had no peers
     - `whole`: whether the trace has no steps, and is shown as one
     - `groups`: {name: ranks} of a flight recorder
-    - `from_start`: whether a flight recorder still has its first call
     - `ops`: the entries of NCCL's Inspector
     - `tests`: the tests of nccl-tests
     - `log`: the content of NCCL's debug messages (`probes.nccl.parse_log`)
@@ -83,20 +86,13 @@ class Recording:
     parts: list[tuple[int, str, float, float]] = field(default_factory=list)
     calls: pd.DataFrame = field(default_factory=lambda: table_of(()))
     kernels: dict[str, list[float]] = field(default_factory=dict)
-    alone: bool = False
     whole: bool = False
     groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
-    from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
     tests: list[Any] = field(default_factory=list)
     log: dict[str, Any] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
-
-    def move(self, later_s: float) -> None:
-        """Correct the clock, which is this much ahead if `later_s` is negative."""
-        self.zero_ns += round(later_s * 1e9)
-        self.base_ns += round(later_s * 1e9)
 
 
 def table_together(recordings: Sequence[Recording]) -> pd.DataFrame:
@@ -157,13 +153,34 @@ def rank_in_name(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def number_in_name(name: str) -> tuple[str, int] | None:
-    """Return the number at the end of a file's name and the text before it: ("dump_", 3) for `dump_3.json`."""
-    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
-    found = re.fullmatch(r"(.*?)(?<!\d)(\d{1,6})", bare, re.DOTALL)
-    return (found[1], int(found[2])) if found else None
-
-
 def distinct(values: Iterable[str | None]) -> list[str]:
     """Return the known values without repetitions, in their order."""
     return list(dict.fromkeys(each for each in values if each))
+
+
+def content(path: Path, size: int = -1) -> bytes:
+    """Return the first bytes of a file's content, uncompressed if it is gzip; by default all."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path, "rb") if compressed else path.open("rb") as file:
+        return file.read(size)
+
+
+def text_of(raw: bytes) -> str:
+    """Return bytes as text, without a byte order mark, with replacement characters for invalid UTF-8."""
+    return raw.decode("utf-8-sig", errors="replace")
+
+
+def parsed(text: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return the value of a JSON document. Raises ValueError if it is damaged.
+
+    Profilers also write control characters in strings and `nan`. `hook` receives each object when it is parsed, and
+    returns the value to keep, so events need not stay in memory.
+    """
+    # Searching for a constant text is much faster than the pattern.
+    if any(start in text for start in (": nan", ": -nan", ": inf", ": -inf")):
+        text = _NAN.sub("NaN", text)
+    try:
+        return json.loads(text, strict=False, object_hook=hook)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON, or cut off: {error}") from error

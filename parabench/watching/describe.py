@@ -42,17 +42,6 @@ def uncalled(module: nn.Module) -> Finding:
     )
 
 
-def others(steps_of: Mapping[str, int], steps: int) -> Finding:
-    """Return the warning that other optimizers, by class, stepped within the watched one's steps."""
-    counts = ", ".join(f"{name} {count:,}" for name, count in steps_of.items())
-    return Finding(
-        "other_optimizer",
-        f"Other optimizers stepped between forward and backward of the {steps:,} watched steps ({counts} times). Their "
-        "models' time is part of forward and backward here; their batches do not count as gradient accumulation.",
-        "To see where the other model's time goes, watch that model with its optimizer in another run.",
-    )
-
-
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return the user's module without the wrappers of DDP, DataParallel and torch.compile."""
     while True:

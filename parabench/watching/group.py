@@ -52,15 +52,11 @@ class Group:
 
     @property
     def nodes(self) -> int:
-        return len(dict.fromkeys(self.hosts))
+        return len(set(self.hosts))
 
     @property
     def ranks_per_node(self) -> int:
         return self.size // self.nodes
-
-    @property
-    def node(self) -> int:
-        return self.rank // self.ranks_per_node
 
     @property
     def local_rank(self) -> int:
@@ -140,8 +136,6 @@ def await_keys(
 # The report of a rank about its host.
 About = Mapping[str, Any]
 
-APART = "the ranks of this host have different devices"
-
 
 def of_this(group: Group, machine: Machine) -> dict[str, Any]:
     """Return the report of this rank: its cores and its device. The first rank of a host adds the host's record."""
@@ -151,11 +145,9 @@ def of_this(group: Group, machine: Machine) -> dict[str, Any]:
         used = machine.gpus[group.local_rank % len(machine.gpus)]  # as `rank.device_of` does
         record = gpus.describe([used])
         about["used"] = asdict(used)
-        about["own"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
+        about["record"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
     if group.local_rank == 0:
-        shown = machine.gpus[: group.ranks_per_node]
-        about["environment"] = environment(replace(machine, gpus=shown))
-        about["shown"] = [_place(gpu) for gpu in shown]
+        about["environment"] = environment(replace(machine, gpus=machine.gpus[: group.ranks_per_node]))
     return about
 
 
@@ -166,7 +158,7 @@ def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machi
     return replace(
         machine,
         cores=cores_of(abouts),
-        gpus=tuple(used),
+        gpus=tuple(gpu for gpu, _ in used),
         gpus_reason=unread if used else machine.gpus_reason,
         nodes=group.nodes,
         ranks_per_node=group.ranks_per_node,
@@ -177,18 +169,10 @@ def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
     """Return the record of a host, with the cores and devices of all its ranks."""
     found: dict[str, Any] = dict(abouts[0]["environment"]) | {"cores": cores_of(abouts)}
     used = used_devices(abouts)
-    if used and [*map(_place, used)] != abouts[0]["shown"]:
-        own = {_place(Gpu(**each["used"])): each["own"] for each in abouts if "own" in each}
-        found["gpus"] = [own[_place(gpu)] | {"index": gpu.index} for gpu in used]
-        found["links"] = {"matrix": None, "reasons": {"all": APART}}
+    if len(used) != len(found["gpus"]):
+        found["gpus"] = [record | {"index": gpu.index} for gpu, record in used]
+        found["links"] = {"matrix": None, "reasons": {"all": "the ranks of this host have different devices"}}
     return found
-
-
-def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
-    """Return the records of all hosts if there are several. Rank 0's host is completed later."""
-    if len(hosts) < 2:
-        return []
-    return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
 
 
 def cores_of(abouts: Sequence[About]) -> int:
@@ -197,16 +181,17 @@ def cores_of(abouts: Sequence[About]) -> int:
     return bound if limit is None else max(1, min(bound, round(limit)))
 
 
-def used_devices(abouts: Sequence[About]) -> list[Gpu]:
-    """Return the devices that the ranks of a host use, each once, in the order of ranks, with NVML's numbers.
+def used_devices(abouts: Sequence[About]) -> list[tuple[Gpu, dict[str, Any]]]:
+    """Return the devices that the ranks of a host use and their records, each once, in the order of ranks.
 
     If NVML shows ranks different devices under the same number, they are numbered in the order of their addresses.
     """
-    used = {_place(gpu): gpu for about in abouts if "used" in about for gpu in (Gpu(**about["used"]),)}
-    if len({gpu.index for gpu in used.values()}) < len(used):
-        used = {place: replace(gpu, index=sorted(used).index(place)) for place, gpu in used.items()}
+    used: dict[str, tuple[Gpu, dict[str, Any]]] = {}
+    for about in abouts:
+        if "used" in about:
+            gpu = Gpu(**about["used"])
+            used[gpu.address or f"device {gpu.index}"] = gpu, about["record"]
+    if len({gpu.index for gpu, _ in used.values()}) < len(used):
+        addresses = sorted(used)
+        used = {at: (replace(gpu, index=addresses.index(at)), record) for at, (gpu, record) in used.items()}
     return [*used.values()]
-
-
-def _place(gpu: Gpu) -> str:
-    return gpu.address or f"device {gpu.index}"

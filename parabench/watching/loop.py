@@ -8,14 +8,11 @@ import functools
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from parabench.probes.ddp import after_forward
 from parabench.probes.step_clock import StepClock
@@ -49,18 +46,6 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
     return call
 
 
-@dataclass(slots=True)
-class Step:
-    """The current step."""
-
-    forwards: int = 0
-    batches: int = 0
-    later_s: float = 0.0  # seconds of waiting for batches after the first one
-    straddles: bool = False  # it continues in another loop over batches
-    batches_of_others: int = 0  # batches after which another optimizer stepped
-    other_stepped: bool = False  # since the last batch
-
-
 class Loop:
     """Mark the steps of one rank on `clock`.
 
@@ -72,7 +57,11 @@ class Loop:
         self.clock = clock
         self._marker: StepMarker = clock
         self._next = REQUESTED
-        self._step = Step()
+        # The current step: its forwards and batches, the seconds of waiting for later batches, and whether it continues
+        # in another loop over batches.
+        self._forwards = self._batches = 0
+        self._later_s = 0.0
+        self._straddles = False
         # Whether the previous step had several forwards: then forward and backward alternate.
         self._alternates = False
         # The time when the loop over batches was left, and when the batch was requested; None if not applicable.
@@ -82,8 +71,6 @@ class Loop:
         # {step: seconds} between two loops over batches, before that step, such as a validation.
         self.pauses: dict[int, float] = {}
         self.batch_seen = self.forward_seen = self.optimizer_seen = False
-        # {class: number} of steps of other optimizers during steps of the watched one.
-        self.other_steps: Counter[str] = Counter()
         self._later_waits = array("d")
         self._batches_of: Counter[int] = Counter()
 
@@ -121,9 +108,6 @@ class Loop:
         hooks = (
             optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
-            register_optimizer_step_post_hook(
-                lambda other, *_: None if other is optimizer or is_compiling() else self._other_optimizer_ends(other)
-            ),
         )
         try:
             with after_forward(module, self._forward_is_over):
@@ -132,7 +116,7 @@ class Loop:
             for hook in hooks:
                 hook.remove()
 
-    def over(self, batches: Iterable[T]) -> Batches[T]:
+    def __call__(self, batches: Iterable[T]) -> Batches[T]:
         """Yield `batches` unchanged, and mark the steps between them."""
         return Batches(self, batches)
 
@@ -149,7 +133,7 @@ class Loop:
             self._marker = self.begin_step(self.steps)
             self._mark()
         elif self._left_s is not None and self._next > LOADED:
-            self._step.straddles = True
+            self._straddles = True
         self._asked_s, self._left_s = perf_counter(), None
 
     @guarded
@@ -159,15 +143,13 @@ class Loop:
             self.asks()
         if self._next == OVER:
             return
-        step = self._step
         if self._next == LOADED:
             self._mark()
-        else:
-            step.later_s += 0.0 if self._asked_s is None else perf_counter() - self._asked_s
-            step.batches_of_others += step.other_stepped
-        self._asked_s, step.other_stepped, self.batch_seen = None, False, True
-        step.batches += 1
-        if self.steps == 0 and step.batches == 1:
+        elif self._asked_s is not None:
+            self._later_s += perf_counter() - self._asked_s
+        self._asked_s, self.batch_seen = None, True
+        self._batches += 1
+        if self.steps == 0 and self._batches == 1:
             self.first_batch(batch)
 
     @guarded
@@ -202,13 +184,13 @@ class Loop:
     def _forward_is_over(self) -> None:
         if self._next not in (FORWARD, BACKWARD, OPTIMIZER) or not torch.is_grad_enabled():  # a validation in the loop
             return
-        self._step.forwards += 1
+        self._forwards += 1
         self.forward_seen = True
         if self.steps == 0:
             self.first_forward()
         if self._next == FORWARD:
             self._skip() if self._alternates else self._mark()
-        elif self._step.forwards == 2 and not self._alternates:
+        elif self._forwards == 2 and not self._alternates:
             self.clock.forget(self._next - FORWARD, skipped=True)
 
     @guarded
@@ -222,7 +204,7 @@ class Loop:
 
         def closure(*given: Any) -> Any:
             result = closures[0](*given)
-            self._closure_is_over()
+            self._optimizer_begins()
             return result
 
         def replaced(each: Any) -> Any:
@@ -231,19 +213,6 @@ class Loop:
         return tuple(map(replaced, args)), {name: replaced(each) for name, each in more.items()}
 
     @guarded
-    def _closure_is_over(self) -> None:
-        self._optimizer_begins()
-
-    @guarded
-    def _other_optimizer_ends(self, other: torch.optim.Optimizer) -> None:
-        """Another optimizer stepped: the last batch was not accumulated for the watched one.
-
-        An optimizer inside or around the watched one steps after backward, and does not count.
-        """
-        if self._next in (FORWARD, BACKWARD):
-            self._step.other_stepped = True
-            self.other_steps[type(other).__name__] += 1
-
     def _optimizer_begins(self) -> None:
         if self._next == FORWARD:  # forward was not observed
             self._skip()
@@ -276,15 +245,16 @@ class Loop:
 
     def _end_step(self) -> None:
         self._mark()
-        step = self._step
-        if step.straddles:
+        if self._straddles:
             self._forget(WIDTH)
         else:
-            self._later_waits.append(step.later_s)
-            self._alternates = step.forwards > 1
-            self._batches_of[step.batches - step.batches_of_others] += 1
+            self._later_waits.append(self._later_s)
+            self._alternates = self._forwards > 1
+            self._batches_of[self._batches] += 1
             self.steps += 1
-        self._next, self._step, self._asked_s = REQUESTED, Step(), None
+        self._forwards = self._batches = 0
+        self._later_s, self._straddles = 0.0, False
+        self._next, self._asked_s = REQUESTED, None
 
 
 class Batches(Generic[T]):

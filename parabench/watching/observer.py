@@ -29,7 +29,7 @@ from parabench.strategies import data_ranks
 from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
 from parabench.watching import describe
 from parabench.watching.group import Group
-from parabench.watching.loop import WIDTH, Batches, Loop
+from parabench.watching.loop import WIDTH, Loop
 from parabench.watching.loop_time import loop_time
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import Tuning
@@ -39,14 +39,10 @@ T = TypeVar("T")
 # The file of timestamps grows by this number of steps at a time.
 ROOM = 1024
 
-# The names of the instruments in messages. Each is switched off separately if it fails.
+# Names of instruments in messages. Each instrument is switched off separately if it fails.
 STEP_MARKS = "the marking of steps"
-BATCH_SIZE = "the reading of the batch size"
-ARITHMETIC = "the reading of autocast"
 MEMORY = "the reading of memory"
 INSTRUMENTED = "the instruments of single steps"
-TUNING = "the tuning of bucket caps"
-ACCOUNT = "the account of the loop's time"
 
 
 class Instruments:
@@ -177,10 +173,6 @@ class Observer(Loop):
                 module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=self.log
             )
 
-    def __call__(self, batches: Iterable[T]) -> Batches[T]:
-        """Yield `batches` unchanged, and time the steps between them."""
-        return self.over(batches)
-
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Mark the steps of the block."""
@@ -219,9 +211,14 @@ class Observer(Loop):
         chosen = set(report.marked)
         report.readings = [each for each in report.readings if each[0] in chosen]
         report.later_waits = self.later_waits(report.marked)
-        marks = self._marks()[: self.steps]
+        marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
         if error is None:
-            report.loop = self._guard(ACCOUNT, lambda: self._account(marks))
+            instrumented = [phase is Phase.INSTRUMENT for phase in self.schedule.phases(self.steps)]
+            waits = self.later_waits(range(self.steps))
+            report.loop = self._guard(
+                "the account of the loop's time",
+                lambda: loop_time(marks, self.schedule.first_measured, instrumented, waits, self.pauses),
+            )
         report.failures = self.failures
         return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
 
@@ -237,11 +234,6 @@ class Observer(Loop):
             log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
         report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
         report.numbers |= self._guard(MEMORY, self._memory) or {}
-
-    def _account(self, marks: Marks) -> dict[str, Any] | None:
-        instrumented = [phase is Phase.INSTRUMENT for phase in self.schedule.phases(self.steps)]
-        later_waits = self.later_waits(range(self.steps))
-        return loop_time(marks, self.schedule.first_measured, instrumented, later_waits, self.pauses)
 
     def _memory(self) -> dict[str, float]:
         return {
@@ -279,7 +271,7 @@ class Observer(Loop):
         # Calls in compiled code and TorchScript are not observed, but compute gradients.
         if self.optimizer_seen and not self.forward_seen and not self._gradient_bytes:
             found.append(describe.uncalled(self.module))
-        return found + ([describe.others(self.other_steps, self.steps)] if self.other_steps else [])
+        return found
 
     def why_no_step(self) -> str:
         """Return the reason why the loop has no step, and the remedy."""
@@ -304,7 +296,7 @@ class Observer(Loop):
             self.clock.make_room(step + ROOM)
         tuning = self._tuning
         if tuning is not None and step <= self.schedule.first_measured:
-            self._guard(TUNING, lambda: tuning.before(step, self._marks_so_far))
+            self._guard("the tuning of bucket caps", lambda: tuning.before(step, self._marks))
         instrumented = self.schedule.phase(step) is Phase.INSTRUMENT
         # A step starts twice if a loop over batches ends before its first batch.
         if not instrumented or step == self._started:
@@ -318,10 +310,10 @@ class Observer(Loop):
         return self._on or self.clock
 
     def first_batch(self, batch: Any) -> None:
-        self._size = self._guard(BATCH_SIZE, lambda: describe.size_of(batch))
+        self._size = self._guard("the reading of the batch size", lambda: describe.size_of(batch))
 
     def first_forward(self) -> None:
-        self._autocast = self._guard(ARITHMETIC, self._autocast_now)
+        self._autocast = self._guard("the reading of autocast", self._autocast_now)
 
     def first_gradients(self) -> None:
         gradients = (each.grad for each in self.module.parameters() if each.grad is not None)
@@ -346,12 +338,10 @@ class Observer(Loop):
         self.failures.setdefault(instrument, f"{type(why).__name__}: {first_line}")
 
     def _marks(self) -> Marks:
-        return read_marks(self._marks_path, None, WIDTH)
-
-    def _marks_so_far(self) -> Marks:
+        """Return the timestamps so far. This waits for the device."""
         self.clock.moments.synchronize()
         self.clock.read()
-        return self._marks()
+        return read_marks(self._marks_path, None, WIDTH)
 
     def _instruments(self) -> Instruments:
         rank, size = self.group.rank, self.group.size
@@ -362,7 +352,7 @@ class Observer(Loop):
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
             optimizer=self.optimizer,
             clock=self.clock,
-            take_step=_take_step,
+            take_step=lambda: None,  # only the loop takes steps
         )
         return Instruments(probed, self._keep_peaks, partial(self._failed, INSTRUMENTED))
 
@@ -380,7 +370,3 @@ class Observer(Loop):
     def _autocast_now(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled(self.device.type)
         return torch.get_autocast_dtype(self.device.type) if enabled else None
-
-
-def _take_step() -> None:
-    raise AssertionError("only the user's loop takes steps")

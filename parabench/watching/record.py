@@ -43,7 +43,7 @@ from parabench.store.record import (
 )
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, node_records, of_this
+from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, of_this
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
@@ -54,15 +54,13 @@ BUSY_S = 10.0
 
 # The warnings that are printed at the end: about changes of the loop, and about missing measurements.
 PRINTED = (
-    "data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled",
-    BATCH_UNSEEN, "instrument_off", "no_measured_step",
+    "data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "model_uncalled", BATCH_UNSEEN,
+    "instrument_off", "no_measured_step",
 )  # fmt: skip
 
 # If mean steps of ranks differ by no more than this share, the ranks wait for each other.
 NEAR = 0.01
 COMPUTES = ("forward_s", "backward_s", "forward_backward_s")
-
-QUESTION = "Where does the time of this training's steps go?"
 
 LOOP = Finding(
     WATCHED,
@@ -160,8 +158,8 @@ def record(
     out: Path,
     label: str | None,
     log: Callable[[str], None],
-) -> int:
-    """Store the results of the ranks, write the report, and return the session's number.
+) -> None:
+    """Store the results of the ranks, write the report, and log the conclusions.
 
     Args:
         found: The result of each rank; None for a rank that sent none within `waited_s` seconds.
@@ -203,7 +201,6 @@ def record(
     printed = dict.fromkeys(finding.message for finding in warnings if finding.code in PRINTED)
     for line in (*closing_lines(data), *printed, f"store:  {path}@{session_id}", f"report: {report}"):
         log(line)
-    return session_id
 
 
 @contextlib.contextmanager
@@ -305,8 +302,10 @@ def session_of(
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
     machine = machine_of(hosts[0], this_machine(), group)
     request = Request(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
-    planned = Planned(plan=plan, suite=script, question=QUESTION)
-    here, nodes = environment_of(hosts[0]), node_records(hosts)
+    planned = Planned(plan=plan, suite=script, question="Where does the time of this training's steps go?")
+    here, *others = map(environment_of, hosts)
+    # The first host's record is completed by `begin_session`.
+    nodes = [{"node": 0}, *({"node": node, **each} for node, each in enumerate(others, 1))] if others else []
     return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0
 
 

@@ -33,40 +33,30 @@ class Schedule(Record, frozen=True, dict=True):
     tuning: TrainingSchedule | None = None
 
     @cached_property
-    def _of_tuning(self) -> list[tuple[Turn, Phase]]:
+    def turns(self) -> dict[int, tuple[Turn, Phase]]:
         """The turn and the phase of each step of the tuning."""
         planned = self.tuning.turns() if self.tuning is not None else ()
-        return [(turn, phase) for turn in planned if turn.round >= 0 for phase in turn.phases]
+        steps = [(turn, phase) for turn in planned if turn.round >= 0 for phase in turn.phases]
+        return dict(enumerate(steps, self.warmup))
 
     @cached_property
-    def tuning_steps(self) -> range:
-        """The steps of the tuning; empty if there is none."""
-        return range(self.warmup, self.warmup + len(self._of_tuning))
-
-    @property
     def first_measured(self) -> int:
         """The first step after the warm-up and the tuning."""
-        return self.tuning_steps.stop
+        return self.warmup + len(self.turns)
 
     @cached_property
     def _instrumented_at(self) -> list[int]:
-        return [first + len(self._of_tuning) for first in INSTRUMENTED_AT] if self.instrumented else []
-
-    def turn(self, step: int) -> Turn | None:
-        """Return the turn of a step of the tuning; `None` for other steps."""
-        return self._of_tuning[step - self.warmup][0] if step in self.tuning_steps else None
+        return [first + len(self.turns) for first in INSTRUMENTED_AT] if self.instrumented else []
 
     def of_cap(self, place: int) -> tuple[list[int], list[Phase]]:
         """Return the steps of the tuning with the cap at `place`, and the phase of each."""
-        steps = [at for at in self.tuning_steps if self._of_tuning[at - self.warmup][0].arm == place]
-        return steps, [self._of_tuning[at - self.warmup][1] for at in steps]
+        own = {step: phase for step, (turn, phase) in self.turns.items() if turn.arm == place}
+        return [*own], [*own.values()]
 
     def phase(self, step: int) -> Phase:
         """Return the phase of a step. Measured steps of the tuning are not measured steps of the loop."""
-        if step < self.warmup:
-            return Phase.WARMUP
-        if step in self.tuning_steps:
-            return Phase.SETTLE
+        if step < self.first_measured:
+            return Phase.WARMUP if step < self.warmup else Phase.SETTLE
         if any(first <= step < first + self.instrumented for first in self._instrumented_at):
             return Phase.INSTRUMENT
         return Phase.MEASURE

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from scipy.special import stdtrit
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.analysis import format
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.analysis.turns import compared
 from parabench.errors import UsageError
 from parabench.launch.results import Marks
@@ -29,7 +30,6 @@ from parabench.watching.schedule import Schedule
 # In the first step with a new cap, DDP guesses its buckets. Then it rebuilds them.
 SETTLE, TIMED, ROUNDS = 2, 5, 15
 AXIS = "bucket_mib"
-CONFIDENCE = 0.95
 
 # The attributes of a DDP module that belong to its buckets. torch before 2.13 does not have all of them. The last one
 # records that DDP has requested the reduction at the end of the first backward of a static graph.
@@ -88,11 +88,11 @@ class Tuning:
 
         If a rank cannot set a cap, all ranks keep their current cap, and each raises an error.
         """
-        turn = self.schedule.turn(step)
+        turn, _ = self.schedule.turns.get(step, (None, None))
         if turn is not None and turn.arm != self._place:
             self._place = turn.arm
             self._set(self.caps[turn.arm])
-        elif step == self.schedule.tuning_steps.stop and not self._over:
+        elif step == self.schedule.first_measured and not self._over:
             self._over = True  # a step starts twice if a loader ends before it
             self._set_fastest(marks)
 
@@ -138,7 +138,18 @@ def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[
     other: DistributedDataParallel | None = None
     failed: Exception | None = None
     try:
-        other = wrapped_again(module, cap_mib)
+        other = DistributedDataParallel(
+            module.module,
+            device_ids=module.device_ids,
+            output_device=module.output_device,
+            process_group=module.process_group,
+            bucket_cap_mb=cap_mib,
+            find_unused_parameters=module.find_unused_parameters,
+            gradient_as_bucket_view=module.gradient_as_bucket_view,
+            static_graph=module.static_graph,
+            init_sync=False,
+            **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
+        )
     except Exception as why:
         failed = why
     if not all_can(other is not None) or other is None:
@@ -153,22 +164,6 @@ def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[
         dist._register_comm_hook(module.reducer, state, hook)  # type: ignore[attr-defined]
 
 
-def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> DistributedDataParallel:
-    """Return a second wrapper around the wrapped module, with the same options and another cap."""
-    return DistributedDataParallel(
-        module.module,
-        device_ids=module.device_ids,
-        output_device=module.output_device,
-        process_group=module.process_group,
-        bucket_cap_mb=cap_mib,
-        find_unused_parameters=module.find_unused_parameters,
-        gradient_as_bucket_view=module.gradient_as_bucket_view,
-        static_graph=module.static_graph,
-        init_sync=False,
-        **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
-    )
-
-
 def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
     """Return the slowdown of each cap relative to the best one, and the half-width of its 95% confidence interval.
 
@@ -176,7 +171,7 @@ def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
     """
     rounds = turns.shape[1]
     apart = turns - turns[best]
-    half = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)
+    half = t_quantile((1 + CONFIDENCE) / 2, rounds - 1) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)
     means = compared(turns)
     return np.expm1(means - means[best]), np.expm1(half)
 

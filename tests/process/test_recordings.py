@@ -47,7 +47,7 @@ def test_steps_and_calls_equal_the_traces(trained: Path) -> None:
         for step in recordings.RECORDED
         for op, size in (("all_reduce", recordings.PARAMETER_BYTES), ("all_gather", 24))
     }
-    assert all(one.made_s is not None and one.start_s is not None for one in launch.collectives)
+    assert all(one.start_s is not None for one in launch.collectives)
     assert (launch.case.world_size, launch.case.device, launch.case.backend) == (2, "cpu", "gloo")
 
 

@@ -19,6 +19,7 @@ from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
+from parabench.store.results import load
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_paths_in_variables_are_not_recorded(monkeypatch, tmp_path):
 def test_settings_of_the_environment_are_words(tmp_path):
     plan = {"protocol": {"budget_s": 300.0, "measure_s": 2.0, "steps": 40}}
     fake.write(tmp_path / "r.db", [fake.launch(fake.case())], plan=plan)
-    rows = dict(environment_rows(read_side(str(tmp_path / "r.db"), "base").session))
+    rows = dict(environment_rows(side_of(load(tmp_path / "r.db")).session))
     assert [rows[name] for name in ("time limit of racing, s", "measured time, s", "steps")] == ["300.0", "2.0", "40"]
     assert not [name for name in rows if name.endswith("_s")]
 

@@ -12,7 +12,6 @@ import pytest
 import recordings
 from command_line import parabench
 from page_helpers import Page
-from parabench.errors import UsageError
 from parabench.imports import read_folder
 from parabench.store.results import load
 from recordings import INSPECTED, dump, entry, of_gpu
@@ -33,9 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def asked(folder: Path, page: Path) -> str:
     done = parabench("report", "--from", folder, "-o", page)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == 2, done.output
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert (done.exit_code, len(done.stderr.strip().splitlines())) == (2, 1), done.output
     assert not page.exists()
     assert not page.with_suffix(".db").exists()
     return done.stderr
@@ -80,23 +77,6 @@ def test_bandwidth_uses_the_time_of_the_last_rank(folder: Path, tmp_path: Path) 
     assert (held["op"], held["seen"], held["calls"], held["duration_s"]) == ("all_reduce", 2, 2, pytest.approx(1.5e-3))
 
 
-def test_report_of_traces_without_types(tmp_path: Path) -> None:
-    """Without the types of tensors, sizes in bytes and bandwidths are unknown."""
-    from parabench.analysis.session import session_data
-    from parabench.analysis.step import recorded
-
-    for rank in (0, 1):
-        trace = recordings.of_gpu(rank)
-        for event in trace["traceEvents"]:
-            event["name"] = event["name"].replace("_Sum_f32", "")
-            event["args"].pop("dtype", None)
-        recordings.write(tmp_path / "traces", **{f"rank{rank}.json": trace})
-    done = parabench("report", "--from", tmp_path / "traces", "-o", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
-    seen = session_data(load(tmp_path / "page.db"))
-    assert recorded.call_kinds(seen)["busbw"].isna().all()
-
-
 def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -> None:
     parabench("report", "--from", folder, "-o", tmp_path / "page.html")
     store = tmp_path / "page.db"
@@ -104,13 +84,6 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
         done = parabench(*command)
         assert (done.exit_code, len(done.stderr.strip().splitlines())) == (2, 1), done.output
         assert "Traceback" not in done.output
-    from parabench.analysis.session import session_data
-
-    seen = session_data(load(store))
-    assert seen.cases["global_batch"].isna().all()
-    assert seen.cases["tokens_per_s"].isna().all()
-    with pytest.raises(UsageError, match="was recorded, not configured by parabench"):
-        seen.case(str(seen.cases["case_id"].iloc[0]))
 
 
 @pytest.mark.parametrize(

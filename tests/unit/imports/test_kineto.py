@@ -76,7 +76,6 @@ def test_backward_ends_with_its_last_gradient(tmp_path):
         ("_reduce_scatter_base", 40, 10, "reduce_scatter", 160),
         ("allreduce_coalesced", 10, 10, "all_reduce", 40),
         ("all_to_allv", 12, 8, "all_to_all", 48),
-        ("broadcast", 10, 10, "broadcast", 40),
     ],
 )
 def test_call_has_the_bytes_of_the_whole_buffer(tmp_path, name, size_in, size_out, op, size):

@@ -36,7 +36,7 @@ class Trained:
         self.model(torch.ones(1, 1)).sum().backward()
 
     def steps(self, batches: int) -> None:
-        for _ in self.loop.over(range(batches)):
+        for _ in self.loop(range(batches)):
             self.computes()
             self.optimizer.step()
 
@@ -65,7 +65,7 @@ def test_loop_counts_steps_over_epochs(trained: Trained) -> None:
 
 
 def test_loop_joins_accumulated_batches_into_a_step(trained: Trained) -> None:
-    for at, _ in enumerate(trained.loop.over(range(7))):
+    for at, _ in enumerate(trained.loop(range(7))):
         trained.computes()
         if at % 2:
             trained.optimizer.step()
@@ -103,25 +103,11 @@ def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
         return loss
 
     with trained.loop.hooked(nn.Identity(), optimizer):
-        for _ in trained.loop.over(range(2)):
+        for _ in trained.loop(range(2)):
             optimizer.step(closure)
     trained.loop.finish()
     assert trained.loop.steps == len(computed) == 2
     assert trained.rows[1, FORWARD] <= computed[-1] <= trained.rows[1, BACKWARD]
-
-
-def test_loop_ignores_an_optimizer_around_the_watched_one(trained: Trained) -> None:
-    class Around(torch.optim.Optimizer):
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            trained.optimizer.step()
-
-    around = Around(trained.model.parameters(), {})
-    for _ in trained.loop.over(range(4)):
-        trained.computes()
-        around.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 4
-    assert not trained.loop.other_steps
 
 
 def test_loop_keeps_pauses_between_loops_over_batches(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:

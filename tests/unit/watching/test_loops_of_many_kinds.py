@@ -88,7 +88,6 @@ class Unusual(nn.Module):
 
 
 LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | None]] = [
-    (plain, None),
     (plain, Unusual),
     (skipping, None),  # the skipped step is part of the next one
     (compiled_step, None),
@@ -170,12 +169,7 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, lines: 
 
 @pytest.mark.parametrize(
     ("make", "options", "batches"),
-    [
-        (normalized, {}, 1),
-        (normalized, {}, 2),
-        (normalized, {"static_graph": True}, 1),
-        (halving, {}, 1),
-    ],
+    [(normalized, {}, 2), (normalized, {"static_graph": True}, 1), (halving, {}, 1)],
 )
 def test_tuning_leaves_losses_identical(
     tmp_path: Path, alone: None, make: Callable[..., DistributedDataParallel], options: dict[str, Any], batches: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -183,21 +182,6 @@ def test_watch_reports_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
     (line,) = training.lines
     assert line.startswith("watch: nothing is recorded: step() of the watched Adam was never called")
     assert "give the inner optimizer" in line
-
-
-def test_watch_reports_steps_of_another_optimizer(tmp_path: Path) -> None:
-    training, other = Training(tmp_path), nn.Linear(4, 4)
-    others = torch.optim.Adam(other.parameters())
-    with watch(training.model, training.optimizer, **training.options) as steps:
-        for at, batch in enumerate(steps([torch.ones(2, 4)] * 30)):
-            if at % 3 == 2:
-                training.take([batch])
-            else:
-                other(batch).sum().backward()
-                others.step()
-    ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
-    assert (json.loads(case)["grad_accumulation"], json.loads(case)["global_batch"]) == (1, 2)
-    assert any("Other optimizers stepped" in line and "Adam 20 times" in line for line in training.lines)
 
 
 @pytest.mark.parametrize(
