@@ -173,4 +173,7 @@ def read(kind: type[R], values: Any, name: str) -> R:
             text = str(error.__cause__)
         elif "unknown field" in text:
             text += ", written by a newer parabench; upgrade parabench"
-        raise UsageError(f"{path.strip('.`') or name}: {text}") from error
+        place = path.strip(".`") or name
+        if not path and isinstance(values, (*_SCALARS, NoneType)):
+            place += f" is {values!r}"
+        raise UsageError(f"{place}: {text}") from error
