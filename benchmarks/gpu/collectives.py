@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.arithmetic import bus_bandwidth, is_plausible_bus
 from benchmarks.gpu.check import Check, Outcome, Run, Target, check
 from benchmarks.gpu.launches import DEADLINE_S, all_verified, case, few
-from parabench.collectives.stream_queue import StreamQueue
+from parabench.collectives.async_queue import StreamQueue
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE

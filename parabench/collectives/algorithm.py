@@ -14,7 +14,7 @@ from torch.distributed import ReduceOp
 from parabench.collectives import ALGORITHMS, levels_of, table_name
 from parabench.collectives.wire import Wire
 from parabench.errors import UsageError
-from parabench.registry import load
+from parabench.registry import load, users_code
 
 
 def _nothing(tensor: Tensor) -> None:
@@ -98,12 +98,8 @@ def make(name: str, ranks_per_node: int | None) -> Algorithm:
     if levels is not None:
         ours: Algorithm = loaded(ranks_per_node, *(make(part, None) for part in levels))
         return ours
-    try:
+    with users_code(f"algorithm {name!r} cannot be made of ranks_per_node {ranks_per_node}"):
         made = loaded(ranks_per_node)
-    except Exception as error:  # of a user's function
-        raise UsageError(
-            f"algorithm {name!r} cannot be made of ranks_per_node {ranks_per_node}: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(made, Algorithm):
         raise UsageError(f"algorithm {name!r} gave {made!r} for ranks_per_node {ranks_per_node}, not an Algorithm")
     return made

@@ -15,8 +15,7 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.algorithm import Algorithm, Reduction, reduction
-from parabench.collectives.async_queue import Observer, ThreadQueue, arrive
-from parabench.collectives.stream_queue import StreamQueue
+from parabench.collectives.async_queue import Observer, StreamQueue, ThreadQueue, arrive
 from parabench.collectives.wire import StreamWire, Wire, split
 from parabench.machine import accelerator
 

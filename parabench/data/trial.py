@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -118,7 +118,10 @@ def _tried(case: Case) -> Trial:
     parameters = (MODELS[case.model] if case.model in MODELS else describe(case)).parameters or 0
     if why := _too_large(parameters, case):
         return Trial(skipped=why)
-    with _random_states_kept():
+    with ExitStack() as stack:  # keeps the states of all random generators
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(numpy.random.set_state, numpy.random.get_state())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         with users_code(f"{name} cannot be built", "fix that function"), torch.device("cpu"):
             model = build_model(case, seed=case.seed)
         loading = Loading(case, model)
@@ -151,18 +154,6 @@ def _tried(case: Case) -> Trial:
             suspects=(*suspects, *buffer_suspect(_moved_buffers(model, batch))),
             apart=apart,
         )
-
-
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """Restore the generators of torch, numpy and Python at the end of the block."""
-    of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(of_python)
-        numpy.random.set_state(of_numpy)
 
 
 def _too_large(parameters: int, case: Case) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,47 +53,30 @@ class Served:
         return self.found
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, groups: list[Served], device: str, backend: str, algorithm: str) -> None:
+GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}
+ON = r"7 \(mesh_dim_0\) of the strategy runs on {}, and the configuration has {}"
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "device", "backend", "message"),
+    [
+        (GLOO, MIXED, "cuda:1", "gloo", ON.format("nccl", "gloo")),
+        (GLOO, NCCL, "cuda:0", "gloo", ON.format("nccl", "gloo")),
+        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the configuration has nccl"),
+        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", ON.format("ucc", "nccl")),
+        (GLOO, GLOO, "cuda:0", "gloo", None),
+        (GLOO, MIXED, "cpu", "gloo", None),  # a CPU case on a machine with a device uses only the CPU
+        (NCCL, MIXED, "cuda:0", "nccl", None),
+        (NCCL, GLOO, "cuda:0", "nccl", None),  # made by name, for tensors in host memory
+        (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl", None),
+    ],
+)
+def test_groups_must_use_the_backend_of_the_case(first, more, device, backend, message, monkeypatch):
+    groups = [Served(**first), Served(**more)]
     monkeypatch.setattr(dist.distributed_c10d, "_pg_map", dict.fromkeys(groups))
     monkeypatch.setattr(dist.distributed_c10d._world, "default_pg", groups[0])
-    join.check_groups(torch.device(device), backend, algorithm)
-
-
-GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}
-
-
-@pytest.mark.parametrize(
-    ("first", "more", "device", "backend", "said"),
-    [
-        (
-            GLOO,
-            MIXED,
-            "cuda:1",
-            "gloo",
-            r"7 \(mesh_dim_0\) of the strategy runs on nccl, and the configuration has gloo",
-        ),
-        (GLOO, NCCL, "cuda:0", "gloo", "runs on nccl, and the configuration has gloo"),
-        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the configuration has nccl"),
-        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the configuration has nccl"),
-    ],
-)
-def test_group_on_a_wrong_backend_fails_the_launch(first, more, device, backend, said, monkeypatch):
-    with pytest.raises(RuntimeError, match=said):
-        checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
-
-
-@pytest.mark.parametrize(
-    ("first", "more", "device", "backend"),
-    [
-        (GLOO, GLOO, "cuda:0", "gloo"),
-        (GLOO, MIXED, "cpu", "gloo"),  # a CPU case on a machine with a device uses only the CPU
-        (NCCL, MIXED, "cuda:0", "nccl"),
-        (NCCL, GLOO, "cuda:0", "nccl"),  # made by name, for tensors in host memory
-        (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl"),
-    ],
-)
-def test_groups_on_the_cases_backend_pass(first, more, device, backend, monkeypatch):
-    checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
+    with nullcontext() if message is None else pytest.raises(RuntimeError, match=message):
+        join.check_groups(torch.device(device), backend, "native")
 
 
 def two_dimensions(rank: int, size: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -25,138 +24,107 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Configurations that one group of ranks trains one after the other; `rare` ones take part in slow tests only."""
+    """Configurations that one group of ranks trains one after the other."""
 
     strategy: str
     algorithm: str
     world_size: int
     variants: tuple[Fields, ...]
-    rare: bool = False
+    slow: bool = False
 
     @property
     def cases(self) -> list[Case]:
-        return [
-            cpu_case(strategy=self.strategy, algorithm=self.algorithm, world_size=self.world_size, **(SMALL | each))
-            for each in self.variants
-        ]
+        """Return the cases for which the model has the parts that the strategy needs."""
+        usual = {"strategy": self.strategy, "algorithm": self.algorithm, "world_size": self.world_size} | SMALL
+        return [each for variant in self.variants if possible(each := cpu_case(**(usual | variant)))]
 
     def __str__(self) -> str:
-        return f"{self.strategy} {self.algorithm} of {self.world_size}{', rare' if self.rare else ''}"
+        return f"{self.strategy} {self.algorithm} of {self.world_size}{', slow' if self.slow else ''}"
 
 
-# A block of it has 0.2 MiB.
+def possible(case: Case) -> bool:
+    try:
+        check_fit(case)
+    except UsageError:
+        return False
+    return missing_requirement(case, Machine(cores=2)) is None
+
+
+# A block has 0.2 MiB.
 SMALL = {"model": "trained_helpers:small_gpt", "seq_len": trained_helpers.TRAINED_TOKENS}
 
-# Every strategy is trained like this over every algorithm.
-EVERY_WAY: tuple[Fields, ...] = ({}, {"grad_accumulation": 2})
-
-# Other models, and options that depend neither on the algorithm nor on the number of ranks, are trained over the
-# backend's own algorithm.
-TOY = {"model": "toy", "seq_len": 1}
-OTHER_MODELS = ({"model": "mlp", "seq_len": 1}, {"model": "mnist", "seq_len": 1}, TOY)
-BFLOAT16 = {"precision": "bf16-mixed"}
-OPTIONS: tuple[Fields, ...] = (BFLOAT16, {"activation_checkpointing": True, "fused": False})
-# These depend on both: tensors that ranks cannot share evenly, and the dtype that travels.
-UNEVEN = (TOY, BFLOAT16)
+TWICE: Fields = {"grad_accumulation": 2}
 NO_SYNC_OFF = {"grad_accumulation": 2, "no_sync": False}
-# Every combination of DDP's options, in several buckets, each with both kinds of accumulation.
+EVERY_WAY: tuple[Fields, ...] = ({}, TWICE)
+BFLOAT16, TOY = {"precision": "bf16-mixed"}, {"model": "toy", "seq_len": 1}
+# Models and options that depend neither on the algorithm nor on the number of ranks.
+OTHERS: tuple[Fields, ...] = (
+    {"model": "mlp", "seq_len": 1}, {"model": "mnist", "seq_len": 1}, TOY, BFLOAT16,
+    {"activation_checkpointing": True, "fused": False},
+)  # fmt: skip
+# Tensors that ranks cannot share evenly, and another dtype of messages.
+UNEVEN = (*EVERY_WAY, TOY, BFLOAT16)
+# Every combination of DDP's options in several buckets.
 DDP_OPTIONS: tuple[Fields, ...] = tuple(
     {"bucket_mib": 0.1, "find_unused_parameters": unused, "static_graph": static, "gradient_as_bucket_view": view}
-    | accumulated
     for unused, static, view in itertools.product((False, True), repeat=3)
-    for accumulated in ({}, {"grad_accumulation": 2}, NO_SYNC_OFF)
 )
-SOME_DDP_OPTIONS = (NO_SYNC_OFF, DDP_OPTIONS[-1], DDP_OPTIONS[-2])
-# Each option by itself; the other combinations are rare.
-USUAL_DDP_OPTIONS = (*SOME_DDP_OPTIONS, *(each for each in DDP_OPTIONS if list(each.values()).count(True) == 1))
+DDP: tuple[Fields, ...] = tuple(
+    options | accumulated for options in DDP_OPTIONS for accumulated in ({}, TWICE, NO_SYNC_OFF)
+)
+SOME_DDP = (NO_SYNC_OFF, DDP_OPTIONS[-1] | TWICE, DDP_OPTIONS[-1] | NO_SYNC_OFF)
+# Each option alone.
+USUAL_DDP = tuple(each for each in DDP if list(each.values()).count(True) == 1)
 UNITS = (
     {"bucket_mib": 0.1} | NO_SYNC_OFF,
     {"bucket_mib": 0.5, "grad_accumulation": 2, "activation_checkpointing": True},
 )
 SEQUENCE = (
     {"sequence_parallel": True},
-    {"sequence_parallel": True, "grad_accumulation": 2},
     {"sequence_parallel": True, "precision": "bf16-mixed"},
+    {"sequence_parallel": True, "grad_accumulation": 2},
     {"sequence_parallel": True, "activation_checkpointing": True, "fused": False},
 )
+BY_FEATURES = {"model": "mlp", "seq_len": 1, "split": "dimension"}
+
+# The groups of `make test`: all strategies and algorithms, and every operation on a grid of ranks. The other tests of
+# collectives compare all algorithms with torch.
+USUAL = [
+    Group("parameter_server", "native", 2, (*EVERY_WAY, *OTHERS)),
+    Group("ddp", "native", 2, (*EVERY_WAY, *OTHERS, *SOME_DDP, *USUAL_DDP, {"split": "sample"})),
+    Group("zero1", "native", 2, (*EVERY_WAY, *SOME_DDP)),
+    Group("zero2", "native", 2, (*EVERY_WAY, *UNITS)),
+    Group("fsdp", "native", 2, (*EVERY_WAY, *OTHERS, *UNITS)),
+    Group("tp", "native", 2, (*EVERY_WAY, *OTHERS, *SEQUENCE[:2], BY_FEATURES)),
+    *(Group(strategy, "ring", 2, UNEVEN) for strategy in ("ddp", "fsdp", "tp")),
+    Group("zero1", "ring", 2, EVERY_WAY),
+    Group("ddp", "tree", 2, EVERY_WAY),
+    Group("ddp", "two_level", 2, EVERY_WAY),
+    Group("tp_ddp", "native", 4, (TWICE,)),
+    Group("tp_fsdp", "ring", 4, (TWICE,)),
+    Group("hsdp", "two_level", 4, (TWICE,)),
+]
 EXTRA: dict[str, tuple[Fields, ...]] = {
-    "ddp": (*DDP_OPTIONS, {"split": "sample"}),
-    "zero1": SOME_DDP_OPTIONS,
+    "ddp": (*DDP, {"split": "sample"}),
+    "zero1": SOME_DDP,
     "zero2": UNITS,
     "fsdp": UNITS,
     "hsdp": UNITS,
-    "tp": (*SEQUENCE, {"model": "mlp", "seq_len": 1, "split": "dimension"}),
-    "tp_ddp": (*SOME_DDP_OPTIONS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
+    "tp": (*SEQUENCE, BY_FEATURES),
+    "tp_ddp": (*SOME_DDP, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
     "tp_fsdp": (*UNITS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
 }
-# Variants whose parts other variants of `make test` have.
-RARE: dict[str, tuple[Fields, ...]] = {
-    **dict.fromkeys(("zero1", "zero2", "hsdp", "tp_ddp", "tp_fsdp"), (*OTHER_MODELS, *OPTIONS)),
-    "ddp": tuple(each for each in DDP_OPTIONS if each not in USUAL_DDP_OPTIONS),
-    "tp": (SEQUENCE[1], SEQUENCE[3]),
-}
-# Strategies with two dimensions of ranks, each with separate groups, need four ranks.
-GRIDS = ("hsdp", "tp_ddp", "tp_fsdp")
-# What travels in the other strategies travels in these too: gradients, shards, activations.
-DISTINCT = ("ddp", "fsdp", "tp")
-# These groups of four ranks take part in `make test`: they have every operation on a grid of ranks, and two dimensions.
-OF_FOUR = (("tp_ddp", "native"), ("tp_fsdp", "ring"), ("hsdp", "two_level"))
 
 
-def groups() -> Iterator[Group]:
-    for size in (1, 3):  # a server without a worker, and two workers that do not divide the batch evenly with it
-        yield Group("parameter_server", "native", size, tuple({"global_batch": 24} | each for each in EVERY_WAY))
-    for size in (2, 4):
-        yield from split(Group("parameter_server", "native", size, (*EVERY_WAY, *OPTIONS, *OTHER_MODELS)))
+def slow_groups() -> Iterator[Group]:
+    for size in (1, 3, 4):  # a server without a worker, and workers that do not divide the batch evenly
+        yield Group("parameter_server", "native", size, tuple({"global_batch": 24} | each for each in EVERY_WAY), True)
     for size, strategy, algorithm in itertools.product((2, 4), EXTRA, ON_ANY_BACKEND):
-        full = 4 if strategy in GRIDS else 2
-        variants = EVERY_WAY
-        if (algorithm, size) == ("native", full):
-            variants += (*OTHER_MODELS, *OPTIONS)
-        elif algorithm == "native" or (algorithm, size) == ("ring", 2):
-            variants += UNEVEN
-        if (algorithm, size) == ("ring", 4) or (algorithm == "native" and size == full == 2):
-            variants += EXTRA[strategy]
-        yield from split(Group(strategy, algorithm, size, variants))
-
-
-def split(group: Group) -> Iterator[Group]:
-    """Yield the possible variants of a group, the usual ones first, then the rare ones."""
-    possible_ones = [*filter(partial(possible, group.strategy, group.world_size), group.variants)]
-    rare = list(RARE.get(group.strategy, ()))
-    if group.strategy in GRIDS:
-        rare.append(EVERY_WAY[0])
-    if (group.algorithm, group.world_size) == ("ring", 4):
-        rare += EXTRA[group.strategy]
-    for is_rare in (False, True):
-        chosen = tuple(each for each in possible_ones if (each in rare) is is_rare)
-        if chosen:
-            yield Group(group.strategy, group.algorithm, group.world_size, chosen, is_rare)
-
-
-def possible(strategy: str, size: int, fields: Fields) -> bool:
-    """Return whether the model has what the strategy needs, and enough of it."""
-    each = cpu_case(strategy=strategy, world_size=size, **fields)
-    try:
-        check_fit(each)
-    except UsageError:
-        return False
-    return missing_requirement(each, Machine(cores=2)) is None
-
-
-def marked(group: Group) -> Any:
-    """Mark a group as slow unless it is in `make test`. Every algorithm meets DDP there; tests/process/
-    test_collectives.py compares all of them with torch, and the soak has four ranks over every algorithm."""
-    strategy, algorithm = group.strategy, group.algorithm
-    if strategy == "parameter_server" and group.world_size != 2:
-        usual = False  # test_parameter_server.py verifies launches of one and three ranks
-    elif group.world_size == 4:
-        usual = (strategy, algorithm) in OF_FOUR
-    elif algorithm in ("native", "ring"):
-        usual = strategy not in GRIDS and (algorithm == "native" or strategy in (*DISTINCT, "zero1"))
-    else:
-        usual = strategy == "ddp" and algorithm in ("tree", "two_level")
-    return pytest.param(group, id=str(group), marks=() if usual and not group.rare else pytest.mark.slow)
+        variants = UNEVEN if algorithm in ("native", "ring") else EVERY_WAY
+        full = 4 if strategy in ("hsdp", "tp_ddp", "tp_fsdp") else 2
+        if (algorithm, size) in (("native", full), ("ring", 4)):
+            variants = (*EVERY_WAY, *OTHERS, *EXTRA[strategy])
+        yield Group(strategy, algorithm, size, variants, True)
 
 
 # The reports of each group: {group: for each configuration, rank by rank}.
@@ -182,7 +150,11 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return found
 
 
-@pytest.mark.parametrize("group", [*map(marked, groups())])
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(each, id=str(each)) for each in USUAL]
+    + [pytest.param(each, id=str(each), marks=pytest.mark.slow) for each in slow_groups() if each.cases],
+)
 def test_training_is_what_one_device_computes(group: Group, reports: Reports) -> None:
     for each, seen in zip(group.cases, reports[str(group)], strict=True):
         check(each, seen)

@@ -12,9 +12,8 @@ import torch
 from torch.futures import Future
 
 from fake_streams import CUDA, Device, Tensor
-from parabench.collectives import async_queue, stream_queue
-from parabench.collectives.async_queue import ThreadQueue
-from parabench.collectives.stream_queue import StreamQueue
+from parabench.collectives import async_queue
+from parabench.collectives.async_queue import StreamQueue, ThreadQueue
 
 
 class HostFuture(Future[Any]):
@@ -30,7 +29,6 @@ class HostFuture(Future[Any]):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(async_queue, "Future", HostFuture)
-    monkeypatch.setattr(stream_queue, "Future", HostFuture)
     return Device(monkeypatch)
 
 
@@ -165,6 +163,3 @@ def test_thread_queue_copies_while_the_device_computes(device: Device) -> None:
     assert beside.priority == -1
     device.drain()
     queue.stop()
-
-
-# -- the group -----------------------------------------------------------------------------------------------------
