@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-from parabench.plan.case import Case
-from parabench.strategies import entry_of
-
 # Let all p ranks take f forward and b backward for each of m micro-batches, and let messages take no time. A rank works
 # m (f + b) and waits (p - 1)(f + b) while the pipeline fills and drains, a share of (p - 1) / (m + p - 1). This holds
 # for GPipe (Huang et al., "GPipe", 2019, section 2.3) and for 1F1B, which only holds fewer activations (Narayanan et
@@ -22,12 +19,6 @@ def bubble(schedule: str, ranks: int, microbatches: int) -> float:
     """Return the share of the time that a rank waits, if all stages take equally long."""
     waits = ranks - 1
     return waits / (STAGES_PER_RANK[schedule] * microbatches + waits)
-
-
-def stages_of(case: Case) -> int:
-    """Return the number of stages of the case's pipeline."""
-    per_rank = STAGES_PER_RANK[case.schedule] if "schedule" in entry_of(case.strategy).axes else 1
-    return case.world_size * per_rank
 
 
 def fault(schedule: str, ranks: int, microbatches: int) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from msgspec import structs
 
 from parabench.collectives import levels_of
+from parabench.collectives.nccl import is_nccls
 from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.machine import accelerator
@@ -24,13 +25,11 @@ from parabench.plan.resolve import device_of, fit_to_cluster, is_count, resolve,
 from parabench.plan.suite import Suite, Sweep, with_global_batch
 from parabench.plan.validate import (
     check,
-    check_caps,
     check_fit,
     check_names,
     entry_of_model,
     exceeds_machine,
     missing_requirement,
-    needs_nccl,
 )
 from parabench.records import Record, read
 from parabench.store.record import AnyCase
@@ -82,16 +81,6 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         """The number of repetitions, with the extra ones."""
         return self.protocol.repetitions + len(self.extra)
 
-    @property
-    def takes_turns(self) -> bool:
-        """Return whether cases share launches. Training cases have separate launches in the first repetition."""
-        return self.protocol.takes_turns
-
-    @property
-    def races(self) -> bool:
-        """Return whether repetitions are added for the cases that may still be the fastest."""
-        return self.protocol.races
-
     def launches(self, done: Collection[tuple[str, int]] = ()) -> list[PlannedLaunch[C]]:
         """Return the launches of all repetitions, without those that are `done`, given by (case id, repetition).
 
@@ -118,14 +107,12 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
 
     def asks_as(self, other: Plan[Any, Any]) -> bool:
         """Return whether both come from the same request. Changes during the session are ignored."""
-        return (
-            (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
-            and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
-            and [each for each in self.skipped if not each.tried] == [each for each in other.skipped if not each.tried]
-        )
 
-    def _tried(self) -> set[C]:
-        return {each.case for each in self.skipped if each.tried}
+        def asked(plan: Plan[Any, Any]) -> tuple[Any, ...]:
+            cases = {*plan.cases, *(each.case for each in plan.skipped if each.tried)}
+            return plan.kind, plan.protocol, plan.seed, cases, [each for each in plan.skipped if not each.tried]
+
+        return asked(self) == asked(other)
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "repetitions": self.protocol.repetitions}
@@ -157,18 +144,6 @@ class NothingToRun(UsageError):
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
 
-class Candidate(NamedTuple):
-    """A case of a sweep.
-
-    `automatic`: its world size comes from `auto` or from the nodes, not from the user. `odd` is the reason to skip the
-    case if this size is not a multiple of a field of DIVISORS, which the case then lacks.
-    """
-
-    case: Case
-    automatic: bool
-    odd: str | None = None
-
-
 def make_plan(
     suite: Suite,
     overrides: Mapping[str, tuple[Any, ...]],
@@ -184,13 +159,14 @@ def make_plan(
     """
     # `listed`: the sizes come from the suite and need not fit the model. None: `overrides` decide it.
     check_axes(suite, overrides)
-    found: dict[Case, Candidate] = {}
-    for each in _candidates(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, overrides):
-        if each.odd is None or each.case not in found:
-            found[each.case] = each
+    found: dict[Case, tuple[bool, str | None]] = {}
+    sweeps = fit_to_cluster(suite, overrides, machine).override(overrides).sweeps
+    for case, automatic, odd in _candidates(sweeps, machine, overrides):
+        if odd is None or case not in found:
+            found[case] = automatic, odd
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
-    for case, automatic, odd in found.values():
+    for case, (automatic, odd) in found.items():
         check_names(case)
         reason = odd or _why_not(case, automatic, overrides, machine, listed)
         if reason is None:
@@ -238,8 +214,8 @@ def _why_not(
     # the suite lists for another backend. These errors only skip the case.
     if listed is None:
         listed = bool(overrides) and "strategy" not in overrides
-    elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
-    for check_it, skips in ((check_caps, True), (check_fit, automatic or listed), (check, automatic or elsewhere)):
+    elsewhere = is_nccls(case.algorithm) and case.backend != "nccl" and not overrides.keys() & {"algorithm", "backend"}
+    for check_it, skips in ((check_fit, automatic or listed), (check, automatic or elsewhere)):
         try:
             check_it(case)
         except UsageError as error:
@@ -254,22 +230,21 @@ def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
 
     A sweep drops an axis for single strategies that lack it, but not for all of them.
     """
-    sweeps = suite.override(overrides).sweeps
-    if "strategy" not in overrides:
-        for each in suite.sweeps:
-            _check_some_has(_strategies(each), {k: v for k, v in each.axes.items() if k not in overrides})
-    _check_some_has(list(dict.fromkeys(name for each in sweeps for name in _strategies(each))), overrides)
-
-
-def _strategies(sweep: Sweep) -> list[str]:
-    return [str(name) for name in sweep.axes.get("strategy", (DEFAULTS["strategy"],))]
-
-
-def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, values in axes.items():
-        given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
-        # two_level needs ranks_per_node, whatever the strategy.
-        if given and name != "ranks_per_node" and not any(name in entry_of(each).axes for each in strategies):
+    # The axes to check, and the strategies that may have them: those of each sweep, then the overrides.
+    default = (DEFAULTS["strategy"],)
+    checked = (
+        [] if "strategy" in overrides else [(each.axes, each.axes.get("strategy", default)) for each in suite.sweeps]
+    )
+    every = [name for each in suite.override(overrides).sweeps for name in each.axes.get("strategy", default)]
+    for axes, of_axes in [*checked, (overrides, every)]:
+        strategies = list(dict.fromkeys(map(str, of_axes)))
+        for name, values in axes.items():
+            given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
+            if axes is not overrides and name in overrides:
+                continue
+            # two_level needs ranks_per_node, whatever the strategy.
+            if not given or name == "ranks_per_node" or any(name in entry_of(each).axes for each in strategies):
+                continue
             have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
             value = list_text(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
             raise UsageError(
@@ -280,8 +255,12 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
 
 def _candidates(
     sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]
-) -> Iterator[Candidate]:
-    """Yield every case of the sweeps."""
+) -> Iterator[tuple[Case, bool, str | None]]:
+    """Yield every case of the sweeps, and whether its world size is automatic, not from the user.
+
+    If an automatic world size is not a multiple of a field of DIVISORS, the case lacks the field and comes with the
+    reason to skip it.
+    """
     # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     replaced = machine.ranks_per_node is not None and "world_size" not in overrides
     for each in sweeps:
@@ -293,12 +272,12 @@ def _candidates(
             every = machine.world_sizes(accelerator.TYPE if on_cuda else "cpu")
             for world_size in every if size == "auto" else [size]:
                 try:
-                    yield Candidate(_case(chosen, world_size, machine), automatic)
+                    yield _case(chosen, world_size, machine), automatic, None
                 except UsageError as error:
                     if not automatic:
                         raise
                     rest = {name: value for name, value in chosen.items() if name not in DIVISORS}
-                    yield Candidate(_case(rest, world_size, machine), automatic, str(error))
+                    yield _case(rest, world_size, machine), automatic, str(error)
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:

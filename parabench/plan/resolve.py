@@ -96,7 +96,9 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
     sweeps = []
     for each in suite.sweeps:
         axes = dict(each.axes)
-        usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing, DEFAULTS["global_batch"]))
+        devices = {
+            device_of({"device": name}, machine) for name in overrides.get("device") or axes.get("device", ("auto",))
+        }
         sizes = axes.get("world_size", ())
         # One world size becomes all ranks; several go from one rank up to all.
         if len(sizes) > 1:
@@ -105,7 +107,10 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
         elif sizes and sizes != ("auto",):
             axes["world_size"] = (ranks,)
         if not set(BATCHES) & {*overrides, *axes}:
-            axes["global_batch"] = (usual["global_batch"],)
+            usual: int = DEFAULTS["global_batch"]
+            if accelerator.TYPE in devices:
+                usual = global_batch(machine, math.lcm(*sharing, usual))
+            axes["global_batch"] = (usual,)
         if "global_batch" in axes:
             axes["global_batch"] = tuple(math.lcm(n, *sharing) if is_count(n) else n for n in axes["global_batch"])
         if machine.nodes > 1:
@@ -116,12 +121,12 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
     return replace(suite, sweeps=tuple(sweeps))
 
 
-def defaults_on(device: str, machine: Machine, ranks: int | None = None) -> dict[str, Any]:
-    """Return the defaults of the axes that depend on the device, "cpu" or "cuda", with a batch for `ranks`."""
+def defaults_on(device: str, machine: Machine) -> dict[str, Any]:
+    """Return the defaults of the axes that depend on the device, "cpu" or "cuda"."""
     if device == "cpu":
         return {name: DEFAULTS[name] for name in (*ON_CUDA, "data", "global_batch")}
     # The shipped text is shorter than such a batch.
-    return {**ON_CUDA, "data": SYNTHETIC, "global_batch": global_batch(machine, ranks)}
+    return {**ON_CUDA, "data": SYNTHETIC, "global_batch": global_batch(machine)}
 
 
 def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str, Any]:
@@ -146,13 +151,6 @@ def global_batch(machine: Machine, ranks: int | None = None) -> int:
     while batch > least and STATE_BYTES + batch * SAMPLE_BYTES > SHARE * memory:
         batch //= 2
     return batch
-
-
-def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:
-    """Return the device of a sweep's cases: CUDA if any case uses it."""
-    asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
-    found = {device_of({"device": each}, machine) for each in asked}
-    return accelerator.TYPE if accelerator.TYPE in found else "cpu"
 
 
 def is_count(value: object) -> bool:

@@ -74,14 +74,9 @@ def entry_of_model(case: Case) -> ModelEntry:
     return describe(case)
 
 
-def needs_nccl(case: AnyCase) -> bool:
-    """Return whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
-    return is_nccls(case.algorithm) and case.backend != "nccl"
-
-
 def check_backend(case: AnyCase) -> None:
     """Raise UsageError for an algorithm or a device that the case's backend does not have."""
-    if needs_nccl(case):
+    if is_nccls(case.algorithm) and case.backend != "nccl":
         raise UsageError(
             f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
             "CUDA devices, or an algorithm without nccl: before its name"
@@ -137,21 +132,12 @@ def check(case: Case) -> None:
     check_backend(case)
 
 
-def check_caps(case: Case) -> None:
-    """Raise UsageError for a list of caps if the strategy takes none."""
-    if case.bucket_caps and not entry_of(case.strategy).takes_caps:
-        have = ", ".join(name for name, entry in STRATEGIES.items() if entry.takes_caps)
-        raise UsageError(
-            f"bucket_mib {list_text(case.bucket_caps)} is a list of caps for DDP's buckets, and {case.strategy} has "
-            f"none; give it one size, or use strategy {have}"
-        )
-
-
 def check_fit(case: Case) -> None:
     """Raise UsageError if the model cannot be split among the ranks as the strategy splits it."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.layout is Layout.PIPELINE:
-        stages = pipeline_schedule.stages_of(case)
+        per_rank = pipeline_schedule.STAGES_PER_RANK[case.schedule] if "schedule" in entry.axes else 1
+        stages = case.world_size * per_rank
         if 0 < model.blocks < stages:
             raise UsageError(
                 f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
@@ -212,6 +198,12 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
         return "compile needs a C++ compiler on the CPU, and there is none; install g++, or leave compile off"
+    if case.bucket_caps and not entry.takes_caps:
+        have = ", ".join(name for name, each in STRATEGIES.items() if each.takes_caps)
+        return (
+            f"bucket_mib {list_text(case.bucket_caps)} is a list of caps for DDP's buckets, and {case.strategy} has "
+            f"none; give it one size, or use strategy {have}"
+        )
     largest = max(case.bucket_caps, default=case.bucket_cap)
     if case.compile and entry.takes_caps and largest is not None and largest < LEAST_COMPILED_MIB:
         return (

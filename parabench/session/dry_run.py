@@ -107,7 +107,7 @@ def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[
         place = f"{case.nodes:,} x {case.world_size // case.nodes:,}"
         rows.append((case.label, place, f"{len(own):,}", _total(own)))
     yield from format.aligned(rows)
-    if plan.takes_turns:
+    if plan.protocol.takes_turns:
         alone = dict.fromkeys(why for each in cohorts(plan.cases) if (why := why_alone(each[0])) is not None)
         yield from (f"never shared: {why}" for why in alone)
 

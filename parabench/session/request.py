@@ -113,7 +113,7 @@ class Request:
 
         Raises UsageError.
         """
-        race_s = plan.protocol.budget_s if plan.races else None
+        race_s = plan.protocol.budget_s if plan.protocol.races else None
         if self.budget is not None and not self.until_decided and race_s is None:
             raise UsageError(
                 "--budget is the time for racing; --launches disables racing, as do configurations that cannot share a "

@@ -117,7 +117,7 @@ class Runner:
 
     def _shares(self, repetition: int) -> bool:
         """Return whether cases share launches in this repetition."""
-        return self.plan.takes_turns and repetition >= self.plan.protocol.first_shared
+        return bool(self.plan.protocol.takes_turns and repetition >= self.plan.protocol.first_shared)
 
     def expected(self) -> Iterator[tuple[Any, int, Any]]:
         """Yield the (case, repetition, protocol) of each launch to come if all succeed."""
@@ -196,7 +196,7 @@ class Runner:
             return plan.protocol.alone()
         # Explicit rounds have the same turns in every session: variants of an `ab` must agree.
         device = cases[0].device
-        by_time = plan.races or device == accelerator.TYPE
+        by_time = plan.protocol.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
         return plan.protocol.shared(f"{plan.seed}, {repetition}", step_s, device)
 

@@ -209,7 +209,9 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 if left := plan.launches(done):
                     total = sum(1 for _ in Runner(plan=plan).launches_of(left))
-                    with make_progress(console, total, None if plan.races else plan.repetitions, prefix) as progress:
+                    with make_progress(
+                        console, total, None if plan.protocol.races else plan.repetitions, prefix
+                    ) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
                         runner.run()
@@ -251,7 +253,7 @@ def next_repetition(
     from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 
     launches = session_data(load(store.path), session_id).numbers
-    left = undecided(launches, plan.races, patient=math.isfinite(adding_s))
+    left = undecided(launches, plan.protocol.races, patient=math.isfinite(adding_s))
     if left.too_noisy:
         hardly = f"{MOST_REPETITIONS} repetitions would hardly resolve {100 * SHARP_ENOUGH:g}%"
         minutes = (MOST_REPETITIONS - plan.repetitions) * next_seconds(launches, launches["case"].unique()) / 60
@@ -295,7 +297,7 @@ def runner_of(
 
 def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
     """Return the results of earlier launches of a session that decide which configurations share the next ones."""
-    if not (state.done and state.plan.takes_turns):
+    if not (state.done and state.plan.protocol.takes_turns):
         return {}
     results = load(store.path).of([state.session_id])
     launches = results.launch[results.launch["repetition"] >= FIRST_REPETITION]

@@ -60,6 +60,6 @@ def test_turns_of_one_case_end_with_its_instruments():
 def test_plan_with_rounds_starts_with_one_launch_per_case():
     cases = tuple(case(bucket_mib=size) for size in (1, 4, 25))
     plan = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, rounds=5), seed=0, extra=((cases[0].id,),))
-    assert plan.takes_turns
+    assert plan.protocol.takes_turns
     assert plan.repetitions == 4
     assert Counter(each.repetition for each in plan.launches()) == {0: 3, 1: 3, 2: 3, 3: 1}
