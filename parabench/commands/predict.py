@@ -114,15 +114,20 @@ def predict(
 
 
 def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
-    """Return the collectives in logs of nccl-tests, as rows that links are fitted to. Raises UsageError."""
+    """Return the collectives in logs of nccl-tests, as rows that links are fitted to. Raises UsageError.
+
+    Unknown operations and wrong results are left out.
+    """
     import pandas as pd
 
-    from parabench.analysis.collectives.bus import logged_times
+    from parabench.analysis.collectives.bus import good_sizes, measured
+    from parabench.analysis.numbers import numbers
     from parabench.analysis.prediction.links import Row
     from parabench.analysis.session import select_sessions
     from parabench.imports import read_folder
     from parabench.imports.into_store import record
     from parabench.machine import accelerator
+    from parabench.plan.case import UNKNOWN
     from parabench.store.results import load
 
     if backend != accelerator.BACKEND:
@@ -132,16 +137,18 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
         record(read_folder(logs), path, [])
         results = load(path)
         sessions = select_sessions(results, results.of_kind("collectives"))
-        tables = [logged_times(results, session) for session in sessions]
-    rows = pd.concat(tables) if tables else pd.DataFrame()
+        tables = [good_sizes(measured(numbers(results, session))) for session in sessions]
+    rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op"])
+    rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN)]
     if rows.empty:
         raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
-    files = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"])["source"].unique()
+    groups = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"], sort=False)
+    files = groups["source"].unique()
     if (twice := files[files.map(len) > 1]).size:
         names = " and ".join(twice.iloc[0])
         raise UsageError(f"--links-from {logs}: {names} have the same measurement; name only one")
-    columns = ["op", "world_size", "nodes", "bytes", "seconds"]
-    return tuple(Row(op, "native", *rest) for op, *rest in rows[columns].itertuples(index=False))
+    seconds: dict[Any, float] = groups["call_s"].mean().to_dict()
+    return tuple(Row(op, "native", ranks, nodes, size, s) for (op, ranks, nodes, _, size), s in seconds.items())
 
 
 def _load(name: str) -> Results:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE, STATISTIC
-from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
 from parabench.analysis.turns import in_rounds, shares_launch, turns_of
 from parabench.plan.case import UNKNOWN
@@ -242,14 +241,3 @@ def one_form(table: pd.DataFrame) -> pd.DataFrame:
 def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that count, in the form that algorithms are compared in."""
     return one_form(sizes[sizes["counted"]])
-
-
-def logged_times(results: Results, session: Session) -> pd.DataFrame:
-    """Return the times in logs, for a prediction: `source`, `op`, `world_size`, `nodes`, `dtype`, `bytes`, `seconds`.
-
-    Operations are known, and results were not wrong. A row is a mean over calls, of one log or several.
-    """
-    good = good_sizes(measured(numbers(results, session)))
-    good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
-    key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
-    return good.groupby(key, sort=False, as_index=False).agg(seconds=("call_s", "mean"))

@@ -106,8 +106,6 @@ class Predictor:
             late = computed.slowest(case.world_size)
             links = replace(self.links, given=self.given)
             step = self._step(case, computed, links, late * self.correction.get(case.strategy, 1.0))
-            if step.step_s > 1e10:
-                raise UsageError("a step would take centuries; give fewer ranks, or a faster link")
         except UsageError as error:
             return Refused(case, str(error))
         trained = (each.world_size for each in self.base.measured if each.strategy == case.strategy)

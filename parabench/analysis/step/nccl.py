@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -43,28 +42,23 @@ def choices(seen: SessionData) -> pd.DataFrame:
 
 
 def wiring(seen: SessionData) -> str:
-    """Return how NCCL connected the ranks, a sentence for each different answer; empty without debug logs."""
-    return " ".join(dict.fromkeys(_wiring(logs) for _, logs in _logs(seen)))
+    """Return how NCCL connected the ranks, a sentence for each different answer; empty without debug logs.
 
-
-def _wiring(logs: list[dict[str, Any]]) -> str:
-    """Return 'NCCL 2.27.5: network IB, 24 coll channels, connections 12 NET, 12 SHM.'; connections are of all ranks."""
-    version, network, channels = (
-        next((log[name] for log in logs if log[name] not in (None, {})), None)
-        for name in ("version", "network", "channels")
-    )
-    connections = sum((Counter(log["transports"]) for log in logs), Counter[str]())
-    parts = [
-        f"network {format.or_unknown(network)}",
-        *([f"channels {_counts(channels)}"] if channels else []),
-        *([f"connections {_counts(connections)}"] if connections else []),
-    ]
-    return f"NCCL {format.or_unknown(version)}: {'; '.join(parts)}."
-
-
-def _counts(numbers: Mapping[str, int]) -> str:
-    """Return '24 coll, 16 nvls'."""
-    return ", ".join(f"{number} {name}" for name, number in numbers.items())
+    For example 'NCCL 2.27.5: network IB; channels 24 coll; connections 12 NET, 12 SHM.' Connections are of all ranks.
+    """
+    found = []
+    for _, logs in _logs(seen):
+        version, network, channels = (
+            next((log[name] for log in logs if log[name] not in (None, {})), None)
+            for name in ("version", "network", "channels")
+        )
+        connections = sum((Counter(log["transports"]) for log in logs), Counter[str]())
+        parts = [f"network {format.or_unknown(network)}"]
+        for name, numbers in (("channels", channels), ("connections", connections)):
+            if numbers:
+                parts.append(f"{name} {', '.join(f'{number} {kind}' for kind, number in numbers.items())}")
+        found.append(f"NCCL {format.or_unknown(version)}: {'; '.join(parts)}.")
+    return " ".join(dict.fromkeys(found))
 
 
 def inspected(seen: SessionData) -> pd.DataFrame:

@@ -75,24 +75,12 @@ def holding(mib, **fields):
     return fake.tell(fake.launch(fake.case(**fields)), fake.SIZES, **parts)
 
 
-def said(tmp_path, *launches):
-    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
-    return sentences(states(fake.write(path, launches)))
-
-
-def test_strategies_off_their_formula_are_named(tmp_path):
-    (text,) = said(tmp_path, holding(48), holding(24, strategy="zero1"), holding(14.28, strategy="fsdp", world_size=4))
-    assert (
-        "Measured memory is 0.67 to 1.02 times the formula in 3 configurations. More than 5% off the formula: zero1."
-        in text
-    )
-
-
-def test_headroom_holds_neither_least_nor_most(tmp_path):
-    (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
-    assert ": fsdp native, 2 ranks: 26.0 MiB." in text
-    assert said(tmp_path, holding(48, strategy="local_only")) == [
-        "Measured memory is 1.00 times the formula in 1 configuration."
+def test_sentences_compare_ranked_strategies_and_formulas(tmp_path):
+    launches = [holding(48), holding(24, strategy="zero1"), holding(20, strategy="local_only")]
+    assert sentences(states(fake.write(tmp_path / "r.db", launches))) == [
+        "Smallest model states per rank: zero1 native, 2 ranks: 24.0 MiB. Largest: ddp native, 2 ranks: 48.0 MiB, 2.0 "
+        "times as much. Measured memory is 0.42 to 1.00 times the formula in 3 configurations. More than 5% off the "
+        "formula: local_only and zero1."
     ]
 
 

@@ -16,7 +16,7 @@ import recordings
 from command_line import parabench
 from nccl_tests_logs import SIZES, as_text, call_us, document, interrupted, log, tagged
 from page_helpers import Page
-from parabench.analysis.collectives.bus import bus_table, logged_times, measured
+from parabench.analysis.collectives.bus import bus_table, measured
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
@@ -166,14 +166,6 @@ def test_page_of_logs_shows_known_values(tmp_path: Path, row: Shown) -> None:
 def test_logs_that_cannot_be_used_are_refused(tmp_path: Path, files: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
         stored(tmp_path, **files)
-
-
-def test_times_of_logs_are_rows_for_a_prediction(tmp_path: Path) -> None:
-    results = stored(tmp_path, a__log=FULL, b__log=log(wrong="3", bounds=18), c__txt=log(named=False))
-    rows = logged_times(results, select_session(results))
-    assert set(rows["source"]) == {"a.log"}
-    assert rows[["op", "world_size", "nodes", "bytes"]].to_numpy().tolist() == [["all_reduce", 4, 2, x] for x in SIZES]
-    assert rows["seconds"].tolist() == pytest.approx([call_us(size) / 1e6 for size in SIZES], rel=1e-3)
 
 
 # -- logs that parabench writes ---------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from fake_base import FAR, NEAR, pair_rows
+from fake_base import pair_rows
 from parabench.analysis.collectives.rounds import BETWEEN, OPS, WITHIN
 from parabench.analysis.prediction.links import BEYOND, Link, Links, Row, given_link, links_from_rows
 from parabench.errors import UsageError
@@ -26,13 +24,6 @@ OVER = Links({}, {WITHIN: FAST, BETWEEN: SLOW})
 )
 def test_given_link_reads_latency_and_bandwidth(text: str, bytes_per_s: float, latency_s: float) -> None:
     assert given_link(text) == Link(pytest.approx(latency_s), pytest.approx(1 / bytes_per_s))
-
-
-def test_links_from_pairs_have_both_tiers() -> None:
-    found = links_from_rows(pair_rows(), "gloo")
-    for algorithm, (tier, link) in itertools.product(("native", "ring"), ((WITHIN, NEAR), (BETWEEN, FAR))):
-        fitted = found["all_reduce", algorithm, tier]
-        assert (fitted.latency_s, fitted.byte_s) == pytest.approx(link)
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(8, 1), (2, 2), (16, 2)])

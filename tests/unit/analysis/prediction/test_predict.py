@@ -39,12 +39,8 @@ def test_step_of_more_ranks_has_the_rounds_of_the_ring() -> None:
     assert across.step_s == pytest.approx(0.35 + 14 * (FAR[0] + MIB * FAR[1]))
     assert across.exposed_within_s == 0
     assert across.exposed_between_s == pytest.approx(14 * (FAR[0] + MIB * FAR[1]))
-
-
-def test_given_link_replaces_the_measured_one() -> None:
-    given = {BETWEEN: given_link("10MB/s,5ms")}
-    found = Predictor(base(), given).predict(of_ranks(2, nodes=2, bucket_mib=25.0))
-    assert found.step_s == pytest.approx(0.35 + 2 * (5e-3 + 4 * MIB / 10e6))
+    given = Predictor(base(), {BETWEEN: given_link("10MB/s,5ms")}).predict(of_ranks(2, nodes=2, bucket_mib=25.0))
+    assert given.step_s == pytest.approx(0.35 + 2 * (5e-3 + 4 * MIB / 10e6))
 
 
 @pytest.mark.parametrize(
