@@ -211,25 +211,19 @@ def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:
     `device` is the device by launch id. Steps of unknown length do not count. Launches without steps have no row.
     """
     steps = steps[np.isfinite(steps["step_s"].astype(float)) & steps["launch_id"].isin(device.index)]
-    quantiles = steps["launch_id"].map(device).map(QUANTILE)
-    found = [_of_steps(own, q) for q, own in steps.groupby(quantiles)]
-    return pd.concat(found) if found else pd.DataFrame(columns=list(_OF_STEPS), dtype=float)
-
-
-_OF_STEPS = ("step_s", "p90_s", "drift", "n_steps")
-
-
-def _of_steps(steps: pd.DataFrame, q: float) -> pd.DataFrame:
-    """Return the numbers of launches whose statistic is the quantile `q`."""
-    of_launch = steps.groupby("launch_id")["step_s"]
-    place, size = of_launch.cumcount(), of_launch.transform("size")
-    third = size // 3
-    early, late = (
-        steps[(third >= 3) & part].groupby("launch_id")["step_s"].quantile(q)  # one or two steps say nothing
-        for part in (place < third, place >= size - third)
-    )
-    found = (of_launch.quantile(q), of_launch.quantile(0.9), late / early.where(early > 0) - 1, of_launch.size())
-    return pd.DataFrame(dict(zip(_OF_STEPS, found, strict=True)))
+    found = [pd.DataFrame(columns=["step_s", "p90_s", "drift", "n_steps"], dtype=float)]
+    for q, own in steps.groupby(steps["launch_id"].map(device).map(QUANTILE)):
+        of_launch = own.groupby("launch_id")["step_s"]
+        place, size = of_launch.cumcount(), of_launch.transform("size")
+        third = size // 3
+        early, late = (
+            own[(third >= 3) & part].groupby("launch_id")["step_s"].quantile(q)  # one or two steps say nothing
+            for part in (place < third, place >= size - third)
+        )
+        columns = {"step_s": of_launch.quantile(q), "p90_s": of_launch.quantile(0.9)}
+        columns |= {"drift": late / early.where(early > 0) - 1, "n_steps": of_launch.size()}
+        found.append(pd.DataFrame(columns))
+    return pd.concat(found[1:] or found)
 
 
 def _watched(table: pd.DataFrame) -> dict[str, pd.Series]:

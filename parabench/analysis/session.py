@@ -193,11 +193,6 @@ def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
     return [found[at] for at in ids]
 
 
-def holds(results: Results, kind: str) -> bool:
-    """Return whether a database has a session of this kind."""
-    return bool(results.whole_store.of_kind(kind))
-
-
 @dataclass(frozen=True)
 class Origin:
     """The source of numbers: a session and its database.

@@ -10,7 +10,7 @@ from parabench.analysis import format
 from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import answered, next_command, of_turns
-from parabench.analysis.session import SessionData, data_of, holds, select_session, session_data
+from parabench.analysis.session import SessionData, data_of, select_session, session_data
 from parabench.analysis.step import summary
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -49,7 +49,7 @@ def _history(seen: SessionData) -> Section | None:
 
 def _prediction(seen: SessionData) -> Section | None:
     """Return the section of predictions, which take time to import, if the database has compute-only launches."""
-    if not holds(seen.results, "compute"):
+    if not seen.results.whole_store.of_kind("compute"):
         return None
     from parabench.report.sections.prediction import prediction_section
 

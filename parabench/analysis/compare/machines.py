@@ -190,7 +190,7 @@ def _sentences(
 
 
 def _apart(mean: Mean) -> bool:
-    """Return whether the interval of a mean excludes that both sessions are equally fast."""
+    """Return whether the interval of a mean is known and excludes equal speed."""
     return mean.low is not None and mean.high is not None and not mean.low <= 1 <= mean.high
 
 

@@ -67,7 +67,7 @@ def best(
 
 
 def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] = ()) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload; for `SessionData.once`, ranked by step time.
+    """Return the rows of the answer's tables for each workload. `SessionData.once(answered)` ranks by step time.
 
     Measured links explain the best, if the objective depends on them.
     """

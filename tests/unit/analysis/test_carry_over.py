@@ -1,4 +1,4 @@
-"""Interference between interleaved cases is detected, without false alarms."""
+"""Shared launches: the noise floor of an A/A test, and interference, which is found without false alarms."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 import fake_results as fake
 import fake_turns
 from fake_turns import shared
-from parabench.analysis.carry_over import carry_over, judge, sentence
+from parabench.analysis.carry_over import carry_over, judge, noise_floor, sentence
 from parabench.analysis.session import session_data
 from parabench.analysis.warnings.launches import session_warnings
+from parabench.store.record import TWIN_REPETITION
 
 NAMES = [f"case {at}" for at in range(6)]
 
@@ -96,3 +97,24 @@ def test_sentence_bounds_interference_when_none_is_found():
     # A case that was eliminated early is in few launches.
     raced = session(np.random.default_rng(9), [NAMES] * 2 + [NAMES[:3]] * 6)
     assert "shared launches: among the configurations of the last, a step time depends on" in sentence(raced, {})
+
+
+@pytest.mark.parametrize(("slower", "shown"), [(0.0, r"0\.\d+"), (0.03, r"[23]\.\d")])
+def test_noise_floor_has_the_difference_of_copies(tmp_path, slower, shown):
+    """Twenty launches, whose twin of the first case is slower."""
+    cases, rng, written = [fake.case(bucket_mib=size) for size in (1.0, 25.0)], np.random.default_rng(0), []
+    copies = [*cases, cases[0]]
+    for repetition in range(20):
+        quiet = {"noise": 0.02, "of_launch": 0.01, "disturbed": 0.0}
+        of = shared([each.id for each in copies], rng, seed=repetition, **quiet)
+        of.turns[2] += slower - 0.1  # the fixture's last case is 10% slower than its first
+        arms = fake_turns.launches(of, copies, repetition)
+        arms[2].repetition = TWIN_REPETITION
+        written += arms
+    seen = session_data(fake.write(tmp_path / "results.db", written))
+    assert set(seen.cases["n_launches"]) == {20}
+    (line,) = noise_floor(seen)
+    words = "Two copies of ddp native 1 MiB, 2 ranks differed by "
+    pattern = rf"{words}({shown})% \(95%: ±(0\.\d+)%\) in 20 shared launches\."
+    difference, half_width = map(float, re.fullmatch(pattern, line).groups())
+    assert abs(difference - 100 * np.expm1(slower)) < 2 * half_width < 2

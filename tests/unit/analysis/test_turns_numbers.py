@@ -45,15 +45,6 @@ def test_rounds_cancel_and_keep_the_level_of_the_launch():
     assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS)
 
 
-def test_disturbed_rounds_are_trimmed():
-    rng = np.random.default_rng(1)
-    steps = shared(np.ones(ROUNDS), rng)
-    disturbed = steps["launch_id"].eq(10) & (steps["step"] // TIMED).isin([3, 11])
-    steps.loc[disturbed, "step_s"] *= 5
-    _, numbers = compared(steps)
-    assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS, rel=1e-6)
-
-
 def test_in_rounds_keeps_launches_with_an_unknown_step():
     steps = shared(np.ones(ROUNDS), np.random.default_rng(2))
     steps.loc[steps["launch_id"].eq(12) & steps["step"].eq(5), "step_s"] = np.nan

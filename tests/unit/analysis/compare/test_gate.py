@@ -15,6 +15,7 @@ from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
+OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
 
 
 def compare(base, candidate, **more):
@@ -102,7 +103,7 @@ def test_pass_needs_an_upper_bound_below_the_tolerance(tmp_path, slower, expecte
     assert f"upper bound is {format.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in sentence(found)
 
 
-def test_bound_equals_the_bound_of_a_one_sided_t_test(tmp_path):
+def test_bound_equals_the_bound_of_a_one_sided_t_test():
     """By hand: log-ratios 0, 0.01 and 0.02; the 95% quantile of t with 2 degrees of freedom is 2.920."""
     (test,) = judge({"a": (np.zeros(3), np.array([0.0, 0.01, 0.02]))}, paired=True).values()
     assert test.upper == pytest.approx(0.01 + 2.91999 * 0.01 / np.sqrt(3), abs=1e-6)
@@ -152,12 +153,11 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
 
 def test_nothing_is_dropped(tmp_path):
     broke, fixed, missing, added, few, bad, wrong = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
-    oom = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
     off = {"status": Status.WRONG, "failure": Failure("loss differs")}
     good = [fake.launch(broke, repetition=b) for b in range(3)]
-    base = [*good, fake.launch(fixed, **oom), *map(fake.launch, (missing, few, wrong)), fake.launch(bad, **oom)]
-    new = [*good[:2], fake.launch(broke, repetition=2, **oom), *map(fake.launch, (fixed, added)), fake.launch(few, 0.9)]
-    new += [fake.launch(bad, **oom), fake.launch(wrong, **off)]
+    base = [*good, fake.launch(fixed, **OOM), *map(fake.launch, (missing, few, wrong)), fake.launch(bad, **OOM)]
+    new = [*good[:2], fake.launch(broke, repetition=2, **OOM), *map(fake.launch, (fixed, added)), fake.launch(few, 0.9)]
+    new += [fake.launch(bad, **OOM), fake.launch(wrong, **off)]
     skipped = [(missing, "no such <device>")]
     found = compare(side(tmp_path, "base", base), side(tmp_path, "new", new, skipped=skipped))
     assert outcomes(found) == {
@@ -258,9 +258,6 @@ def test_nothing_in_common_is_refused(tmp_path):
     sides = [side(tmp_path, f"s{i}", [fake.launch(each)]) for i, each in enumerate(CASES[:2])]
     with pytest.raises(UsageError, match=r"no configuration is in both s0 of .* and s1 of .*; measure the same suite"):
         compare(*sides)
-
-
-OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
 
 
 def steady(cases=CASES, repetitions=4, seed=1):

@@ -42,9 +42,6 @@ def holding(peaks, device="cpu", repetitions=3, **noise):
     ]
 
 
-# -- throughput --------------------------------------------------------------------------------------------------
-
-
 def test_throughput_compares_workloads_of_several_batches(tmp_path):
     cases = [fake.case(world_size=n, global_batch=8 * n) for n in (1, 2, 4)]
     seconds = {1: 0.040, 2: 0.050, 4: 0.060}
@@ -63,9 +60,6 @@ def test_throughput_compares_workloads_of_several_batches(tmp_path):
     assert answer.front == []  # a front needs steps of equal size
 
 
-# -- memory ------------------------------------------------------------------------------------------------------
-
-
 def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     peaks = [(fake.case(), 0.04, 200), (fake.case(strategy="fsdp"), 0.05, 150), (fake.case(strategy="tp"), 0.06, 150.5)]
     (answer,) = spots(tmp_path, holding(peaks, memory=0.01), "memory")
@@ -82,9 +76,6 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
         )
         in said
     )
-
-
-# -- energy ------------------------------------------------------------------------------------------------------
 
 
 def metered(case, watts, repetition, source="energy_j", seconds=0.2):
@@ -110,9 +101,6 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.sentence.startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
     assert "ddp native, 1 rank needs 20% more energy (95%, 3 repetitions)." in answer.sentence
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
-
-
-# -- by an axis --------------------------------------------------------------------------------------------------
 
 
 def test_the_best_for_each_value_of_an_axis(tmp_path):
@@ -141,9 +129,6 @@ def test_the_best_for_each_value_of_an_axis(tmp_path):
     assert (found["tree"].case_id, found["tree"].status) == (None, "oom")
 
 
-# -- step time against peak memory -------------------------------------------------------------------------------
-
-
 def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     names = ("ddp", "zero1", "zero2", "fsdp", "tp")
     seconds, mib = (0.040, 0.050, 0.055, 0.060, 0.070), (300, 250, 260, 150, 150)
@@ -159,21 +144,15 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     assert lines[at + 4].endswith("60.0 ms      150 MiB     50%          50%")
 
 
-# -- words and JSON ----------------------------------------------------------------------------------------------
-
-
-def test_on_dedicated_gpus_the_statistic_is_the_median(tmp_path):
-    cases = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "fsdp")]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04), environment=GPU)
-    assert (answer.statistic, answer.basis) == ("median", "median of its steps, as on dedicated GPUs")
-
-
 def test_every_answer_fits_the_schema(tmp_path):
     spots(tmp_path, [fake.launch(fake.case(), status=Status.OOM)])
     spots(tmp_path, [])
     spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.04))
     spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1, 4, 25)], lambda _: 0.04, repetitions=1))
     spots(tmp_path, fake.sweep([fake.case(global_batch=g) for g in (8, 16)], lambda _: 0.04))
+    cuda = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "fsdp")]
+    (answer,) = spots(tmp_path, fake.sweep(cuda, lambda _: 0.04), environment=GPU)
+    assert answer.basis == "median of its steps, as on dedicated GPUs"
     results = fake.family(tmp_path / "family.db")
     for objective in ("step_time_s", "tokens_per_s", "memory"):
         answer, *_ = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))

@@ -45,10 +45,7 @@ def test_flat_curve_has_no_winner_and_names_more_blocks(tmp_path):
     assert answer.half_width > 0.02
     assert answer.more_repetitions > 3
     within = f"±{100 * answer.half_width:.0f}%"
-    named = "No clear winner among 5 configurations "
-    too_few = f"{named}(95%, 3 repetitions, {within})"
-    assert answer.sentence.startswith(too_few)
-    assert "no difference" not in answer.sentence
+    assert answer.sentence.startswith(f"No clear winner among 5 configurations (95%, 3 repetitions, {within})")
     assert f"Resolving 2% needs about {answer.more_repetitions} more repetitions." in answer.sentence
 
 
@@ -155,36 +152,13 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
     assert ("best estimate: step time" in render(results)) != named
 
 
-def test_cases_without_a_common_repetition_are_not_compared(tmp_path):
-    first, second = ([fake.case(strategy=s) for s in some] for some in (("ddp", "zero1"), ("fsdp", "tp")))
-    launches = [
-        fake.launch(case, 0.04 * (1 + 0.01 * ((repetition + at) % 3)), repetition=repetition)
-        for some, repetitions in ((first, (0, 1, 2)), (second, (3, 4, 5)))
-        for repetition in repetitions
-        for at, case in enumerate(some)
-    ]
+def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
+    cases, other = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)], fake.case(strategy="fsdp")
+    launches = fake.sweep([*cases, other], lambda c: 0.08 if c == other else 0.04, noise=0.003)
     (answer,) = spots(tmp_path, launches)
-    assert (answer.decided, answer.repetitions, answer.winner) == (True, 3, None)
-    assert {each.case_id for each in answer.candidates} == {case.id for case in first}
-    assert {each.case_id for each in answer.not_compared} == {case.id for case in second}
-    assert "Not compared, because no launch or repetition that counts connects them with these: " in answer.sentence
-
-
-def curve_of(tmp_path, truth, noise, repetitions=3):
-    cases = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)]
-    other = fake.case(strategy="fsdp")
-    (answer,) = spots(
-        tmp_path,
-        fake.sweep([*cases, other], lambda c: 0.08 if c == other else truth(c), noise=noise, repetitions=repetitions),
-    )
     (curve,) = answer.curves
     assert (curve.name, curve.sizes) == ("ddp native, 2 ranks", (0.25, 4.0, 25.0, None))
     assert curve.case_ids == tuple(case.id for case in cases)
-    return answer, curve
-
-
-def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
-    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003)
     assert curve.shape == "flat"
     assert curve.half_width <= 0.02
     spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
