@@ -82,38 +82,29 @@ def read_folder(path: Path) -> Folder:
     """
     if not path.exists():
         raise UsageError(f"--from {path} does not exist; give a folder with traces, dumps or logs")
-    found, others, damaged = [], 0, dict[str, str]()
+    from parabench.imports.recording import Recording, content, text_of
+
+    found, others, damaged = list[Recording](), 0, dict[str, str]()
     for file in [path] if path.is_file() else _files(path):
         name = file.name if file == path else str(file.relative_to(path))
         try:
-            recording = read(file)
+            text = text_of(content(file, _FIRST_BYTES))
+            kind = next((kind for kind, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
+            if kind is None:
+                others += 1
+                continue
+            recording = load(READERS, "reader", kind)(file)
+            recording.file = name
+            found.append(recording)
         except _DAMAGED as error:
             damaged[name] = _reason(error)
-            continue
-        if recording is None:
-            others += 1
-            continue
-        recording.file = name
-        found.append(recording)
     if found:
         return Folder(path, found, others, damaged)
     for name, reason in damaged.items():
         raise UsageError(f"{path / name if path.is_dir() else path} cannot be read: {reason}; remove or replace it")
     kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
-    content = f"no trace, dump or log among its {others} files" if others else "no file"
-    raise UsageError(f"--from {path} holds {content}; it reads {kinds}")
-
-
-def read(path: Path) -> Recording | None:
-    """Return the recording in a file, or None if it has another kind of content."""
-    from parabench.imports.recording import content, text_of
-
-    text = text_of(content(path, _FIRST_BYTES))
-    kind = next((name for name, each in READERS.items() if re.search(each.pattern, text, re.MULTILINE)), None)
-    if kind is None:
-        return None
-    recording: Recording = load(READERS, "reader", kind)(path)
-    return recording
+    holds = f"no trace, dump or log among its {others} files" if others else "no file"
+    raise UsageError(f"--from {path} holds {holds}; it reads {kinds}")
 
 
 def _reason(error: Exception) -> str:

@@ -282,16 +282,11 @@ class Batches(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         loop = self._loop
         loop.asks()  # the first wait includes the start of a loader's workers
-        iterator = iter(self._batches)
         try:
-            while True:
-                try:
-                    batch = next(iterator)
-                except StopIteration:
-                    loop.has_none()
-                    return
+            for batch in self._batches:
                 loop.has(batch)
                 yield batch
                 loop.asks()
+            loop.has_none()
         finally:
             loop.leaves()

@@ -121,8 +121,8 @@ def _block(options: dict[str, Any], out: Path, label: str | None, log: Log) -> I
         check_writable(out, option="out")
     with launch_folder(shared_memory_folder()) as folder:
         clock = group.clock_offset()
-        lines = log if group.rank == 0 else lambda line: None
-        observer = Observer(group=group, folder=folder, began_s=perf_counter(), log=lines, **options)
+        of_rank_0 = log if group.rank == 0 else lambda line: None
+        observer = Observer(group=group, folder=folder, began_s=perf_counter(), log=of_rank_0, **options)
         options.clear()  # they hold the model
         observer.case()  # raises if a value is not valid
         leave_pid(folder, group.rank)

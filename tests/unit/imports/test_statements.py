@@ -15,22 +15,12 @@ import recordings
 from command_line import parabench
 from docs.site.schemas import schema
 from page_helpers import Page
-from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.session import session_data
 from parabench.imports import kineto, read_folder
 from parabench.imports.into_store import record
 from parabench.report.views.recorded import sentences
 from parabench.store.results import load
-from recordings import (
-    RUNNING,
-    alone,
-    dump,
-    entry,
-    event,
-    message,
-    named_kernels,
-    of_gpu,
-    step,
-)
+from recordings import RUNNING, alone, dump, entry, event, message, named_kernels, of_gpu, step
 
 ACTIVE = {"state": "scheduled"} | {name: value for name, value in RUNNING.items() if name != "state"}
 HEALTHY = "none waits for another"
@@ -188,24 +178,15 @@ ROWS = [
 ]  # fmt: skip
 
 
-def read(folder: Path) -> SessionData:
-    record(read_folder(folder), folder.parent / "made.db", ["parabench"])
-    return session_data(load(folder.parent / "made.db"))
-
-
-def statements(seen: SessionData) -> str:
-    found = seen.results.finding
-    found = found[~found["code"].isin(("recording_profiled", "recording_hang", "recording_mismatch"))]
-    return "\n".join([*sentences(seen), *(f"warning: {each}" for each in found["message"])])
-
-
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
 def test_statements_need_evidence(tmp_path: Path, row: Row) -> None:
-    text = statements(read(recordings.write(tmp_path / "made", **row.files)))
-    for each in row.must:
-        assert each in text, text
-    for each in row.must_not:
-        assert each not in text, text
+    record(read_folder(recordings.write(tmp_path / "made", **row.files)), tmp_path / "made.db", ["parabench"])
+    seen = session_data(load(tmp_path / "made.db"))
+    found = seen.results.finding
+    found = found[~found["code"].isin(("recording_profiled", "recording_hang", "recording_mismatch"))]
+    text = "\n".join([*sentences(seen), *(f"warning: {each}" for each in found["message"])])
+    assert [each for each in row.must if each not in text] == [], text
+    assert [each for each in row.must_not if each in text] == [], text
 
 
 @pytest.mark.parametrize(
@@ -233,12 +214,10 @@ def test_terminal_shows_conclusions_in_five_lines(tmp_path: Path) -> None:
         tmp_path / "made", rank_0=dump(entry(1), *calls, groups=groups), rank_1=dump(entry(1), groups=groups)
     )
     done = parabench("report", "--from", tmp_path / "made", "-o", tmp_path / "page.html")
-    *sentences, page, store = done.output.splitlines()
-    assert len(sentences) <= 5
-    assert sentences[0].startswith("Others wait for rank 1 in 8 groups")
-    assert sentences[-1].endswith("and 3 more.")
-    assert (Path(page).name, Path(store).name) == ("page.html", "page.db")
-    assert "Others wait for rank 1" in Page((tmp_path / "page.html").read_text()).text
+    *lines, _, _ = done.output.splitlines()
+    assert len(lines) <= 5
+    assert lines[0].startswith("Others wait for rank 1 in 8 groups")
+    assert lines[-1].endswith("and 3 more.")
 
 
 def test_compare_from_shows_steps_and_kernels(tmp_path: Path) -> None:

@@ -90,26 +90,20 @@ def test_case_is_read_from_the_loop(tmp_path: Path, alone: None) -> None:
     assert (named.model, named.global_batch, named.precision) == ("mine", 5, IEEE)
 
 
-def test_name_of_wrapped_model(alone: None) -> None:
-    assert name_of(DistributedDataParallel(Small())) == "test_describe:Small"
+def test_name_of_compiled_model() -> None:
     compiled = nn.Module()
     compiled._orig_mod = Small()  # an attribute of torch.compile's OptimizedModule
     assert name_of(compiled) == "test_describe:Small"
 
 
-@pytest.mark.parametrize("new", [False, True])
-def test_precision_of_detects_both_settings_of_tf32(monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+@pytest.mark.parametrize(("name", "value"), [("fp32_precision", "tf32"), ("allow_tf32", True)])
+def test_precision_of_detects_both_settings_of_tf32(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
     monkeypatch.setattr("parabench.watching.describe.device_of", lambda module: torch.device("cuda"))
     matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
+    before = getattr(matmul, name)
+    assert precision_of(Small(), None) == IEEE
     try:
-        assert precision_of(Small(), None) == IEEE
-        if new:
-            matmul.fp32_precision = "tf32"
-        else:
-            matmul.allow_tf32 = True
+        setattr(matmul, name, value)
         assert precision_of(Small(), None) == "tf32"
     finally:
-        if not new:
-            matmul.allow_tf32 = False
-        matmul.fp32_precision = before
+        setattr(matmul, name, before)

@@ -16,6 +16,7 @@ FIRST = 5
 # Seconds of data, forward, backward, optimizer, and after the optimizer.
 USUAL = (0.001, 0.002, 0.004, 0.002, 0.001)
 OTHER = 4
+NO_EXTRA = np.tile([*USUAL[:3], 0.0, *USUAL[3:]], (1000, 1))  # the columns of PARTS
 
 Table = npt.NDArray[np.float64]
 
@@ -39,13 +40,6 @@ def account(marks: Table, instrumented: Sequence[int] = (), **more: Any) -> dict
     )
     assert found is not None
     return found
-
-
-def of_loop(extra: npt.NDArray[np.float64], part: int = OTHER) -> list[dict[str, Any]]:
-    """Return the groups of a loop whose steps take `extra` seconds longer in one part."""
-    parts = np.column_stack([table(len(extra)), np.zeros(len(extra))])[:, [0, 1, 2, 5, 3, 4]]
-    parts[:, {OTHER: 5, 2: 2, 0: 0}[part]] += extra
-    return expensive_steps(parts)
 
 
 def test_loop_time_adds_up_to_wall_clock() -> None:
@@ -95,10 +89,17 @@ def test_loop_time_moves_later_waits_to_data() -> None:
     assert "forward_s" not in found["seconds"]
 
 
+def groups_of(extra: Table) -> list[dict[str, Any]]:
+    """Return the groups of a loop whose steps take `extra` seconds longer after the optimizer."""
+    parts = NO_EXTRA[: len(extra)].copy()
+    parts[:, -1] += extra
+    return expensive_steps(parts)
+
+
 def test_expensive_steps_separates_nested_periods() -> None:
     at = np.arange(1000)
     extra = 0.02 * (at % 4 == 3) + 1.0 * (at % 100 == 99)
-    rare, often = of_loop(extra)
+    rare, often = groups_of(extra)
     assert (rare["every"], rare["steps"]) == (100, 10)
     assert (often["every"], often["steps"]) == (4, 240)
     assert often["extra_s"] == pytest.approx(0.02)
@@ -111,5 +112,5 @@ def test_expensive_steps_finds_no_period_in_noise(steps: int, busy: float) -> No
     for seed in range(60):
         rng = np.random.default_rng(seed)
         extra = 0.01 * rng.exponential(0.2, steps) + 0.02 * rng.exponential(1.0, steps) * (rng.random(steps) < busy)
-        false += any(group["every"] is not None for group in of_loop(extra))
+        false += any(group["every"] is not None for group in groups_of(extra))
     assert false <= 1
