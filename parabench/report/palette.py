@@ -11,30 +11,26 @@ from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, for any color vision. A name has the same color on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
-ALGORITHM = {name: entry.color for name, entry in ALGORITHMS.items() if entry.color}
+_ALGORITHM = {name: entry.color for name, entry in ALGORITHMS.items() if entry.color}
 # NCCL's algorithms have dashes, and the color of a similar algorithm of parabench.
 _NCCL = {
     "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
     "nvlstree": "#E69F00", "pat": "#56B4E9",
 }  # fmt: skip
-ALGORITHM |= {f"nccl:{name}": colour for name, colour in _NCCL.items()}
+_ALGORITHM |= {f"nccl:{name}": color for name, color in _NCCL.items()}
 # two_level(inner,outer): a purple by the inner level, a dash by the outer.
 _INNER = dict(zip(LEVELS, ("#CC79A7", "#7B3294", "#E7298A", "#54278F", "#C994C7", "#980043"), strict=False))
 _OUTER = dict(zip(LEVELS, ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"), strict=False))
 _DASH = {f"nccl:{name}": "dash" for name in _NCCL}
 for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
-    ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
-STRATEGY = {name: entry.color for name, entry in STRATEGIES.items() if entry.color}
+    _ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
+_STRATEGY = {name: entry.color for name, entry in STRATEGIES.items() if entry.color}
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 
 
-def colour_of(colours: dict[str, str], name: str) -> str:
+def color_of(colors: dict[str, str], name: str) -> str:
     """Return the color of a name; a custom name always has the same one."""
-    return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
-
-
-def _symbol(known: dict[str, str], name: str) -> str:
-    return SYMBOLS[(list(known).index(name) if name in known else sum(name.encode())) % len(SYMBOLS)]
+    return colors.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
 
 
 class Style(NamedTuple):
@@ -50,15 +46,19 @@ class Style(NamedTuple):
         return {"color": self.color, "dash": self.dash}
 
 
+def _style(colors: dict[str, str], name: str, dash: str) -> Style:
+    place = list(colors).index(name) if name in colors else sum(name.encode())
+    return Style(color_of(colors, name), dash, SYMBOLS[place % len(SYMBOLS)])
+
+
 def strategy_style(strategy: str) -> Style:
     """Return the style of a strategy, dashed if it is not ranked."""
-    dash = "solid" if entry_of(strategy).ranked else "dash"
-    return Style(colour_of(STRATEGY, strategy), dash, _symbol(STRATEGY, strategy))
+    return _style(_STRATEGY, strategy, "solid" if entry_of(strategy).ranked else "dash")
 
 
 def algorithm_style(algorithm: str) -> Style:
     """Return the style of an algorithm."""
-    return Style(colour_of(ALGORITHM, algorithm), _DASH.get(algorithm, "solid"), _symbol(ALGORITHM, algorithm))
+    return _style(_ALGORITHM, algorithm, _DASH.get(algorithm, "solid"))
 
 
 # Colors that are distinguishable on light and dark backgrounds.
@@ -73,13 +73,13 @@ def side_style(at: int) -> Style:
 
 def native_first(algorithm: str) -> tuple[int, str]:
     """Return a key that sorts the backend's own algorithm first, then ours, then others by name."""
-    known = list(ALGORITHM)
+    known = list(_ALGORITHM)
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
 # The parts of a measured step, by column of `page_cases`: their color and name.
 _PART = ("#56B4E9", "#0072B2", "#D55E00", "#CC79A7", "#009E73", "#999999")
-PART = {part: (colour, name) for colour, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
+PART = {part: (color, name) for color, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
 # The parts of an instrumented step. Communication has one color, exposed or overlapped.
 SHARE = {
     "instrumented_data_s": ("#56B4E9", "data"),
@@ -88,10 +88,5 @@ SHARE = {
     "idle_s": ("#999999", "idle"),
 }
 # Overlapped communication, which is drawn inside compute.
-OVERLAP_HATCH = {
-    "shape": "/",
-    "size": 5,
-    "solidity": 0.45,
-    "fgcolor": SHARE["exposed_s"][0],
-    "bgcolor": "rgba(0,0,0,0)",
-}
+_EXPOSED = SHARE["exposed_s"][0]
+OVERLAP_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": _EXPOSED, "bgcolor": "rgba(0,0,0,0)"}

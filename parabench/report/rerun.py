@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -33,7 +33,8 @@ def rerun_of(session: Session) -> Callable[[Case], str]:
     planned: list[dict[str, Any]] = list(session.plan.get("cases") or [])
     # Skipped cases show which axes the suite's other sweeps set.
     every = [*planned, *(skipped["case"] for skipped in session.plan.get("skipped") or [])]
-    names = [name for name in DEFAULTS if name in ALWAYS or name in named or _differ(name, every)]
+    differ = {name for name, unset in DEFAULTS.items() if len({str(case.get(name, unset)) for case in every}) > 1}
+    names = [name for name in DEFAULTS if name in ALWAYS or name in named or name in differ]
     strategies = {str(case.get("strategy", DEFAULTS["strategy"])) for case in planned}
     # A single case is not interleaved.
     protocol = (session.plan.get("protocol") or {}) | {"rounds": None}
@@ -65,11 +66,6 @@ def _text(name: str, value: Any) -> str:
         return str(value).lower()
     text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
     return text.replace(",", r"\,") if field.path else text
-
-
-def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
-    values = (case.get(name, DEFAULTS[name]) for case in cases)
-    return len({tuple(value) if isinstance(value, list) else value for value in values}) > 1
 
 
 def _of_command(argv: Sequence[str], suite: str) -> tuple[str, set[str]]:

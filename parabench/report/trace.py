@@ -48,10 +48,6 @@ class Choice(NamedTuple):
         """The start of the launch on the shared clock, in seconds; None if unknown."""
         return format.number_or_none((self.facts.get("clock") or {}).get("began_s"))
 
-    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the step."""
-        return table[(table["launch_id"] == self.launch_id) & (table["step"] == self.step)]
-
 
 def write_trace(
     seen: SessionData, case: str, out: Path, launch: int | None = None, step: int | None = None
@@ -77,8 +73,18 @@ def write_trace(
 
 def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
     """Return the chosen step. Raises UsageError with the available ones."""
-    case_id = _case(seen, case)
-    label = seen.labels[case_id]
+    labels = seen.labels
+    named = [key for key, label in labels.items() if case in (key, label)]
+    found = named or [key for key in labels if key.startswith(case)]
+    if len(found) > 1:
+        raise UsageError(f"configuration {case!r} is not one configuration; it may be {format.listed(sorted(found))}")
+    if not found:
+        raise UsageError(
+            f"configuration {case!r} is not in session {seen.session.label or seen.session.id}; "
+            f"{did_you_mean(case, [*labels, *labels.values()], most=3, cutoff=0.4)}"
+            f"give an id, the beginning of one, or a label: it has {format.listed(labels.values()) or 'none'}"
+        )
+    case_id, label = found[0], labels[found[0]]
     launches = seen.numbers[(seen.numbers["case"] == case_id) & (seen.numbers["repetition"] >= FIRST_REPETITION)]
     spans = seen.results.span
     spans = spans[spans["launch_id"].isin(launches["launch_id"]) & (spans["name"] != WAIT)]
@@ -87,14 +93,14 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         raise UsageError(f"{label} has no instrumented steps in this session; run it with --instrumented 1 or more")
     counted = launches[launches["counted"]] if launches["counted"].any() else launches
     numbers = (counted if launch is None else launches).set_index("launch_id")["step_s"]
-    launch = _chosen(launch, numbers, "launch {} has no instrumented step of " + label)
+    launch = _median(numbers, launch, "launch {} has no instrumented step of " + label)
     of_rank = spans[spans["launch_id"] == launch].groupby(["step", "rank"])
     lengths = (of_rank["end_s"].max() - of_rank["start_s"].min()).groupby("step").max()
-    step = _chosen(step, lengths, f"step {{}} of launch {launch} is not instrumented")
+    step = _median(lengths, step, f"step {{}} of launch {launch} is not instrumented")
     return Choice(case_id, label, launch, step, seen.facts[launch])
 
 
-def _chosen(given: int | None, values: pd.Series, missing: str) -> int:
+def _median(values: pd.Series, given: int | None, missing: str) -> int:
     """Return the index `given`, or by default the index of the median value (the lower of two)."""
     if given is None:
         return int(values.sort_values(kind="stable").index[(len(values) - 1) // 2])
@@ -103,24 +109,12 @@ def _chosen(given: int | None, values: pd.Series, missing: str) -> int:
     return given
 
 
-def _case(seen: SessionData, name: str) -> str:
-    labels = seen.labels
-    named = [key for key, label in labels.items() if name in (key, label)]
-    found = named or [key for key in labels if key.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"configuration {name!r} is not one configuration; it may be {format.listed(sorted(found))}")
-    raise UsageError(
-        f"configuration {name!r} is not in session {seen.session.label or seen.session.id}; "
-        f"{did_you_mean(name, [*labels, *labels.values()], most=3, cutoff=0.4)}"
-        f"give an id, the beginning of one, or a label: it has {format.listed(labels.values()) or 'none'}"
-    )
-
-
 def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
     """Return the trace as it is in JSON. Its clock begins with the first event."""
-    spans, calls = chosen.rows(seen.results.span), chosen.rows(seen.results.collective)
+    spans, calls = (
+        table[(table["launch_id"] == chosen.launch_id) & (table["step"] == chosen.step)]
+        for table in (seen.results.span, seen.results.collective)
+    )
     calls = calls[(calls["phase"] == Phase.INSTRUMENT) & calls["start_s"].notna()]
     events: list[Event] = []
     for rank in sorted(map(int, spans["rank"].unique())):

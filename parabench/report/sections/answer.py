@@ -102,11 +102,12 @@ def _ranking(own: pd.DataFrame) -> Panel:
     traces = []
     for name, group in own.groupby("strategy", sort=False):
         style = strategy_style(str(name))
-        x, ends, factor, also = group["step_time_s"], ("low_s", "high_s"), 1e3, []
+        x, low, high, factor, also = group["step_time_s"], group["low_s"], group["high_s"], 1e3, []
         if compared:
-            x, ends, factor, also = group["slower"], ("slower_low", "slower_high"), 100, [*map(_slower, records(group))]
-        low, high = (group[end].fillna(x) for end in ends)
-        look = {"error_x": error_bars(x, low, high, factor, color=style.color), "showlegend": False}
+            x, low, high, factor = group["slower"], group["slower_low"], group["slower_high"], 100
+            also = [*map(_slower, records(group))]
+        bars = error_bars(x, low, high, factor, color=style.color)
+        look = {"error_x": bars, "showlegend": False}
         text, filled = cut(str(name), LEGEND_NAME), group["ranking"] != ""
         traces.append(points(group, listed(x, factor), group["row"], style, text, filled, also, **look))
     title = "slower than the best (%)" if compared else "step time (ms)"

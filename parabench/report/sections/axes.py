@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,6 @@ from parabench.plan.fields import number
 from parabench.report.cases import page_cases
 from parabench.report.figures import (
     ALL,
-    FROM_ZERO,
     GREY,
     Panel,
     Trace,
@@ -46,8 +45,6 @@ from parabench.strategies import entry_of
 
 # A bucket size in MiB, a list of caps ("1+4"), or PyTorch's default.
 Size = float | str | None
-# The name, the style and the points of a curve: the columns of `points` and the numbers of the figure.
-Curve = tuple[str, Style, pd.DataFrame]
 # Characters of a name in a legend.
 _NAME = 34
 # The axes that a title may have.
@@ -61,13 +58,13 @@ _ABOVE = 1.5
 # ---- bucket size and algorithm
 
 
-def with_sizes(cases: pd.DataFrame) -> pd.DataFrame:
+def _with_sizes(cases: pd.DataFrame) -> pd.DataFrame:
     """Return configurations whose `bucket_mib` is a `Size`."""
     sizes = [mib if isinstance(mib, str) else format.number_or_none(mib) for mib in cases["bucket_mib"]]
     return cases.assign(bucket_mib=pd.Series(sizes, cases.index, dtype=object))
 
 
-def size_text(mib: Size, unit: str = "") -> str:
+def _size_text(mib: Size, unit: str = "") -> str:
     """Return the name of a bucket size, with its unit."""
     return "default" if mib is None else (mib if isinstance(mib, str) else number(mib)) + unit
 
@@ -81,17 +78,13 @@ def _by_size(mib: Size) -> tuple[int, list[float]]:
     return 0, [mib]
 
 
-def _sizes_of(cases: pd.DataFrame) -> list[Size]:
-    return sorted(set(cases["bucket_mib"]), key=_by_size)
-
-
 def _worlds(seen: SessionData) -> list[pd.DataFrame]:
     """Return the measured configurations in groups that differ only in algorithm and bucket size.
 
     The text `world` has the strategy and ranks, and the other options that differ between the strategy's
     configurations.
     """
-    cases = with_sizes(seen.once(page_cases).dropna(subset="step_time_s"))
+    cases = _with_sizes(seen.once(page_cases).dropna(subset="step_time_s"))
     found = []
     for (_, strategy), alike in cases.groupby(["work", "strategy"], sort=False):
         differ = [name for name in _OPTIONS if alike[name].nunique(dropna=False) > 1]
@@ -109,8 +102,8 @@ def _option(value: Any) -> str:
 
 def by_bucket_section(seen: SessionData) -> Section:
     """Return the section of step time against bucket size, with a curve for each algorithm."""
-    worlds = [(own, sizes) for own in seen.once(_worlds) if len(sizes := _sizes_of(own)) > 1]
-    worlds.sort(key=lambda world: -len(world[1]))
+    sized = [(own, sorted(set(own["bucket_mib"]), key=_by_size)) for own in seen.once(_worlds)]
+    worlds = sorted((each for each in sized if len(each[1]) > 1), key=lambda each: -len(each[1]))
     return Section(
         "bucket",
         "Step time against bucket size",
@@ -151,7 +144,7 @@ def _bucket_panel(own: pd.DataFrame, sizes: list[Size]) -> Panel:
     fastest = set(own["bucket_mib"][own["ranking"] != ""])
     runs = [list(run) for inside, run in itertools.groupby(sizes, fastest.__contains__) if inside]
     shapes = [band(places[run[0]] - 0.3, places[run[-1]] + 0.3) for run in runs]
-    ticks = {"tickvals": [places[mib] for mib in sizes], "ticktext": [*map(size_text, sizes)]}
+    ticks = {"tickvals": [places[mib] for mib in sizes], "ticktext": [*map(_size_text, sizes)]}
     figure = lay_out(traces, "bucket size (MiB)", "step time (ms)", xaxis=ticks, shapes=shapes)
     return Panel(titled(own, own["world"].iloc[0]), figure)
 
@@ -193,7 +186,7 @@ def _algorithm_panel(world: pd.DataFrame) -> Panel | None:
         ends = error_bars(group["ratio"], group["low_s"] * over, group["high_s"] * over, color=style.color)
         look = {"legendgroup": name, "error_x": ends}
         traces.append(points(group, group["ratio"], y, style, cut(name, _NAME), True, also, **look))
-    texts = [size_text(line["bucket_mib"].iloc[0], " MiB") for line in lines]
+    texts = [_size_text(line["bucket_mib"].iloc[0], " MiB") for line in lines]
     look = {
         "shapes": [vertical(1, color=algorithm_style("native").color, dash="dot")],
         "least": max(1, math.ceil((9 * len(names) - 12) / 16)),
@@ -210,7 +203,7 @@ def _algorithm_panel(world: pd.DataFrame) -> Panel | None:
 
 def scaling_section(seen: SessionData) -> Section:
     """Return the section of throughput and efficiency against the world size."""
-    table = with_sizes(seen.once(curves))
+    table = _with_sizes(seen.once(curves))
     kinds = {
         STRONG: "Strong scaling: the same global batch at every world size.",
         WEAK: "Weak scaling: the same batch per rank at every world size.",
@@ -237,28 +230,65 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 
 
 def _scaling_panel(seen: SessionData, table: pd.DataFrame, group: pd.DataFrame) -> Panel:
-    """Return the figure of one workload of `table`, with a curve for each strategy.
+    """Return throughput against the world size for one workload of `table`, with a curve for each strategy.
 
     A single strategy has a curve for each algorithm, or else for each bucket size.
     """
     cases = seen.once(page_cases).set_index("case_id", drop=False)
     group = group.assign(hover=group["case_id"].map(cases["hover"]))
     by = next((name for name in ("strategy", "algorithm") if group[name].nunique() > 1), "bucket_mib")
-    found = sorted(longest(group, by), key=lambda own: _ORDER[by](own[by].iloc[0]))
-    drawn = [_scaling_curve(own, by, at) for at, own in enumerate(found)]
+    # The curve with the most world sizes, then the fastest at the most ranks, for each value.
+    longest = [
+        max((own for _, own in alike.groupby("curve")), key=lambda own: (len(own), own["tokens_per_s"].iloc[-1]))
+        for _, alike in group.groupby(by, dropna=False, sort=False)
+    ]
+    longest.sort(key=lambda own: _ORDER[by](own[by].iloc[0]))
+    drawn = [_curve(own, by, at) for at, own in enumerate(longest)]
     base = cases.loc[[group["base_case_id"].iloc[0]]]
     if base["strategy"].iloc[0] == "single":  # over the marks of all curves
         drawn.append(("single", strategy_style("single"), base.assign(efficiency=1.0)))
+    own = pd.concat(longest)
+    sizes = sorted({*map(int, own["world_size"]), *map(int, drawn[-1][2]["world_size"])})
     # Without one device as the common base, the best ranked base is the ideal: no curve is flattered.
-    own = pd.concat(found)
     ranked = own[own["ranked"].astype(bool)]
     bases = (ranked if len(ranked) else own).drop_duplicates("base_case_id")
-    rates = bases["base_case_id"].map(cases["tokens_per_s"]) / bases["base_world_size"]
-    return over_ranks(group, table[list(ALIKE)], drawn, rates.max())
+    ideal = (bases["base_case_id"].map(cases["tokens_per_s"]) / bases["base_world_size"]).max()
+    traces: list[Trace] = [{
+        "type": "scatter", "mode": "lines", "name": "ideal", "meta": ALL, "hoverinfo": "skip",
+        "x": sizes, "y": [ideal * size for size in sizes], "line": {"color": GREY, "dash": "dot", "width": 1.5},
+    }]  # fmt: skip
+    unit = format.unit_of(own["seq_len"].iloc[0])
+    for name, style, rows in drawn:
+        also = [
+            f"{format.rate(rate)} {unit}/s, efficiency {format.percent(efficiency)}"
+            for rate, efficiency in zip(rows["tokens_per_s"], rows["efficiency"], strict=True)
+        ]
+        look = {"mode": "lines+markers", "line": style.line, "showlegend": True}
+        traces.append(points(rows, rows["world_size"], rows["tokens_per_s"], style, name, True, also, **look))
+    highest = max(rows["tokens_per_s"].max() for _, _, rows in drawn)
+    ranks: dict[str, Any] = {"tickvals": sizes, "ticktext": [*map(str, sizes)]}
+    rates: dict[str, Any] = {"range": [0, 1.05 * max(highest, min(ideal * sizes[-1], _ABOVE * highest))]}
+    if sizes[-1] > 16 * sizes[0]:  # a linear axis would crowd the small sizes
+        ranks["type"] = rates["type"] = "log"
+        del rates["range"]
+    figure = lay_out(traces, "world size (ranks)", f"throughput ({unit}/s)", xaxis=ranks, yaxis=rates)
+    return Panel(_scaling_title(group, table), figure, 340 + 16 * len(drawn))
 
 
-def _scaling_curve(own: pd.DataFrame, by: str, at: int) -> Curve:
-    """Return a curve that differs from the others in the field `by`; it is number `at`."""
+def _scaling_title(group: pd.DataFrame, table: pd.DataFrame) -> str:
+    """Return 'Strong scaling, global batch 8', with the fields of the workload that differ in `table`."""
+    point, kind = group.iloc[0], group["kind"].iloc[0]
+    same = point[FIXED[kind]]
+    title = [f"{kind.capitalize()} scaling", f"global batch {same}" if kind == STRONG else f"{same:g} samples a rank"]
+    for name in (name for name in ALIKE if table[name].nunique() > 1):
+        value = point[name] or "of bytes"
+        needs_no_name = name in ("model", "data", "precision", "device")
+        title.append(str(value) if needs_no_name else f"{name.replace('_', ' ')} {value}")
+    return ", ".join(title)
+
+
+def _curve(own: pd.DataFrame, by: str, at: int) -> tuple[str, Style, pd.DataFrame]:
+    """Return the name, the style and the points of a curve, number `at`, that differs from the others in `by`."""
     first = own.iloc[0]
     # The point of a common base is shown with the others of the curve.
     common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])
@@ -270,54 +300,5 @@ def _scaling_curve(own: pd.DataFrame, by: str, at: int) -> Curve:
     else:
         style = Style([*PART.values()][at % len(PART)][0], "solid", SYMBOLS[at % len(SYMBOLS)])
     algorithm = first["algorithm"] if "algorithm" in entry_of(first["strategy"]).axes else ""
-    size = "" if first["bucket_mib"] is None else size_text(first["bucket_mib"], " MiB")
+    size = "" if first["bucket_mib"] is None else _size_text(first["bucket_mib"], " MiB")
     return cut(" ".join(filter(None, (first["strategy"], algorithm, size))), _NAME), style, rows
-
-
-def longest(table: pd.DataFrame, by: str | list[str]) -> list[pd.DataFrame]:
-    """Return the curve with the most world sizes, then the fastest at the most ranks, for each value of `by`."""
-    return [
-        max((own for _, own in alike.groupby("curve")), key=lambda own: (len(own), own["tokens_per_s"].iloc[-1]))
-        for _, alike in table.groupby(by, dropna=False, sort=False)
-    ]
-
-
-def over_ranks(group: pd.DataFrame, works: pd.DataFrame, curves: Sequence[Curve], ideal: float | None = None) -> Panel:
-    """Return throughput against the world size.
-
-    Args:
-        group: Points of `scaling.curves` with one workload. The title has their fixed batch.
-        works: The fields of all workloads. The title has those that differ.
-        ideal: The throughput of one rank on the ideal line; by default, there is no such line.
-    """
-    point, kind = group.iloc[0], group["kind"].iloc[0]
-    same = point[FIXED[kind]]
-    title = [f"{kind.capitalize()} scaling", f"global batch {same}" if kind == STRONG else f"{same:g} samples a rank"]
-    for name in (str(name) for name in works if works[name].nunique() > 1):
-        value = point[name] or "of bytes"
-        needs_no_name = name in ("model", "data", "precision", "device")
-        title.append(str(value) if needs_no_name else f"{name.replace('_', ' ')} {value}")
-    every = pd.concat([rows for _, _, rows in curves])
-    sizes, unit = sorted(map(int, every["world_size"].unique())), format.unit_of(every["seq_len"].iloc[0])
-    # A linear axis would crowd the small sizes of a wide range.
-    logarithmic = sizes[-1] > 16 * sizes[0]
-    ranks = {"tickvals": sizes, "ticktext": [*map(str, sizes)], "type": "log" if logarithmic else "linear"}
-    rates: dict[str, Any] = {"type": "log"} if logarithmic else FROM_ZERO
-    traces = list[Trace]()
-    if ideal is not None:
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": "ideal", "meta": ALL, "hoverinfo": "skip",
-            "x": sizes, "y": [ideal * size for size in sizes], "line": {"color": GREY, "dash": "dot", "width": 1.5},
-        })  # fmt: skip
-        if not logarithmic:
-            highest = every["tokens_per_s"].max()
-            rates = {"range": [0, 1.05 * max(highest, min(ideal * sizes[-1], _ABOVE * highest))]}
-    for name, style, rows in curves:
-        also = [
-            f"{format.rate(rate)} {unit}/s, efficiency {format.percent(efficiency)}"
-            for rate, efficiency in zip(rows["tokens_per_s"], rows["efficiency"], strict=True)
-        ]
-        look = {"mode": "lines+markers", "line": style.line, "showlegend": True}
-        traces.append(points(rows, rows["world_size"], rows["tokens_per_s"], style, name, True, also, **look))
-    figure = lay_out(traces, "world size (ranks)", f"throughput ({unit}/s)", xaxis=ranks, yaxis=rates)
-    return Panel(", ".join(title), figure, 340 + 16 * len(curves))

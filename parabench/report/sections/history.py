@@ -35,7 +35,7 @@ from parabench.report.figures import (
     short,
     vertical,
 )
-from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
+from parabench.report.palette import SYMBOLS, algorithm_style
 from parabench.report.spec import FORMATS, WORDED, Column, Section, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import Results
@@ -169,7 +169,7 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
     """Yield the step times and the levels of a case, which the page's filters select together."""
     points, changed = _measured(series), {shift["visit"] for shift in series["shifts"]}
     visits, step_s = points["visit"].tolist(), points["step_time_s"]
-    color = colour_of(ALGORITHM, series["case"].algorithm)
+    color = algorithm_style(series["case"].algorithm).color
     hovers = []
     for visit, *times in points[["visit", "step_time_s", "low_s", "high_s"]].itertuples(index=False):
         session, (time, low, high) = history.visits[visit].session, map(_ms, times)
@@ -179,39 +179,21 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
     ranks = f", {format.count(series['case'].world_size, 'rank')}"
     name = cut(series["label"].removeprefix(f"{series['case'].strategy} ").replace(ranks, "", 1), LEGEND_NAME)
     group = {"legendgroup": series["case_id"], "meta": series["case_id"]}
-    marker = {
-        "color": color,
-        "symbol": ["diamond" if visit in changed else symbol for visit in visits],
-        "size": [13 if visit in changed else 7 for visit in visits],
-    }
-    yield marks(
-        [x_of[visit] for visit in visits],
-        listed(step_s, 1e3),
-        name,
-        hovers,
-        marker,
-        # Without levels, lines connect the marks.
-        mode="lines+markers" if series["why_not"] else "markers",
-        line={"color": color, "width": 1},
-        error_y=error_bars(step_s, points["low_s"], points["high_s"], 1e3, thickness=1, width=0),
-        **group,
-    )
+    looks = [("diamond", 13) if visit in changed else (symbol, 7) for visit in visits]
+    marker = {"color": color, "symbol": [shape for shape, _ in looks], "size": [size for _, size in looks]}
+    # Without levels, lines connect the marks.
+    look = {"mode": "lines+markers" if series["why_not"] else "markers", "line": {"color": color, "width": 1}}
+    look["error_y"] = error_bars(step_s, points["low_s"], points["high_s"], 1e3, thickness=1, width=0)
+    yield marks([x_of[visit] for visit in visits], step_s * 1e3, name, hovers, marker, **look, **group)
     levels = points[points["level_s"].notna()]
+    line = {"color": color, "width": 2, "shape": "hvh"}
     yield {
-        "type": "scatter",
-        "mode": "lines",
-        "x": levels["visit"].map(x_of).tolist(),
-        "y": listed(levels["level_s"], 1e3),
-        "name": name,
-        "line": {"color": color, "width": 2, "shape": "hvh"},
-        "hoverinfo": "skip",
-        "showlegend": False,
-        **group,
-    }
+        "type": "scatter", "mode": "lines", "name": name, "line": line, "hoverinfo": "skip", "showlegend": False,
+        "x": levels["visit"].map(x_of).tolist(), "y": listed(levels["level_s"], 1e3), **group,
+    }  # fmt: skip
 
 
 # ---- tables
-
 
 _CHANGES = (
     Column("Case", "label"),
@@ -229,8 +211,6 @@ _CASES = (
     Column("Whole time", lambda series: series["whole"] if series["shifts"] else None, "signed"),
     Column("Sessions differ", "session_sd", "percent"),
 )
-
-
 _SESSIONS = (
     Column("Session", lambda row: row[0].name + " (variant a: not followed)" * (not row[0].judged)),
     Column("Suite", lambda row: row[0].suite),

@@ -14,7 +14,7 @@ from parabench.analysis.step.calls import group_calls
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, lanes, timelines
 from parabench.metrics import STEP_PARTS
 from parabench.report.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
-from parabench.report.palette import PART, colour_of
+from parabench.report.palette import PART, color_of
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import MIB, WAIT
@@ -170,14 +170,14 @@ def _of_calls(calls: list[Row], top: Mapping[int, float], thick: float) -> Itera
         if own := [call for call in calls if call["op"] == op and format.known(call["duration_s"])]:
             heights, begins_s, lengths_s = ([call[name] for call in own] for name in ("y", "begin_s", "duration_s"))
             # The line separates adjacent calls.
-            marker = {"color": colour_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
+            marker = {"color": color_of(OP, op), "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}
             # The last row may have calls that overlap, so it has no room for text.
             texts = ["" if call["row"] == MOST_ROWS - 1 else _inside(call) for call in own]
             look: dict[str, Any] = {"width": 0.86 * thick, "marker": marker, "text": texts, "textposition": "inside"}
             look |= {"insidetextanchor": "start", "textangle": 0}
             yield bars(heights, begins_s, lengths_s, plain(op), [*map(_hover, own)], **look)
     if endless := [call for call in calls if not format.known(call["duration_s"])]:
-        colors = [colour_of(OP, call["op"]) for call in endless]
+        colors = [color_of(OP, call["op"]) for call in endless]
         tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colors}}
         begins_ms, heights = [1e3 * call["begin_s"] for call in endless], [call["y"] for call in endless]
         yield marks(begins_ms, heights, "end unknown", [*map(_hover, endless)], tick)

@@ -42,17 +42,21 @@ def render(seen: SessionData) -> str:
     """Return the page as text."""
     session, launches = seen.session, seen.numbers.drop_duplicates("launch_id")
     logs = [row | log for row in records(launches) if (log := json_text.parsed(row["facts"]).get("log"))]
+    failed = table_of("Failed launches", _FAILED, launches[launches["status"] != Status.OK], closed=False)
+    skipped = table_of("Skipped configurations", _SKIPPED, skipped_cases(session), closed=False)
     sections = [
         bus_section(seen),
         *([_compared_section(seen)] if logs else []),
         fit_section(seen),
         _sizes_section(seen),
-        _failed_section(launches),
-        Section("skipped", "Skipped", tables=(_skipped(seen),)),
+        Section("failed", "Failed launches", tables=(failed,)),
+        Section("skipped", "Skipped", tables=(skipped,)),
         links_section(seen),
     ]
     if logs:
-        sections.append(_logs_section(logs))
+        messages = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
+        tests = table_of("Tests in the logs", _LOGS, logs, closed=False)
+        sections.append(Section("logs", "How each log was made", messages, tables=(tests,)))
     else:
         environment = Section("environment", "Environment", pairs=tuple(environment_rows(session)))
         sections += [machine_section(session), environment]
@@ -72,11 +76,6 @@ def full_answer(seen: SessionData) -> Answer:
     """Return the answer with all warnings."""
     computed = [*check_collectives(seen), *check_links(link_table(seen.results, seen.session))]
     return answer(seen, all_findings(seen.results, seen.session, computed))
-
-
-def conclusions(seen: SessionData) -> list[str]:
-    """Return the answers and the stored warnings as lines for the terminal."""
-    return [*answer(seen).sentences, *(f"warning: {message}" for message in seen.results.finding["message"])]
 
 
 def _trust(seen: SessionData, launches: pd.DataFrame, logged: bool) -> list[str]:
@@ -222,16 +221,7 @@ _FAILED = (
     Column("Status", "status"),
     Column("Error", "error"),
 )
-
-
-def _failed_section(launches: pd.DataFrame) -> Section:
-    rows = launches[launches["status"] != Status.OK]
-    return Section("failed", "Failed launches", tables=(table_of("Failed launches", _FAILED, rows, closed=False),))
-
-
-def _skipped(seen: SessionData) -> Table:
-    columns = (Column("Configurations", 0), Column("Reason", 1))
-    return table_of("Skipped configurations", columns, skipped_cases(seen.session), closed=False)
+_SKIPPED = (Column("Configurations", 0), Column("Reason", 1))
 
 
 # ---- logs of nccl-tests
@@ -247,12 +237,6 @@ _LOGS = (
     Column("Network", lambda row: row["network"] or UNKNOWN),
     Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
 )
-
-
-def _logs_section(logs: list[dict[str, Any]]) -> Section:
-    messages = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
-    tests = table_of("Tests in the logs", _LOGS, logs, closed=False)
-    return Section("logs", "How each log was made", messages, tables=(tests,))
 
 
 def _compared_section(seen: SessionData) -> Section:

@@ -14,17 +14,15 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.compare import gate, machines, recordings
-from parabench.analysis.compare.comparison import SHARED_WORK, STEP, Outcome, compare_sessions
+from parabench.analysis.compare.comparison import STEP, Outcome, compare_sessions
 from parabench.analysis.compare.gate import Verdict
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.environment.diff import hardware_name
 from parabench.analysis.ranking.best import answered
-from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.session import SessionData
 from parabench.files import write_whole
 from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, vertical
 from parabench.report.palette import side_style
-from parabench.report.sections.axes import Curve, longest, over_ranks, size_text, with_sizes
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import records
@@ -38,7 +36,6 @@ _MOST_ROWS = 30
 _NAME = 32
 # The axis reaches at most this many times as far as its points: an interval of two launches would flatten the rest.
 _REACH = 2.5
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 # ---- the gate
@@ -82,18 +79,14 @@ def gate_figure(of: Answer) -> list[Panel]:
     return ratios("base", [("candidate", of.tables["cases"])], gate.the_verdict(of)["tolerance"])
 
 
-def _slowdown(name: str) -> Any:
-    return lambda row: format.signed(row[name] - 1) if format.known(row[name]) else None
-
-
 _GATE = (
     Column("Configuration", lambda row: f"{row['label']}: {row['note']}" if row["note"] else row["label"]),
     Column("Outcome", "outcome"),
     Column("Base ms", "base_step_time_s", "ms"),
     Column("Candidate ms", "candidate_step_time_s", "ms"),
-    Column("Change", _slowdown("ratio"), WORDED),
+    Column("Change", lambda row: row["ratio"] - 1, "signed"),
     Column("95% interval", lambda row: gate.interval(row) or None, WORDED),
-    Column("Upper bound", _slowdown("upper"), WORDED),
+    Column("Upper bound", lambda row: row["upper"] - 1, "signed"),
     Column("Base launches", lambda row: gate.ids(row["base_launches"]), WORDED),
     Column("Candidate launches", lambda row: gate.ids(row["candidate_launches"]), WORDED),
 )
@@ -139,21 +132,11 @@ def sessions_view(sides: Sequence[SessionData], answers: Sequence[Answer], argv:
         reading="Intervals include the variation between sessions if they were not interleaved. A filled mark is "
         "slower or faster by the rule of `parabench compare`, with its defaults. The axis is logarithmic.",
     )
-    scales = Section(
-        "scaling",
-        "Scaling",
-        "Throughput and efficiency against the world size: a color per session, a dash per strategy.",
-        panels=_scaling(sides),
-        reading="A strategy has the algorithm and bucket size with the most world sizes in that session, then the "
-        "fastest; hover for its name. Efficiency is relative to one device or, if that was not measured, to the "
-        "curve's smallest world size.",
-    )
-    sections = [steps, _best(sides), scales, _differences(answers, names), _sources(answers)]
     return AnswerView(
         question=f"How do {format.joined(names)} compare?",
         heading=" against ".join(hardware_name(side) for side in reversed(sides)),
         answer=Answer(tuple(dict.fromkeys(texts)), warnings=tuple(warnings)),
-        sections=sections,
+        sections=(steps, _best(sides), _differences(answers, names), _sources(answers)),
         argv=argv,
         headlines=len(answers),
         kicker=f"parabench · {sides[-1].session.suite} · {format.when(newest)}",
@@ -266,7 +249,7 @@ _RECORDED = (
 )
 
 
-# ---- figures: a color and a symbol for each session
+# ---- the figure of ratios: a color and a symbol for each session
 
 
 def ratios(first: str, sides: Sequence[tuple[str, pd.DataFrame]], tolerance: float | None = None) -> list[Panel]:
@@ -291,8 +274,7 @@ def ratios(first: str, sides: Sequence[tuple[str, pd.DataFrame]], tolerance: flo
         judged = own["outcome"].isin((Outcome.FASTER, Outcome.SLOWER))
         symbols = [style.symbol + ("" if filled else "-open") for filled in judged]
         marker = {"color": style.color, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": style.color}}
-        low, high = own["low"].fillna(own["ratio"]), own["high"].fillna(own["ratio"])
-        bars = error_bars(own["ratio"], low, high, thickness=1.5, width=3, color=style.color)
+        bars = error_bars(own["ratio"], own["low"], own["high"], thickness=1.5, width=3, color=style.color)
         hovers = [_hover(name, row) for row in records(own)]
         more = {"error_x": bars, "showlegend": True}
         traces.append(marks(own["ratio"], y, cut(name, _NAME), hovers, marker, **more))
@@ -327,36 +309,6 @@ def _hover(name: str, row: dict[Any, Any]) -> str:
     if format.known(row["low"]):
         ends = f"95%: {format.times_between(row['low'], row['high'])}"
     return f"<b>{plain(row['label'])}</b><br>{plain(name)}: {format.times(row['ratio'])} times ({ends})"
-
-
-def _scaling(sides: Sequence[SessionData]) -> list[Panel]:
-    """Return throughput and efficiency against the world size: a color per session, a dash per strategy.
-
-    A session's strategy has its curve with the most world sizes, then the fastest.
-    """
-    tables = [side.once(curves).assign(side=at) for at, side in enumerate(sides)]
-    table = with_sizes(pd.concat([each for each in tables if len(each)] or tables[:1], ignore_index=True))
-    alike = [name for name in ALIKE if name in SHARED_WORK]
-    panels = []
-    for kind, fixed in FIXED.items():
-        for _, own in table[table["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
-            if own["world_size"].nunique() > 1:
-                panels.append(over_ranks(own, table[alike], _curves(sides, own)))
-    return panels
-
-
-def _curves(sides: Sequence[SessionData], own: pd.DataFrame) -> list[Curve]:
-    strategies, found = own["strategy"].unique().tolist(), []
-    for rows in sorted(longest(own, ["side", "strategy"]), key=lambda rows: int(rows["side"].iloc[0])):
-        first = rows.iloc[0]
-        at, strategy = int(first["side"]), str(first["strategy"])
-        which = plain(f"{strategy}, {first['algorithm']}, bucket {size_text(first['bucket_mib'])}")
-        name = sides[at].role
-        hovers = [f"<b>{plain(name)}</b><br>{which}<br>{format.count(n, 'rank')}" for n in rows["world_size"]]
-        title = cut(name, _NAME) + (f", {plain(strategy)}" if len(strategies) > 1 else "")
-        style = side_style(at)._replace(dash=_DASHES[strategies.index(strategy) % len(_DASHES)])
-        found.append((title, style, rows.assign(hover=hovers)))
-    return found
 
 
 # ---- sections of several views

@@ -44,15 +44,6 @@ def render(seen: SessionData) -> str:
     ).html()
 
 
-def conclusions(seen: SessionData) -> list[str]:
-    """Return the conclusions and warnings of recordings as lines for the terminal."""
-    lines = list(sentences(seen))
-    # The sentence about the profiler is the same for all traces.
-    stored = seen.results.finding
-    messages = stored.loc[stored["code"] != "recording_profiled", "message"]
-    return lines + [f"warning: {message}" for message in messages if message not in lines]
-
-
 def sentences(seen: SessionData) -> Iterator[str]:
     """Yield the conclusions: the length of a step, its exposed communication, and whether ranks wait for each other."""
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)

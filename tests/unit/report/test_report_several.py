@@ -21,7 +21,7 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.machines import answer
 from parabench.analysis.compare.sides import read_several
 from parabench.errors import UsageError
-from parabench.report.views.comparison import _scaling, sessions_view, write_comparison
+from parabench.report.views.comparison import sessions_view, write_comparison
 from several_sides import CASES, dead_store, four_stores, write
 
 
@@ -159,7 +159,7 @@ def test_page_of_four_sessions_has_every_section(stores, tmp_path):
         "old is faster overall",
     ]
     found = sections(view)
-    assert [*found] == ["ratios", "best", "scaling", "differs", "sources"]
+    assert [*found] == ["ratios", "best", "differs", "sources"]
     (table,) = found["ratios"].tables
     assert table.head[:8] == (
         "Configuration", "old, ms", "new, ms", "alike, ms", "other, ms", "new, times", "alike, times", "other, times",
@@ -251,21 +251,3 @@ def test_ratios_of_four_sessions_are_next_to_each_other(stores):
     traces, _ = ratio_traces(view_of(*stores.values()))
     assert [trace["name"] for trace in traces] == ["new", "alike", "other"]
     assert [min(trace["y"]) for trace in traces] == pytest.approx([-0.22, 0, 0.22])
-
-
-def test_scaling_shows_the_longest_curve_of_a_strategy(tmp_path):
-    native = [fake.case(world_size=n) for n in (2, 4, 8)]
-    ring = [fake.case(algorithm="ring", world_size=n) for n in (2, 4)]
-    fsdp = [fake.case(strategy="fsdp", world_size=n) for n in (2, 4)]
-    old = scaled(tmp_path, "old", {case: 2 / case.world_size for case in (*native, *fsdp)} | dict.fromkeys(ring, 0.1))
-    new = scaled(tmp_path, "new", {case: 2 / case.world_size for case in native})
-    (throughput,) = _scaling(read_several([old, new]))
-    go.Figure(throughput.figure)
-    assert throughput.title == "Strong scaling, global batch 8"
-    lines = {trace["name"]: trace for trace in throughput.figure["data"]}
-    assert {name: len(trace["x"]) for name, trace in lines.items()} == {"old, ddp": 3, "old, fsdp": 2, "new, ddp": 3}
-    assert (lines["old, ddp"]["line"]["dash"], lines["old, fsdp"]["line"]["dash"]) == ("solid", "dash")
-    first = lines["old, ddp"]
-    assert first["hovertext"][0] == (
-        "<b>old</b><br>ddp, native, bucket default<br>2 ranks<br>12,800 tokens/s, efficiency 100%"
-    )
