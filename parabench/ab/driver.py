@@ -276,7 +276,7 @@ class Turns:
 
     def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
         """Return {case id: its launch group in each variant} of the cases that are interleaved."""
-        if not all(each["rounds"] for each in opened):
+        if not opened[0]["rounds"]:
             return {}
         alone = opened[0]["alone"] | opened[1]["alone"]
         for why, cases in Counter(alone.values()).items():

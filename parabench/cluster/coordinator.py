@@ -367,13 +367,9 @@ class Coordinator(Participants):
                 return
             time.sleep(LOOK_S)
 
-    def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
-        def keep_and_show(launch: Launch) -> None:
-            keep(launch)
-            for each in self._members.values():
-                each.connection.say(Agent.show, line=f"{launch.case.label}: {outcome(launch)}")
-
-        return keep_and_show
+    def show(self, line: str) -> None:
+        for each in self._members.values():
+            each.connection.say(Agent.show, line=line)
 
     def check_stop(self) -> None:
         """Raise Interrupted if another node was asked to stop."""

@@ -50,9 +50,8 @@ class Participants:
         start_launching()
         return launch
 
-    def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
-        """Return `keep`, extended to send the `outcome` of a launch to all nodes."""
-        return keep
+    def show(self, line: str) -> None:
+        """Show a line on all other nodes."""
 
     def end(self, code: int) -> None:
         """End the session on all nodes, with this exit code."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -176,18 +175,6 @@ def problems(machine: Machine) -> Iterator[Finding]:
             f"{100 * busy:.0f}% of the CPU time is used by other processes",
             "end them, or measure when the machine is idle",
         )
-    if machine.cores < 2:
-        yield Finding(
-            "one_core",
-            "there is one core",
-            "ranks share it; compare configurations with each other, not with times of other machines",
-        )
-    if machine.cores < (os.cpu_count() or 1):
-        yield Finding(
-            "limited_cores",
-            f"this process may use {machine.cores} of {os.cpu_count()} cores",
-            "other processes can still disturb caches and memory",
-        )
     governors = {
         path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     }
@@ -203,10 +190,4 @@ def problems(machine: Machine) -> Iterator[Finding]:
             "little_memory",
             f"{memory.available / 1e9:.1f} GB of memory is free",
             "a model that swaps measures the disk; use a smaller one",
-        )
-    if not os.access("/dev/shm", os.W_OK):
-        yield Finding(
-            "no_shared_memory",
-            "/dev/shm cannot be written, so ranks keep their marks on disk",
-            "mount it, or expect a little disk traffic during steps",
         )

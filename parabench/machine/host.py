@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,14 @@ def network(root: Path = ROOT) -> dict[str, Any]:
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return {"kind", "cores", "memory_bytes"} of the container of this process, and its control groups' limits."""
-    kind = next((kind for kind, is_one in _KINDS.items() if is_one(root, environ)), None)
-    no_limit = "no limit is set"
+    kinds = {
+        "kubernetes": "KUBERNETES_SERVICE_HOST" in environ,
+        "apptainer": bool({"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & environ.keys()),
+        "docker": (root / ".dockerenv").exists(),
+        "podman": (root / "run/.containerenv").exists(),
+        "lxc": _text(root / "run/systemd/container") == "lxc",
+    }
+    kind, no_limit = next((kind for kind, found in kinds.items() if found), None), "no limit is set"
     return facts(
         {
             "kind": (kind, "no container is detected"),
@@ -88,15 +94,6 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dic
             "memory_bytes": (memory_limit(root), no_limit),
         }
     )
-
-
-_KINDS: dict[str, Callable[[Path, Mapping[str, str]], bool]] = {
-    "kubernetes": lambda root, environ: "KUBERNETES_SERVICE_HOST" in environ,
-    "apptainer": lambda root, environ: bool({"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & environ.keys()),
-    "docker": lambda root, environ: (root / ".dockerenv").exists(),
-    "podman": lambda root, environ: (root / "run/.containerenv").exists(),
-    "lxc": lambda root, environ: (_text(root / "run/systemd/container") or "") == "lxc",
-}
 
 
 def core_limit(root: Path = ROOT) -> float | None:

@@ -121,8 +121,10 @@ def this_machine() -> Machine:
     if found and reason is None:
         record = gpus.describe(found)
         fault = gpus.cuda_fault(record["driver"], record["gpus"], versions.torch_cuda()[0])
+    # The affinity of this process, or the container's share if that is less.
+    allowed, limit = len(os.sched_getaffinity(0)), host.core_limit()
     return Machine(
-        cores=cores(),
+        cores=allowed if limit is None else max(1, min(allowed, round(limit))),
         gpus=found,
         gpus_reason=reason,
         cpu_reason=gpus.why_unused(found, reason),
@@ -130,13 +132,6 @@ def this_machine() -> Machine:
         cuda_fault=fault,
         memory_bytes=min(memory_bytes, host.memory_limit() or sys.maxsize),
     )
-
-
-def cores() -> int:
-    """Return the number of cores of this process: its affinity, or the container's share if that is less."""
-    allowed = len(os.sched_getaffinity(0))
-    limit = host.core_limit()
-    return allowed if limit is None else max(1, min(allowed, round(limit)))
 
 
 def environment(machine: Machine) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import resource
@@ -143,7 +144,7 @@ class MemoryClock(AroundClock):
         self._step, self._skipped = first, False
         self._before_reading = before_reading
         self._read: Callable[[str], list[Reading]] = (
-            partial(allocator, device=device) if device.type == accelerator.TYPE else ResidentSet()
+            partial(allocator, device=device) if device.type == accelerator.TYPE else resident_set
         )
         self.readings: list[tuple[int, str, float]] = []
 
@@ -175,16 +176,13 @@ def allocator(part: str, device: torch.device) -> list[Reading]:
     ]
 
 
-class ResidentSet:
-    """Read the resident set of this process from /proc/self/statm, which stays open to make readings fast."""
+@functools.cache
+def _statm() -> int:
+    """Return the descriptor of this process's statm. It stays open to make readings fast."""
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
-    def __init__(self) -> None:
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._page = os.sysconf("SC_PAGE_SIZE")
 
-    def __call__(self, part: str) -> list[Reading]:
-        """Return (name, bytes)."""
-        return [("rss_bytes", float(int(os.pread(self._statm, 128, 0).split()[1]) * self._page))]
-
-    def __del__(self) -> None:
-        os.close(self._statm)
+def resident_set(part: str) -> list[Reading]:
+    """Return (name, bytes) of the resident set of this process."""
+    pages = int(os.pread(_statm(), 128, 0).split()[1])
+    return [("rss_bytes", float(pages * os.sysconf("SC_PAGE_SIZE")))]

@@ -1,7 +1,7 @@
-"""Read NCCL's log, and the files of its Inspector.
+"""NCCL's log, and the content of its Inspector's files.
 
 NCCL has no interface for its choices, so a separate launch runs with its log enabled. The Inspector is a plugin that
-times every collective (NCCL's ext-profiler/inspector).
+times every collective (NCCL's ext-profiler/inspector); `report --from` reads its files.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,17 +60,12 @@ def environment(schedule: TrainingSchedule, folder: Path) -> dict[str, str]:
 
 
 def left_behind(schedule: TrainingSchedule, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the facts that NCCL and its Inspector wrote in this process, after it has left its group."""
-    seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
-    if schedule.explain and log.exists():
-        seen["nccl"] = parse_log(_beginning(log))
-    return seen
-
-
-def _beginning(path: Path) -> str:
-    """Return the first MOST_BYTES of a file as text."""
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES).decode(errors="replace")
+    """Return the facts that NCCL logged in this process, after it has left its group."""
+    log = folder / f"nccl-{os.getpid()}.log"
+    if not schedule.explain or not log.exists():
+        return {}
+    with log.open("rb") as file:
+        return {"nccl": parse_log(file.read(MOST_BYTES).decode(errors="replace"))}
 
 
 def parse_log(text: str) -> dict[str, Any]:
@@ -117,28 +111,8 @@ NUMBERS = {
 }
 
 
-def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return {"nccl_inspector": {"file", "ops"}} of this process; {} if the Inspector is off or writes for Prometheus.
-
-    If the file is missing, "file" is None.
-    """
-    if _is_off(environment, "NCCL_INSPECTOR_ENABLE") or not _is_off(environment, "NCCL_INSPECTOR_PROM_DUMP"):
-        return {}
-    job = environment.get("SLURM_JOBID", "unknown-jobid")
-    folder = Path(environment.get("NCCL_INSPECTOR_DUMP_DIR", f"nccl-inspector-{job}"))
-    path = folder / f"{socket.gethostname()}-pid{os.getpid()}.log"
-    if not path.exists():
-        return {"nccl_inspector": {"file": None, "ops": []}}
-    return {"nccl_inspector": {"file": str(path), "ops": inspected(_beginning(path))}}
-
-
-def _is_off(environment: Mapping[str, str], name: str) -> bool:
-    """Return whether a variable is not set, or set to 0."""
-    return environment.get(name, "0") in ("", "0")
-
-
 def inspected(text: str) -> list[dict[str, Any]]:
-    """Return an entry for each operation and size.
+    """Return an entry for each operation and size in the text of a file of the Inspector.
 
     An entry is "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
     "busbw_bytes_per_s", None if the plugin wrote none.

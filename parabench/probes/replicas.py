@@ -46,16 +46,11 @@ def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
         if not isinstance(tensor, DTensor):
             sums[name] = checksum(tensor.detach())
         elif any(each.is_replicate() and tensor.device_mesh.size(at) > 1 for at, each in enumerate(tensor.placements)):
-            sums[name + _shard(tensor)] = checksum(tensor.to_local().detach())
+            coordinates: Sequence[int] = tensor.device_mesh.get_coordinate() or ()
+            sharded = [at for at, each in enumerate(tensor.placements) if not each.is_replicate()]
+            shards = (f" (shard {coordinates[at] + 1} of {tensor.device_mesh.size(at)})" for at in sharded)
+            sums["".join([name, *shards])] = checksum(tensor.to_local().detach())
     return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
-
-
-def _shard(tensor: DTensor) -> str:
-    """Return the name of this rank's shard, such as " (shard 1 of 2)"."""
-    coordinates: Sequence[int] = tensor.device_mesh.get_coordinate() or ()
-    sharded = [at for at, each in enumerate(tensor.placements) if not each.is_replicate()]
-    shards = (f" (shard {coordinates[at] + 1} of {tensor.device_mesh.size(at)})" for at in sharded)
-    return "".join(shards)
 
 
 def checksum(tensor: Tensor) -> Tensor:

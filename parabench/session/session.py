@@ -282,11 +282,12 @@ def runner_of(
 
     def keep(launch: Launch) -> None:
         store.append(state.session_id, launch)
+        nodes.show(f"{launch.case.label}: {outcome(launch)}")
 
     return Runner(
         plan=state.plan,
         launch=launch or nodes.executor(),
-        keep=nodes.keeping(keep, outcome),
+        keep=keep,
         replan=lambda changed: store.replan(state.session_id, changed.to_dict()),
         done=state.done,
         references=dict(state.references),

@@ -195,18 +195,8 @@ def answer(nodes: Nodes) -> list[str]:
 def test_single_operations_run_on_two_hosts(tmp_path: Path) -> None:
     with cluster(2) as hosts:
         nodes = Nodes(hosts, tmp_path, SOME)
-        words = (
-            "collectives",
-            "--op",
-            "all_reduce",
-            "--algorithm",
-            "ring,two_level",
-            "--max",
-            "64KiB",
-            "--launches",
-            "1",
-        )
-        drivers = nodes.all(command=(*words, "--iterations", "3"))
+        words = "collectives --op all_reduce --algorithm ring,two_level --max 64KiB --launches 1 --iterations 3"
+        drivers = nodes.all(command=tuple(words.split()))
         assert [driver.ends() for driver in drivers] == [0, 0], drivers[0].lines
         assert [launch["status"] for launch in nodes.launches()] == ["ok", "ok"]
         wrong = nodes.rows("SELECT sum(n_wrong) AS wrong, count(DISTINCT rank) AS ranks FROM collective")

@@ -11,7 +11,7 @@ import torch
 from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.memory import MemoryClock, ResidentSet
+from parabench.probes.memory import MemoryClock, resident_set
 from parabench.store.record import MIB, Phase
 from real_launches import succeeded
 
@@ -90,10 +90,9 @@ def test_each_part_has_a_peak_and_the_idle_memory_after_it(monkeypatch: pytest.M
 
 
 def test_the_resident_set_grows_by_what_is_touched() -> None:
-    look = ResidentSet()
-    [(name, before)] = look("begin")
+    [(name, before)] = resident_set("begin")
     touched = np.ones(64 * MIB, dtype=np.uint8)
-    [(_, after)] = look("begin")
+    [(_, after)] = resident_set("begin")
     assert name == "rss_bytes"
     assert touched.nbytes * 0.9 < after - before < touched.nbytes * 1.5
 

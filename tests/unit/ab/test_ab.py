@@ -99,6 +99,8 @@ def test_recorded_command_has_no_secret(places: Path) -> None:
 
 # -- order of launches ----------------------------------------------------------------------------------------------
 
+QUICK = ["ab", "quick", "--baseline", "", "--candidate", "", *(word for axis in AXES for word in ("--set", axis))]
+
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
@@ -110,10 +112,8 @@ def test_ab_launches_pairs_back_to_back(lab: Lab) -> None:
     assert lab.run(b="TOKEN=hush OMP_NUM_THREADS=2") == 0, lab.output
     cases = 3
     there = lab.launches()
-    assert [label for label, _, repetition in there if repetition < 0] == [
-        "ab-a",
-        "ab-b",
-    ]  # each variant has a reference
+    # Each variant has a reference.
+    assert [label for label, _, repetition in there if repetition < 0] == ["ab-a", "ab-b"]
     counted = [each for each in there if each[2] >= 0]
     assert len(counted) == 2 * cases * 3
     for one, other in zip(counted[::2], counted[1::2], strict=True):
@@ -139,24 +139,9 @@ def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     assert lab.run(label="mine") == 1, lab.output
     assert "Regression: 3 configurations slower (" in lab.output
     lab.step_s["b"] = 0.008
-    axes = [word for axis in AXES for word in ("--set", axis)]
-    given = [
-        "ab",
-        "quick",
-        "--baseline",
-        "",
-        "--candidate",
-        "",
-        *axes,
-        "--launches",
-        "4",
-        "--steps",
-        "4",
-        "--label",
-        "mine",
-    ]
+    given = [*QUICK, "--launches", "4", "--steps", "4", "--label", "mine", "--out", str(lab.folder / "out")]
     files = [f"--{name}={lab.folder / name}" for name in ("json", "markdown", "html")]
-    done = CliRunner().invoke(main, [*given, "--out", str(lab.folder / "out"), *files, "--junit", "-"])
+    done = CliRunner().invoke(main, [*given, *files, "--junit", "-"])
     assert done.exit_code == 0, done.output
     # Its own pair is what is judged and written.
     assert "@mine-2-a " in done.stderr
@@ -172,25 +157,13 @@ def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
 
 def test_resumed_ab_keeps_tolerance_and_alpha(lab: Lab) -> None:
     lab.step_s["b"] = 0.011
-    axes = [word for axis in AXES for word in ("--set", axis)]
-    given = ["--launches", "3", "--steps", "4", "--rounds", "0", "--out", str(lab.folder / "out")]
+    out = ["--out", str(lab.folder / "out")]
     judged = ["--tolerance", "0.2", "--alpha", "0.05", "--json", str(lab.folder / "json")]
     lab.interrupt_at = 7
-    stopped = CliRunner().invoke(main, ["ab", "quick", "--baseline", "", "--candidate", "", *axes, *given, *judged])
+    stopped = CliRunner().invoke(main, [*QUICK, *["--launches", "3", "--steps", "4", "--rounds", "0"], *out, *judged])
     assert stopped.exit_code == STOPPED, stopped.output
     go_on = shlex.split(stopped.output.rpartition("resume with: ")[2])
-    assert go_on == [
-        "parabench",
-        "ab",
-        "--resume",
-        "--baseline",
-        "",
-        "--candidate",
-        "",
-        *judged,
-        "--out",
-        str(lab.folder / "out"),
-    ]
+    assert go_on == ["parabench", "ab", "--resume", "--baseline", "", "--candidate", "", *judged, *out]
     lab.interrupt_at = None
     done = CliRunner().invoke(main, go_on[1:])
     assert done.exit_code == 0, done.output

@@ -78,16 +78,14 @@ def test_handshake_refuses_another_secret_on_both_ends(ends: Ends, own: Any, the
     assert not isinstance(found.get(timeout=GUARD_S), Connection)
 
 
-def test_greet_refuses_another_session(ends: Ends) -> None:
-    node_0(ends[0], None, "job43")
-    with pytest.raises(UsageError, match="has --rdzv-id 'job43', and this node job42"):
-        greet(ends[1], None, "job42", "host0:29400")
-
-
-def test_greet_refuses_another_version(ends: Ends) -> None:
-    Connection(ends[0]).send(Hello(PROTOCOL + 1, "job42", "", signed=False))
-    with pytest.raises(UsageError, match="has another version of parabench; install the same on all nodes"):
-        greet(ends[1], None, "job42", "host0:29400")
+def test_greet_refuses_another_session_or_version(ends: Ends) -> None:
+    for hello, why in (
+        (Hello(PROTOCOL, "job43", "", signed=False), "has --rdzv-id 'job43', and this node job42"),
+        (Hello(PROTOCOL + 1, "job42", "", signed=False), "has another version of parabench; install the same on all"),
+    ):
+        Connection(ends[0]).send(hello)
+        with pytest.raises(UsageError, match=why):
+            greet(ends[1], None, "job42", "host0:29400")
 
 
 @pytest.mark.parametrize("secret", [None, OURS])

@@ -17,7 +17,6 @@ from guard import GUARD_S
 from parabench.cluster import agreement
 from parabench.cluster import coordinator as coordinator_module
 from parabench.cluster.agent import Agent
-from parabench.cluster.connection import Abort
 from parabench.cluster.coordinator import Coordinator, listen
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
@@ -154,14 +153,13 @@ def test_coordinator_collects_results_and_ends_all_nodes(leader: Leader) -> None
     assert node.lines[-1].startswith("node 1: the session is over; results and report are on node 0 (")
 
 
-def test_failure_of_a_node_aborts_the_launch_on_the_other(leader: Leader) -> None:
+def test_failure_of_one_node_aborts_the_launch_on_the_other(lead: Callable[..., Leader]) -> None:
+    leader = lead()
     leader.does = until_abort
     Node(leader.topology, does=lambda context: context.tell(FAILED))
     leader.assemble(())
     assert [result.outcome.ok for result in leader.launch()] == [False, True]
-
-
-def test_failure_of_node_0_aborts_the_launch_on_the_other(leader: Leader) -> None:
+    leader = lead()
     leader.does = lambda context: context.tell(FAILED)
     node = Node(leader.topology, does=until_abort)
     leader.assemble(())
@@ -215,20 +213,6 @@ def test_node_that_closes_its_connection_is_lost_and_may_return(leader: Leader) 
     assert leader.launch()[1].lost is None
 
 
-def test_node_lost_before_a_launch_aborts_it(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_for = leader.wait_for
-
-    def then_lost(number: int) -> None:
-        wait_for(number)
-        leader._members[1].connection._lose(EOFError("gone"))
-
-    Node(leader.topology)
-    monkeypatch.setattr(leader, "wait_for", then_lost)
-    leader.does = until_abort
-    found = leader.launch()
-    assert (found[0].outcome.ok, str(found[1].lost).endswith("was lost: gone")) == (False, True)
-
-
 def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None:
     started = threading.Event()
 
@@ -247,31 +231,20 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
     assert node.end_of() == 0
 
 
-def test_node_forgets_aborts_of_a_lost_node_0(leader: Leader) -> None:
-    node = Node(leader.topology)
-    for reason in (FAILED, None):
-        leader.wait_for(2)
-        connection = leader._members[1].connection
-        if reason is not None:
-            connection.send(Abort(0, reason))
-        connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
-        assert node.aborts.get(timeout=GUARD_S) == reason
-        connection._lose(EOFError("gone"))
-
-
 # -- admission of nodes ------------------------------------------------------------------------------------------------
 
 
-def test_node_with_other_facts_is_rejected_on_both_sides(leader: Leader) -> None:
+def test_node_with_other_facts_or_code_is_rejected(
+    lead: Callable[..., Leader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = lead()
     node = Node(leader.topology, facts={"torch": "2.11.0"})
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has torch 2\.11\.0, and node 0 has 2\.13\.0: give all nodes"):
         leader.assemble(())
     assert "and node 0 has 2.13.0" in str(node.end_of())
-
-
-def test_node_with_other_user_code_is_rejected(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter(["aa", "bb"])
     monkeypatch.setattr(agreement, "code_facts", lambda names: {name: next(found) for name in names})
+    leader = lead()
     node = Node(leader.topology)
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model bb, and node 0 has aa"):
         leader.assemble([SPEC.case.replace(model="mine:model")])

@@ -6,47 +6,32 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from guard import GUARD_S
 from parabench.cluster import foreign_group
-from parabench.cluster.foreign_group import FIRST_PORT, PORTS, group_of, once_per_host, take
+from parabench.cluster.foreign_group import FIRST_PORT, PORTS, first_host, group_of, once_per_host, take
 from parabench.errors import UsageError
 
 TORCHRUN = {
-    "RANK": "4",
-    "WORLD_SIZE": "8",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1",
-    "MASTER_ADDR": "host0",
-    "MASTER_PORT": "29501",
-    "TORCHELASTIC_RUN_ID": "none",
-}
+    "RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "MASTER_ADDR": "host0", "MASTER_PORT": "29501", "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
 # As mpirun 4.1.4 sets them.
 OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "0",
-    "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "PMIX_NAMESPACE": "1803878401",
-}
+    "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "1803878401",
+}  # fmt: skip
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "MASTER_ADDR": "fd00::1"}
-# As srun 22.05 sets them.
+# As srun 22.05 sets them, for the second of two nodes.
 SRUN = {
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "1",
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "0",
-    "MASTER_ADDR": "n1",
-}
+    "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "MASTER_ADDR": "n1",
+}  # fmt: skip
 
 
 def flags(environ: Mapping[str, str]) -> dict[str, str]:
@@ -102,6 +87,33 @@ def test_group_of_takes_the_innermost_launcher() -> None:
 )
 def test_group_of_returns_none_for_a_single_process(environ: dict[str, str], terminal: bool) -> None:
     assert group_of(environ, terminal=terminal) is None
+
+
+# -- Slurm's hosts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("n1,n2", "n1"), ("n[07,09-12]", "n07"), ("rack[1-2]n[03-04],x", "rack1n03"),
+        ("n[2,4]-ib.example.org,m1", "n2-ib.example.org"), ("gpu-a-1,gpu-b-[1-2]", "gpu-a-1"),
+    ],
+)  # fmt: skip
+def test_first_host_expands_the_list(nodelist: str, first: str) -> None:
+    assert first_host(nodelist) == first
+
+
+def test_group_of_asks_slurm_for_an_unknown_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'test "$*" = "--oneliner show node n2" && echo "NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2 Port=6818"'
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(foreign_group, "addresses_of", lambda host: [host] if host[0].isdigit() else [])
+    environ = SRUN | {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_NODELIST": "n[1-3]"}
+    del environ["MASTER_ADDR"]
+    group = group_of(environ | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"})
+    assert group is not None
+    assert group.endpoint_host == "10.0.0.2"
 
 
 # -- cores and devices -----------------------------------------------------------------------------------------------

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from types import SimpleNamespace
 
 import pynvml
 import pytest
 
+from fake_nvml import GIB, Device, FakeNvml
 from parabench.machine import gpus, host, versions
 from parabench.machine.accelerator import Gpu
-
-GIB = 2**30
 
 
 def write(root, files):
@@ -95,68 +93,16 @@ def test_container_detects_its_kind(tmp_path, file, environ, kind):
     assert host.container(tmp_path, environ)["kind"] == kind
 
 
-class Nvml:
-    """Devices by number, with their `nvlinks` (peer, or "switch"), and the `levels` of other pairs."""
-
-    def __init__(self, count=2, nvlinks=None, levels=None, mig=()):
-        self.count, self.nvlinks, self.levels, self.mig = count, nvlinks or {}, levels or {}, mig
-
-    def install(self, monkeypatch):
-        answers = {
-            "nvmlInit": lambda: None,
-            "nvmlShutdown": lambda: None,
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlSystemGetDriverVersion": lambda: "575.57.08",
-            "nvmlSystemGetCudaDriverVersion": lambda: 12090,
-            "nvmlDeviceGetName": lambda h: "NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=140 * GIB),
-            "nvmlDeviceGetCudaComputeCapability": lambda h: (9, 0),
-            "nvmlDeviceGetEnforcedPowerLimit": lambda h: 650_000,
-            "nvmlDeviceGetPowerManagementDefaultLimit": lambda h: 700_000,
-            "nvmlDeviceGetPowerManagementLimitConstraints": lambda h: [200_000, 700_000],
-            "nvmlDeviceGetClockInfo": lambda h, kind: 345 if kind == pynvml.NVML_CLOCK_SM else 3201,
-            "nvmlDeviceGetMaxClockInfo": lambda h, kind: 1980 if kind == pynvml.NVML_CLOCK_SM else 3201,
-            "nvmlDeviceGetMigMode": lambda h: [int(h in self.mig), 0],
-            "nvmlDeviceGetEccMode": lambda h: [1, 1],
-            "nvmlDeviceGetCurrPcieLinkGeneration": lambda h: 1,
-            "nvmlDeviceGetMaxPcieLinkGeneration": lambda h: 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": lambda h: 16,
-            "nvmlDeviceGetMaxPcieLinkWidth": lambda h: 16,
-            "nvmlDeviceGetCpuAffinity": lambda h, words: [0b110011],
-            "nvmlDeviceGetPciInfo": lambda h: SimpleNamespace(busId=self.bus(h)),
-            "nvmlDeviceGetNvLinkState": self.state,
-            "nvmlDeviceGetNvLinkRemoteDeviceType": lambda h, link: (
-                pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-                if self.nvlinks[h][link] == "switch"
-                else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
-            ),
-            "nvmlDeviceGetNvLinkRemotePciInfo": lambda h, link: SimpleNamespace(busId=self.bus(self.nvlinks[h][link])),
-            "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: self.levels[a, b],
-            "nvmlDeviceGetP2PStatus": lambda a, b, over: pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
-        }
-        for name, answer in answers.items():
-            monkeypatch.setattr(pynvml, name, answer)
-
-    def bus(self, device):
-        return ("00000000:07:00.0", "00000000:0B:00.0", "00000000:48:00.0", "00000000:4C:00.0")[device]
-
-    def state(self, device, link):
-        if device not in self.nvlinks:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        if link >= len(self.nvlinks[device]):
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return int(self.nvlinks[device][link] is not None)
-
-
 def test_describe_reads_limits_in_si_units(two_sockets, monkeypatch):
-    Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}, mig=(1,)).install(monkeypatch)
+    devices = [Device(address="00000000:07:00.0"), Device(address="00000000:0B:00.0", mig=True)]
+    FakeNvml(*devices, levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}).install(monkeypatch)
     found = gpus.describe([Gpu("", None, at) for at in range(2)], root=two_sockets)
     first, second = found["gpus"]
     assert first == {
         "index": 0, "name": "NVIDIA H200", "memory_bytes": 140 * GIB, "compute_capability": "9.0",
-        "power_limit_w": 650, "power_default_w": 700, "power_max_w": 700, "sm_clock_hz": 345 * 10**6,
+        "power_limit_w": 650, "power_default_w": 700, "power_max_w": 700, "sm_clock_hz": 1980 * 10**6,
         "sm_clock_max_hz": 1980 * 10**6, "memory_clock_hz": 3201 * 10**6, "memory_clock_max_hz": 3201 * 10**6,
-        "mig": False, "ecc": True, "pcie_generation": 1, "pcie_generation_max": 5, "pcie_width": 16,
+        "mig": False, "ecc": True, "pcie_generation": 1, "pcie_generation_max": 4, "pcie_width": 16,
         "pcie_width_max": 16, "cpus": "0-1,4-5", "numa_node": 1, "reasons": {},
     }  # fmt: skip
     assert second["mig"]
@@ -166,10 +112,10 @@ def test_describe_reads_limits_in_si_units(two_sockets, monkeypatch):
 
 def test_links_counts_active_nvlinks(monkeypatch):
     # Four devices in two pairs: two links within a pair, a third link is down; other pairs use PCIe.
-    pairs = {0: [1, 1, None], 1: [0, None, 0], 2: [3], 3: [2]}
+    devices = [Device(nvlinks=peers) for peers in ([1, 1, None], [0, None, 0], [3], [2])]
     levels = dict.fromkeys(((0, 2), (0, 3), (1, 2), (1, 3)), pynvml.NVML_TOPOLOGY_SYSTEM)
-    Nvml(count=4, nvlinks=pairs, levels=levels | {(1, 2): pynvml.NVML_TOPOLOGY_SINGLE}).install(monkeypatch)
-    found = gpus.links(range(4))
+    FakeNvml(*devices, levels=levels | {(1, 2): pynvml.NVML_TOPOLOGY_SINGLE}).install(monkeypatch)
+    found = gpus.links(devices)
     assert found["matrix"] == [
         ["X", "NV2", "SYS", "SYS"],
         ["NV2", "X", "PIX", "SYS"],

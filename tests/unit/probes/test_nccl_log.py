@@ -1,10 +1,8 @@
-"""NCCL's log in several versions, the launch that enables it, and the Inspector."""
+"""NCCL's log in several versions, the launch that enables it, and the Inspector's files."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +128,11 @@ def inspected(op: str, size: int, microseconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_read_inspector_reads_the_file_of_this_process(tmp_path: Path) -> None:
+def test_inspected_has_medians_of_each_operation() -> None:
     rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [inspected("Mystery", 4, 5)]
     text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # the file may be truncated
-    path = tmp_path / f"{socket.gethostname()}-pid{os.getpid()}.log"
-    path.write_text(text)
-    on = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path)}
-    seen = nccl.read_inspector(on)["nccl_inspector"]
-    assert seen["file"] == str(path)
-    first, other = seen["ops"]
+    first, other = nccl.inspected(text)
     assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)
     assert first["duration_s"] == pytest.approx(11e-6)
     assert (first["algbw_bytes_per_s"], first["busbw_bytes_per_s"]) == (277e9, 485e9)
     assert (other["op"], other["calls"]) == ("Mystery", 1)
-
-    path.unlink()
-    assert nccl.read_inspector(on)["nccl_inspector"] == {"file": None, "ops": []}
