@@ -11,52 +11,41 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+import numpy as np
 
 from benchmarks import big_store
 
-# The limits of the wall time relative to torchrun.
-AIMS = {"report": 0.6, "best": 0.3}
+AIMS = {"report": 0.6, "best": 0.3}  # the limits of the wall time relative to torchrun
 PAIRS = 7
 
 
-class Cost(NamedTuple):
-    """Seconds of wall time and CPU time, or their ratios."""
-
-    wall: float
-    cpu: float
-
-
-def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
-    """Return for each command the median over pairs of its cost relative to torchrun."""
+def ratios(store: Path | None = None, pairs: int = PAIRS) -> dict[str, tuple[float, float]]:
+    """Return for each command the medians over pairs of its wall time and its CPU time relative to torchrun."""
     with tempfile.TemporaryDirectory() as folder:
         empty, page = Path(folder) / "empty.py", Path(folder) / "report.html"
         empty.write_text("")
-        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(empty)]
-        answers = {
+        if store is None:
+            store = Path(folder) / "results.db"
+            big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27)
+        commands = {
+            "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(empty)],
             "report": ["parabench", "report", str(store), "-o", str(page)],
             "best": ["parabench", "best", str(store)],
         }
-        rows = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
-    return {name: _median([(costs[name], bare) for bare, costs in rows[1:]]) for name in answers}
+        costs = np.array([[_cost(words) for words in commands.values()] for _ in range(1 + pairs)])
+    medians = np.median(costs[1:, 1:] / costs[1:, :1], axis=0)
+    return {name: (float(wall), float(cpu)) for name, (wall, cpu) in zip(AIMS, medians, strict=True)}
 
 
-def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
-    """Return the ratios for a database of simulated results."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "results.db"
-        big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27)
-        return ratios(store, pairs)
-
-
-def _cost(words: Sequence[str]) -> Cost:
+def _cost(words: Sequence[str]) -> tuple[float, float]:
+    """Return the seconds of wall time and of CPU time of a command."""
     began = time.perf_counter()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
@@ -66,20 +55,7 @@ def _cost(words: Sequence[str]) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {process.returncode}")
-    return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime)
-
-
-def _median(pairs: Sequence[tuple[Cost, Cost]]) -> Cost:
-    wall, cpu = (statistics.median(cost[at] / bare[at] for cost, bare in pairs) for at in range(2))
-    return Cost(wall, cpu)
-
-
-def lines(found: Mapping[str, Cost]) -> list[str]:
-    return [
-        f"{name:<8} {ratio.wall:.2f} of the wall time of an empty torchrun (at most {AIMS[name]}), "
-        f"{ratio.cpu:.2f} of its CPU time"
-        for name, ratio in found.items()
-    ]
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -87,8 +63,9 @@ def main() -> None:
     parser.add_argument("store", type=Path, nargs="?")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     given = parser.parse_args()
-    found = ratios(given.store, given.pairs) if given.store else ratios_of_simulated(given.pairs)
-    print("\n".join(lines(found)))
+    for name, (wall, cpu) in ratios(given.store, given.pairs).items():
+        limit = f"(at most {AIMS[name]})"
+        print(f"{name:<8} {wall:.2f} of the wall time of an empty torchrun {limit}, {cpu:.2f} of its CPU time")
 
 
 if __name__ == "__main__":

@@ -34,18 +34,10 @@ BUCKETS = {None: 1.03, 1.0: 1.12, 4.0: 1.04, 10.0: 1.0, 25.0: 1.005, 100.0: 1.06
 # Shares of a step.
 PARTS = {"data_s": 0.02, "forward_s": 0.31, "backward_s": 0.57, "optimizer_s": 0.10}
 ENVIRONMENT: dict[str, Any] = {
-    "host": "simulated",
-    "os": "Linux 6.1",
-    "python": "3.11.2",
-    "cpu": "Some CPU",
-    "cores": 64,
-    "memory_bytes": 256 * 2**30,
-    "gpus": [],
-    "nvml": {"available": False, "reason": "no NVIDIA driver"},
-    "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
-    "env": {"OMP_NUM_THREADS": "1"},
-    "container": {"kind": None},
-}
+    "host": "simulated", "os": "Linux 6.1", "python": "3.11.2", "cpu": "Some CPU", "cores": 64,
+    "memory_bytes": 256 * 2**30, "gpus": [], "nvml": {"available": False, "reason": "no NVIDIA driver"},
+    "versions": {"torch": "2.13.0", "numpy": "2.4.6"}, "env": {"OMP_NUM_THREADS": "1"}, "container": {"kind": None},
+}  # fmt: skip
 
 
 def sweep(cases: int, ranks: int) -> list[Case]:
@@ -66,26 +58,30 @@ def sweep(cases: int, ranks: int) -> list[Case]:
     return found
 
 
-def truth(case: Case) -> float:
-    """Return the seconds of a step."""
-    size = ((MODELS[case.model].parameters or 0) / 1e6) ** 0.5
-    alone = 0.02 * size * case.global_batch / 64 / case.world_size
-    exchange = 0 if case.world_size == 1 else 0.004 * size * (1 + case.world_size / 16)
-    return (alone + exchange) * STRATEGIES[case.strategy] * ALGORITHMS[case.algorithm] * BUCKETS[case.bucket_mib]
-
-
 def launch(
     random: np.random.Generator, case: Case, repetition: int, position: int, steps: int, explained: bool
 ) -> Launch:
     """Return a launch of a case with random noise."""
+    size = ((MODELS[case.model].parameters or 0) / 1e6) ** 0.5
+    compute = 0.02 * size * case.global_batch / 64 / case.world_size
+    exchange = 0 if case.world_size == 1 else 0.004 * size * (1 + case.world_size / 16)
+    seconds = (compute + exchange) * STRATEGIES[case.strategy] * ALGORITHMS[case.algorithm] * BUCKETS[case.bucket_mib]
+    seconds *= float(np.exp(0.01 * random.standard_normal() + 0.003 * repetition))
     made = Launch(
         case=case, status=Status.OK, started_utc=STARTED, wall_s=4.0, repetition=repetition, position=position
     )
-    seconds = truth(case) * float(np.exp(0.01 * random.standard_normal() + 0.003 * repetition))
     made.samples = [*step_samples(random, case, seconds, steps)]
     for rank in range(case.world_size):
         made.samples.append(Sample(rank, None, "measure", "peak_rss_bytes", 300.0 * MIB + random.integers(1 << 20)))
-    made.facts = facts(case)
+    whole = 4 * (MODELS[case.model].parameters or 0)
+    bucket = min(whole, int((case.bucket_mib or 25.0) * MIB))
+    made.facts = {
+        "model": {"bytes": whole, "tensor_parallel_bytes": whole * 2 // 3, "parameters": whole // 4},
+        "unit_bytes": [whole // 5] * 5,
+        "clock": {"began_s": 500.0},
+        "phases": {"warmup": [500.2, 500.6], "measure": [500.6, 503.0], "instrument": [503.0, 503.5]},
+        **({"bucket_bytes": [bucket] * min(max(1, whole // bucket), 64)} if case.strategy == "ddp" else {}),
+    }
     if explained:
         explain(made, seconds, steps)
     return made
@@ -103,19 +99,6 @@ def step_samples(random: np.random.Generator, case: Case, seconds: float, steps:
     for rank, at in itertools.product(range(case.world_size), range(shape[0])):
         for metric, value in values.items():
             yield Sample(rank, at, "warmup" if at < WARMUP else "measure", metric, float(value[at, rank]))
-
-
-def facts(case: Case) -> dict[str, Any]:
-    """Return the facts that ranks report about a case."""
-    whole = 4 * (MODELS[case.model].parameters or 0)
-    bucket = min(whole, int((case.bucket_mib or 25.0) * MIB))
-    return {
-        "model": {"bytes": whole, "tensor_parallel_bytes": whole * 2 // 3, "parameters": whole // 4},
-        "unit_bytes": [whole // 5] * 5,
-        "clock": {"began_s": 500.0},
-        "phases": {"warmup": [500.2, 500.6], "measure": [500.6, 503.0], "instrument": [503.0, 503.5]},
-        **({"bucket_bytes": [bucket] * min(max(1, whole // bucket), 64)} if case.strategy == "ddp" else {}),
-    }
 
 
 def explain(made: Launch, seconds: float, steps: int) -> None:
@@ -136,7 +119,7 @@ def explain(made: Launch, seconds: float, steps: int) -> None:
             start = ends - (0.25 - 0.15 * bucket) * seconds + 1e-4 * rank
             call = CollectiveSample(
                 rank, step, at * 2 + bucket, "all_reduce", made.case.algorithm, n, 4 * MIB, start, 0.1 * seconds,
-                "instrument", None, None, f"0-{n - 1}", "float32", start, bucket, start - 1e-4,
+                "instrument", None, None, f"0-{n - 1}", "float32", start, bucket, start - 1e-4
             )  # fmt: skip
             made.collectives.append(call)
         made.spans.append(Span(rank, step, WAIT, ends - 0.08 * seconds, ends - 1e-4 * (n - rank)))
@@ -149,22 +132,14 @@ def write(out: Path, *, cases: int, launches: int, steps: int, ranks: int, expla
     out.parent.mkdir(parents=True, exist_ok=True)
     chosen, random = sweep(cases, ranks), np.random.default_rng(SEED)
     told = {case.id for case in [each for each in chosen if each.world_size > 1][:explained]}
+    protocol = {"warmup": WARMUP, "steps": steps, "launches": launches, "deadline_s": None}
+    protocol["instrumented"] = INSTRUMENTED if explained else 0
+    plan = {"kind": "training", "cases": [case.to_dict() for case in chosen], "skipped": [], "protocol": protocol}
+    question = "Which strategy, algorithm and bucket size is fastest, for each workload?"
     with Store.open_or_create(out) as store:
         session = store.begin_session(
-            label="big",
-            suite="big",
-            argv=["parabench", "run", "big", "--label", "big"],
-            seed=SEED,
-            environment=ENVIRONMENT,
-            question="Which strategy, algorithm and bucket size is fastest, for each workload?",
-            plan={
-                "kind": "training",
-                "cases": [case.to_dict() for case in chosen],
-                "skipped": [],
-                "protocol": {"warmup": WARMUP, "steps": steps, "launches": launches, "deadline_s": None,
-                             "instrumented": INSTRUMENTED if explained else 0},
-                "seed": SEED,
-            },
+            label="big", suite="big", argv=["parabench", "run", "big", "--label", "big"], seed=SEED,
+            environment=ENVIRONMENT, question=question, plan=plan | {"seed": SEED}
         )  # fmt: skip
         for case in chosen:
             if case.strategy == "single":

@@ -95,9 +95,8 @@ def main(many: int = 400) -> None:
         row(name, (found(random, 30, normal, change, at, half) for change in STEPS))
     for name, effects in list(KINDS.items())[1:4]:
         row(f"middle, {name}", (found(random, 30, effects, change, 15, half) for change in STEPS))
-    print("\na step of 10% in the middle of few sessions")
-    for n in (6, 8, 10, 15):
-        row(f"{n} sessions", [found(random, n, normal, 0.1, n // 2, half)])
+    few = (6, 8, 10, 15)
+    row(f"a step of 10%, by sessions: {few}", [found(random, n, normal, 0.1, n // 2, half) for n in few])
 
 
 if __name__ == "__main__":

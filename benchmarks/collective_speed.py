@@ -16,13 +16,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.hosts import NoNodes, hosts, rendezvous, run
-from benchmarks.ratios import Ratio, mean_ratio
+from benchmarks.ratios import mean_ratio
 from parabench.analysis.collectives.bus import good_sizes
 from parabench.analysis.session import session_data
 from parabench.store.record import MIB
@@ -43,46 +43,38 @@ OF_FOUR = ("all_reduce", "halving_doubling", "ring", {size * KIB: 1.0 for size i
 RATES, PER_NODE = ("1gbit", "2gbit"), 2
 
 
-def command(op: str, algorithms: str, sizes: Mapping[int, float], launches: int, ranks: int, out: str) -> list[str]:
-    """Return `parabench collectives` for these sizes: isolated calls, each after a barrier."""
-    words = [sys.executable, "-m", "parabench", "collectives", "--op", op, "--algorithm", algorithms, "--out", out]
+def measured(
+    question: str, op: str, ours: str, other: str, goals: Mapping[int, float], launches: int, ranks: int, rate: str = ""
+) -> None:
+    """Run `parabench collectives` with isolated calls, over a link if it has a rate; print the ratio of each size."""
+    words = [sys.executable, "-m", "parabench", "collectives", "--op", op, "--algorithm", f"{ours},{other}"]
     words += ["--launches", str(launches), "--world-size", str(ranks), "--device", "cpu", "--mode", "latency"]
-    return [*words, "--min", str(min(sizes)), "--max", str(max(sizes))]
-
-
-def ratios(folder: Path, ours: str, other: str) -> Iterator[tuple[int, Ratio]]:
-    """Yield each size of the session in a folder with the other algorithm's time over ours."""
-    sizes = good_sizes(session_data(load(folder / "results.db")).numbers)
+    words += ["--min", str(min(goals)), "--max", str(max(goals))]
+    with tempfile.TemporaryDirectory() as name:
+        if rate:
+            words += ["--ranks-per-node", str(PER_NODE), "--iterations", "20", "--warmup", "2", "--out", name]
+            with hosts(2, rate) as nodes:
+                run(nodes, words + rendezvous(nodes, PER_NODE), Path(name))
+        else:
+            subprocess.run([*words, "--out", name], check=True, stdout=subprocess.DEVNULL)
+        sizes = good_sizes(session_data(load(Path(name) / "results.db")).numbers)
     for size, rows in sizes.groupby("bytes"):
-        seconds = rows.pivot(index="shared_launch", columns="algorithm", values="compared_s")
-        yield int(size), mean_ratio(np.log(seconds[other] / seconds[ours]))
-
-
-def shown(question: str, folder: str, ours: str, other: str, goals: Mapping[int, float]) -> None:
-    for size, ratio in ratios(Path(folder), ours, other):
         if size in goals:
-            text = f"{question} of {size / MIB:g} MiB, {ours} against {other}"
-            print(f"{text:<64} {ratio}  goal {goals[size]:.2f}", flush=True)
+            seconds = rows.pivot(index="shared_launch", columns="algorithm", values="compared_s")
+            text = f"{question}, {op} of {size / MIB:g} MiB, {ours} against {other}"
+            ratio = mean_ratio(np.log(seconds[other] / seconds[ours]))
+            print(f"{text:<64} {ratio}  goal {goals[int(size)]:.2f}", flush=True)
 
 
 def main(launches: int = 10) -> None:
-    questions = [(ranks, question) for ranks in (2, 4) for question in QUESTIONS]
-    for ranks, (op, ours, other, goals) in [*questions, (4, OF_FOUR)]:
-        with tempfile.TemporaryDirectory() as name:
-            words = command(op, f"{ours},{other}", goals, launches, ranks, name)
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-            shown(f"{ranks} ranks, {op}", name, ours, other, goals)
+    for ranks, question in [*((ranks, question) for ranks in (2, 4) for question in QUESTIONS), (4, OF_FOUR)]:
+        measured(f"{ranks} ranks", *question, launches, ranks)
 
 
 def over_a_link(launches: int = 5) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
     for rate in RATES:
-        with tempfile.TemporaryDirectory() as name:
-            words = command("all_reduce", "ring,two_level", LINK, launches, 4, name)
-            words += ["--ranks-per-node", str(PER_NODE), "--iterations", "20", "--warmup", "2"]
-            with hosts(2, rate) as nodes:
-                run(nodes, words + rendezvous(nodes, PER_NODE), Path(name))
-            shown(f"{rate}, all_reduce", name, "two_level", "ring", LINK)
+        measured(rate, "all_reduce", "two_level", "ring", LINK, launches, 4, rate)
 
 
 if __name__ == "__main__":

@@ -65,21 +65,20 @@ def draw(
     slower = np.ones(cases)
     slower[cases // 2] += slowdown
     loudness = machine.loudness(gates * cases)
-    base = np.array([machine.mood(repetitions) for _ in range(gates)])
-    moods = [base, *(np.array([machine.mood(repetitions) for _ in range(gates)]) for _ in range(1 + earlier))]
+    moods = [np.array([machine.mood(repetitions) for _ in range(gates)]) for _ in range(2 + earlier)]
     if paired:
-        moods[1] = base
-    truths = [truth_of(cases), truth_of(cases) * slower, *[truth_of(cases)] * earlier]
-    return [
-        np.log(machine.numbers(machine.session(np.tile(truth, gates), loudness, np.repeat(mood, cases, axis=0))))
-        .reshape(gates, cases, repetitions)
-        for truth, mood in zip(truths, moods, strict=True)
-    ]  # fmt: skip
+        moods[1] = moods[0]
+    found = []
+    for at, mood in enumerate(moods):
+        truth = truth_of(cases) * (slower if at == 1 else 1.0)
+        seconds = machine.session(np.tile(truth, gates), loudness, np.repeat(mood, cases, axis=0))
+        found.append(np.log(seconds).reshape(gates, cases, repetitions))
+    return found
 
 
 def gates(
     noise: Noise, repetitions: int, *, gates: int, cases: int = CASES, slowdown: float = 0.0, paired: bool = True,
-    sessions: int = 1, alone: bool = False, seed: int = 0,
+    sessions: int = 1, alone: bool = False, seed: int = 0
 ) -> Iterator[Verdict]:  # fmt: skip
     """Yield the verdicts of `gates` gates.
 
@@ -88,15 +87,8 @@ def gates(
     """
     machine = Machine(noise, seed)
     for begun in range(0, gates, BATCH):
-        drawn = draw(
-            machine,
-            min(BATCH, gates - begun),
-            cases,
-            repetitions,
-            slowdown=slowdown,
-            paired=paired,
-            earlier=sessions - 1,
-        )
+        count = min(BATCH, gates - begun)
+        drawn = draw(machine, count, cases, repetitions, slowdown=slowdown, paired=paired, earlier=sessions - 1)
         if cases == 1:
             # All gates in one call, because each case is judged separately except for Holm's adjustment.
             base, candidate, *before = (each[:, 0] for each in drawn)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -38,8 +37,7 @@ QUEUE = "100ms"
 # The largest segment that TCP hands over, as a share of the burst and in bytes.
 SEGMENT, LARGEST_SEGMENT = 2 / 3, 65536
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 # A new link carries packets after the kernel has informed both ends.
 UP_S, POLL_S = 10.0, 0.005
 
@@ -87,14 +85,9 @@ class Host:
         return [*inside, "sh", "-c", ENTER, "enter", self.name, self.known, *words]
 
     def start(
-        self,
-        words: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        output: int | IO[Any] | None = None,
-        errors: int | IO[Any] | None = None,
-    ) -> subprocess.Popen[str]:
+        self, words: Sequence[str], *, environment: Mapping[str, str] | None = None, folder: Path | None = None,
+        output: int | IO[Any] | None = None, errors: int | IO[Any] | None = None
+    ) -> subprocess.Popen[str]:  # fmt: skip
         """Run a command in this host, in a new session; `environment` is added to that of this process."""
         process = subprocess.Popen(
             self.command(words),
@@ -116,30 +109,30 @@ class Host:
     def link(self, up: bool) -> None:
         """Connect this host to the bridge, or disconnect it without a message to either end."""
         _do("ip", "-n", self.namespace, "link", "set", self.interface, "up" if up else "down")
-        if up:
-            self._wait_until_up()
-
-    def limit(self, rate: str | None) -> None:
-        """Limit the link to `rate` each way, in kbit, mbit or gbit; None: no limit.
-
-        Headers count: 1514 bytes on the link have 1448 bytes of TCP payload.
-        """
-        burst = 0 if rate is None else _burst(rate)
-        shape = ("noqueue",) if rate is None else ("tbf", "rate", rate, "burst", str(burst), "latency", QUEUE)
-        segment = LARGEST_SEGMENT if rate is None else min(LARGEST_SEGMENT, int(SEGMENT * burst))
-        for namespace, device in ((self.namespace, self.interface), (self.bridge, self.name)):
-            _do("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape)
-            _do("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(segment))
-
-    def _wait_until_up(self) -> None:
         until = time.monotonic() + UP_S
-        while not (
+        while up and not (
             _device(self.namespace, self.interface)["operstate"] == "UP"
             and _device(self.bridge, self.name)["linkinfo"]["info_slave_data"]["state"] == "forwarding"
         ):
             if time.monotonic() > until:
                 raise NoNodes(f"the link of {self.name} is not up after {UP_S:g} s")
             time.sleep(POLL_S)
+
+    def limit(self, rate: str | None) -> None:
+        """Limit the link to `rate` each way, in kbit, mbit or gbit; None: no limit.
+
+        Headers count: 1514 bytes on the link have 1448 bytes of TCP payload.
+        """
+        shape: tuple[str, ...] = ("noqueue",)
+        segment = LARGEST_SEGMENT
+        if rate is not None:
+            bits_per_s = float(rate[:-4]) * _UNITS[rate[-4]]
+            burst = max(LEAST_BURST, round(bits_per_s / 8 * BURST_S))
+            shape = ("tbf", "rate", rate, "burst", str(burst), "latency", QUEUE)
+            segment = min(LARGEST_SEGMENT, int(SEGMENT * burst))
+        for namespace, device in ((self.namespace, self.interface), (self.bridge, self.name)):
+            _do("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape)
+            _do("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(segment))
 
 
 @contextmanager
@@ -209,12 +202,6 @@ def run(nodes: Sequence[Host], words: Sequence[str], folder: Path, deadline_s: f
         last = (folder / "node0.log").read_text(errors="replace")[-2000:]
         raise NodeFailed(f"{' '.join(words)} ended with {codes}; node 0: {last}")
     return time.perf_counter() - begin
-
-
-def _burst(rate: str) -> int:
-    """Return the bytes of a burst. An invalid rate has any: `tc` refuses it."""
-    read = _RATE.fullmatch(rate)
-    return max(LEAST_BURST, round(float(read[1]) * _UNITS[read[2]] / 8 * BURST_S)) if read else LEAST_BURST
 
 
 def _join(host: Host) -> None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.hosts import Host, NoNodes, hosts, rendezvous, run
-from benchmarks.launches import launched
+from benchmarks.instruments import launched
 from parabench.launch.processes import start_server
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -48,12 +48,6 @@ def beyond_steps_s() -> float:
     return done.wall_s - sum(done.step_times())
 
 
-def torchrun_on_nodes_s(nodes: tuple[Host, ...], script: Path, serial: int) -> float:
-    """Return the seconds until the agents of all nodes have ended; each call has a separate rendezvous."""
-    own = ["--rdzv-backend", "c10d", "--rdzv-id", str(serial), str(script)]
-    return run(nodes, [*TORCHRUN, *rendezvous(nodes, RANKS), *own], script.parent)
-
-
 def beyond_steps_on_nodes_s(nodes: tuple[Host, ...], folder: Path, launches: int) -> list[float]:
     """Return the seconds of each launch of a session, without its steps."""
     suite = folder / "suite.py"
@@ -74,7 +68,9 @@ def main(number: int = 10, *, two_nodes: bool = False) -> None:
         if two_nodes:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
             with hosts(2) as nodes:
-                _, *bare = (torchrun_on_nodes_s(nodes, script, serial) for serial in range(4))
+                words = [*TORCHRUN, *rendezvous(nodes, RANKS), "--rdzv-backend", "c10d"]
+                # Until the agents of all nodes have ended; each has a separate rendezvous.
+                _, *bare = (run(nodes, [*words, "--rdzv-id", str(n), str(script)], script.parent) for n in range(4))
                 ours = beyond_steps_on_nodes_s(nodes, script.parent, number)
         else:
             start_server()

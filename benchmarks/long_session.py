@@ -73,9 +73,8 @@ def slopes(rows: list[tuple[float, ...]]) -> list[tuple[float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_session")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("--shared", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=100)
+    for name, usual in (("launches", 1000), ("shared", 200), ("rounds", 100)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()
     sessions = {
         "alone": SUITE.format(caps=1, launches=asked.launches, rounds=0),

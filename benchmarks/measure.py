@@ -1,12 +1,11 @@
 """`python -m benchmarks.measure`: the size of the code, the cost of answers, and the limits that they are held to.
 
-Lines are counted as `wc -l` does. The duration of the tests is that of the last `.ci/run` in this checkout. Commands
-are timed next to a bare `torchrun`, because absolute times differ between machines.
+Lines are counted as `wc -l` does. Commands are timed next to a bare `torchrun`, because absolute times differ between
+machines.
 """
 
 from __future__ import annotations
 
-import re
 import resource
 import subprocess
 import sys
@@ -19,17 +18,10 @@ from benchmarks import answer_cost
 from tests.unit.test_imports import names
 
 ROOT = Path(__file__).parents[1]
-# Output of `make test PYTEST_OPTIONS=--durations=0`.
-TESTED = ROOT / "parabench-results" / "tests.txt"
-# The largest supported session.
-LAUNCHES = ("--cases", "200", "--launches", "5")
-PREDICTION = ("parabench/analysis/prediction", "parabench/commands/predict.py")
 # The limit of lines in each part.
 LIMITS = {
     "parabench": 43_000, "parabench/report": 3_200, "parabench/store": 1_000, "tests": 33_000, "benchmarks": 5_000,
 }  # fmt: skip
-
-Row = tuple[str, str, str]
 
 
 def lines_of(*places: str) -> int:
@@ -39,7 +31,7 @@ def lines_of(*places: str) -> int:
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
-def sizes() -> Iterator[Row]:
+def sizes() -> Iterator[tuple[str, str, str]]:
     """Yield (what, now, limit) of the code."""
     yield "files in parabench/", f"{len(names())}", "260"
     for place, limit in LIMITS.items():
@@ -49,24 +41,18 @@ def sizes() -> Iterator[Row]:
     page = [path for kind in ("*.html", "script/**/*.js", "style/*.css") for path in (ROOT / "reports").glob(kind)]
     yield "lines of the page's templates and scripts", f"{sum(p.read_bytes().count(10) for p in page):,}", "2,000"
     yield "lines in cluster/ and ab/", f"{lines_of('parabench/cluster', 'parabench/ab'):,}", "3,200"
-    yield "lines of prediction", f"{lines_of(*PREDICTION):,}", "1,500"
+    prediction = lines_of("parabench/analysis/prediction", "parabench/commands/predict.py")
+    yield "lines of prediction", f"{prediction:,}", "1,500"
 
 
-def tests(output: str) -> Iterator[Row]:
-    """Yield (what, now, limit) of the tests, from pytest's output of both halves."""
-    ended = [float(seconds) for seconds in re.findall(r"^=.* in ([\d.]+)s.*=$", output, re.MULTILINE)]
-    if ended:
-        yield "minutes of make test, in the last .ci/run", f"{sum(ended) / 60:.1f}", "8"
-
-
-def answers() -> Iterator[Row]:
+def answers() -> Iterator[tuple[str, str, str]]:
     """Yield (what, now, limit) of the commands that answer."""
-    for command, ratio in answer_cost.ratios_of_simulated().items():
-        now = f"{ratio.wall:.2f} (processor time: {ratio.cpu:.2f})"
+    for command, (wall, cpu) in answer_cost.ratios().items():
+        now = f"{wall:.2f} (processor time: {cpu:.2f})"
         yield f"{command} / a torchrun of an empty script", now, f"{answer_cost.AIMS[command]}"
     with tempfile.TemporaryDirectory() as folder:
         store, page = Path(folder) / "results.db", Path(folder) / "page.html"
-        subprocess.run([sys.executable, "-m", "benchmarks.big_store", *LAUNCHES, str(store)], check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-m", "benchmarks.big_store", str(store)], check=True, cwd=ROOT)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "parabench", "report", str(store), "-o", str(page)], check=True, cwd=ROOT)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -78,11 +64,8 @@ def answers() -> Iterator[Row]:
 
 def main() -> None:
     print(f"{'what':<48} {'limit':>8}  now")
-    for what, now, limit in chain(sizes(), tests(TESTED.read_text() if TESTED.exists() else ""), answers()):
+    for what, now, limit in chain(sizes(), answers()):
         print(f"{what:<48} {limit:>8}  {now}")
-    print("\npackage              files   lines")
-    for folder in sorted(path for path in (ROOT / "parabench").iterdir() if (path / "__init__.py").exists()):
-        print(f"{folder.name:<20} {len(list(folder.rglob('*.py'))):>5}  {lines_of(str(folder)):>6,}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -32,30 +31,19 @@ from parabench.analysis.stats.contrasts import Numbers, judge
 PILOTS, LAUNCHES, LATER = (8, 12, 20), (8, 12, 20), 30
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The results of later launches over the predictions of a pilot."""
+def trial(pilot: Numbers, later: Numbers) -> tuple[float, float]:
+    """Return the half-width and the tolerance of later pairs over the predictions of a pilot.
 
-    half_width: float
-    tolerance: float
-
-    @property
-    def right(self) -> tuple[bool, bool]:
-        return tuple(1 / RIGHT_WITHIN <= each <= RIGHT_WITHIN for each in (self.half_width, self.tolerance))
-
-
-def trial(pilot: Numbers, later: Numbers) -> Trial:
-    """Compare a pilot with later pairs; both are differences of shape (cases, pairs)."""
+    Both are differences of shape (cases, pairs).
+    """
     cases, n = later.shape
     spread, own = spread_of(pilot), spread_of(later)
     assert spread is not None
     assert own is not None
     tests = judge({case: (np.zeros(n), later[case]) for case in range(cases)}, paired=True).values()
     typical = math.exp(float(np.mean([math.log((test.high - test.low) / 2) for test in tests])))
-    return Trial(
-        math.expm1(typical) / half_width(spread.typical, n),
-        least_tolerance(own.own, n) / least_tolerance(spread.own, n),
-    )
+    tolerance = least_tolerance(own.own, n) / least_tolerance(spread.own, n)
+    return math.expm1(typical) / half_width(spread.typical, n), tolerance
 
 
 def windows(differences: Numbers, pilot: int, launches: int) -> Iterator[tuple[Numbers, Numbers]]:
@@ -84,10 +72,11 @@ def _tailed(lot: np.random.Generator, shape: tuple[int, int], correlated: float 
     return drawn
 
 
-def share(trials: list[Trial]) -> tuple[float, float]:
+def share(trials: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """Return the shares of trials with the right half-width and with the right tolerance."""
-    both = np.mean([each.right for each in trials], axis=0)
-    return float(both[0]), float(both[1])
+    ratios = np.array(list(trials))
+    half_width, tolerance = ((ratios >= 1 / RIGHT_WITHIN) & (ratios <= RIGHT_WITHIN)).mean(axis=0)
+    return float(half_width), float(tolerance)
 
 
 def table(recordings: list[Numbers], pilots: tuple[int, ...] = PILOTS) -> None:
@@ -127,10 +116,10 @@ def main() -> None:
         print("each case by itself")
         table([row[None, :] for row in measured.differences], pilots)
         return
-    random = np.random.default_rng(0)
+    random, many = np.random.default_rng(0), int(rest[0]) if rest else 30
     for cases in (1, 4, 20):
         print(f"{cases} cases, simulated")
-        table([recording(random, cases, 60) for _ in range(int(rest[0]) if rest else 30)])
+        table([recording(random, cases, 60) for _ in range(many)])
 
 
 if __name__ == "__main__":

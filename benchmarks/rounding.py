@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
@@ -26,7 +27,6 @@ from parabench.store.record import Launch, Status
 from parabench.strategies import STRATEGIES, Rule
 from parabench.workloads.verify import EARLY, Reference, reference_of
 
-DEADLINE_S = 600.0
 MODELS = ("gpt-nano", "mlp", "mnist", "toy")
 WHAT = (f"first {EARLY} losses", "later losses", "norm")
 
@@ -49,14 +49,12 @@ def cases(model: str, precision: str, protocol: Protocol) -> Iterator[Case]:
 
 @cache
 def launched(case: Case, protocol: Protocol) -> Launch:
-    return launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
+    return launch(LaunchSpec.of(case, protocol, deadline_s=600.0))
 
 
 def differences(seen: Reference, expected: Reference) -> tuple[float, float, float]:
-    def apart(one: float | None, other: float | None) -> float:
-        assert one is not None
-        assert other is not None
-        return abs(one - other) / max(abs(one), abs(other), 1e-300)
+    def apart(one: Any, other: Any) -> float:
+        return float(abs(one - other) / max(abs(one), abs(other), 1e-300))
 
     losses = [apart(seen.loss[step], expected.loss[step]) for step in sorted(expected.loss)]
     return max(losses[:EARLY]), max(losses[EARLY:]), apart(seen.grad_norm[0], expected.grad_norm[0])
@@ -68,7 +66,7 @@ def main(steps: int = 200, precisions: str = "ieee,bf16-mixed,bf16-true") -> Non
     for precision in precisions.split(","):
         for model in MODELS:
             for case in cases(model, precision, protocol):
-                seen, name = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S)), f"{model} {case.label}"
+                seen, name = launched(case, protocol), f"{model} {case.label}"
                 if seen.status is not Status.OK:
                     print(f"{name}: {seen.status}: {seen.failure}")
                     continue

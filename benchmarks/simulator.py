@@ -48,11 +48,15 @@ PURE = Noise(launch=0.02, unlike=0.0, drift=0.0, step=0.0, outliers=0.0, spikes=
 UNLIKE = replace(PURE, unlike=1.0)
 
 
-class Machine:
-    """Simulates sessions with `steps` measured steps per launch; `quantile` of them is the per-launch statistic."""
+# The measured steps of a launch, and the quantile of them that is the per-launch statistic.
+STEPS, QUANTILE = 40, 0.1
 
-    def __init__(self, noise: Noise, seed: int, steps: int = 40, quantile: float = 0.1) -> None:
-        self.noise, self.steps, self.quantile = noise, steps, quantile
+
+class Machine:
+    """Simulates sessions."""
+
+    def __init__(self, noise: Noise, seed: int) -> None:
+        self.noise = noise
         self._random = np.random.default_rng(seed)
 
     def loudness(self, cases: int) -> Seconds:
@@ -65,63 +69,35 @@ class Machine:
         return walk + self.noise.session * self._random.standard_normal()
 
     def session(self, truth: Seconds, loudness: Seconds, mood: Seconds) -> Seconds:
-        """Return step times in seconds, of shape (cases, repetitions, steps). `mood` has one row, or one per case."""
+        """Return per-launch statistics (s) of shape (cases, repetitions). `mood` has one row, or one per case."""
         noise, draw = self.noise, self._random
         shape = len(truth), mood.shape[-1]
         launch = loudness[:, None] * draw.standard_normal(shape)
         launch += (draw.random(shape) < noise.outliers) * draw.exponential(noise.outlier_size or 1.0, shape)
-        each = (*shape, self.steps)
+        each = (*shape, STEPS)
         step = noise.step * draw.standard_normal(each)
         step += np.log1p((draw.random(each) < noise.spikes) * draw.exponential(noise.spike_size or 1.0, each))
-        return truth[:, None, None] * np.exp(np.atleast_2d(mood)[:, :, None] + launch[:, :, None] + step)
-
-    def numbers(self, seconds: Seconds) -> Seconds:
-        """Return the per-launch statistics in seconds, of shape (cases, repetitions)."""
-        return np.quantile(seconds, self.quantile, axis=-1)
-
-    def pair(
-        self, truth: Seconds, repetitions: int, *, slower: Seconds | float = 1.0, interleaved: bool
-    ) -> list[Seconds]:
-        """Return step times of a baseline and of a candidate, whose truth is `slower` times the baseline's."""
-        loudness, mood = self.loudness(len(truth)), self.mood(repetitions)
-        base = self.session(truth, loudness, mood)
-        return [base, self.session(truth * slower, loudness, mood if interleaved else self.mood(repetitions))]
+        seconds = truth[:, None, None] * np.exp(np.atleast_2d(mood)[:, :, None] + launch[:, :, None] + step)
+        return np.quantile(seconds, QUANTILE, axis=-1)
 
 
-def launch_frame(
-    numbers: Seconds, repetitions: list[int] | None = None, cases: list[int] | None = None
-) -> pd.DataFrame:
-    """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, as `contrasts.fit` takes
-    them."""
-    chosen = list(range(numbers.shape[0])) if cases is None else cases
-    begun = list(range(numbers.shape[1])) if repetitions is None else repetitions
-    rows = [
-        (f"{case:02d}", repetition, numbers[i, j])
-        for i, case in enumerate(chosen)
-        for j, repetition in enumerate(begun)
-    ]
+def launch_frame(numbers: Seconds) -> pd.DataFrame:
+    """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, for `contrasts.fit`."""
+    rows = [(f"{case:02d}", repetition, number) for (case, repetition), number in np.ndenumerate(numbers)]
     return pd.DataFrame(rows, columns=["case", "repetition", "step_s"])
 
 
 def numbers(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
     """Return (case, repetition, seconds) as the table `analysis.numbers.numbers`; other numbers are unknown."""
     names = (*STEP_PARTS, *MEMORY, "peak_memory_bytes", "staleness_mean", "staleness_max", "drift")
-    unknown = dict.fromkeys(names, np.nan)
-    return pd.DataFrame(
-        [
-            case.to_dict()
-            | unknown
-            | {
-                "launch_id": i,
-                "case": case.id,
-                "case_json": json.dumps(case.to_dict()),
-                "label": case.label,
-                "repetition": repetition,
-            }
-            | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
-            | {"verified": True, "in_turns": False, "counted": True, "timed": True}
-            | {"step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
-            | {"token_s": seconds / (case.global_batch * case.seq_len)}
-            for i, (case, repetition, seconds) in enumerate(rows)
-        ]
-    )
+    table = []
+    for at, (case, repetition, seconds) in enumerate(rows):
+        tokens = case.global_batch * case.seq_len
+        known = {
+            "launch_id": at, "case": case.id, "case_json": json.dumps(case.to_dict()), "label": case.label,
+            "repetition": repetition, "position": 0, "status": Status.OK, "error": None,
+            "statistic": STATISTIC[case.device], "verified": True, "in_turns": False, "counted": True, "timed": True,
+            "step_s": seconds, "p90_s": seconds, "tokens_per_s": tokens / seconds, "token_s": seconds / tokens,
+        }  # fmt: skip
+        table.append(case.to_dict() | dict.fromkeys(names, np.nan) | known)
+    return pd.DataFrame(table)

@@ -46,43 +46,30 @@ def case(**fields: Any) -> Case:
     return Case(data="synthetic", seq_len=8, device="cpu", backend="gloo", **fields)
 
 
-# Consecutive algorithms have different strategies; all pairs occur after len(WRAPPERS) rounds.
-CASES = [
-    case(
-        strategy=strategy,
-        algorithm=algorithm,
-        bucket_mib=cap,
-        world_size=4,
-        ranks_per_node=2 if levels_of(algorithm) else None,
-    )
-    for turn in range(len(WRAPPERS))
-    for place, algorithm in enumerate(ALGORITHMS)
-    for strategy, cap in [WRAPPERS[(place + turn) % len(WRAPPERS)]]
-]
-
-
-def every_case() -> Iterator[Case]:
-    """Yield every strategy that can share a launch, over every algorithm, on two and on four ranks."""
-    for name, entry in STRATEGIES.items():
-        for ranks in (1,) if entry.one_rank_only else (2, 4):
-            grid = {"tp_size": 2} if entry.layout is Layout.GRID else {}
-            for algorithm in ON_ANY_BACKEND if "algorithm" in entry.axes else ("native",):
-                needs_nodes = "ranks_per_node" in entry.axes or algorithm == TWO_LEVEL
-                node = {"ranks_per_node": ranks // 2} if needs_nodes else {}
-                made = case(strategy=name, algorithm=algorithm, world_size=ranks, **grid, **node)
-                if why_alone(made) is None:
-                    yield made
-
-
 def specs(launches: int) -> Iterator[LaunchSpec]:
-    """Yield launches of one case each."""
-    cases = itertools.islice(itertools.cycle(CASES), launches)
-    return (LaunchSpec.of(each, PROTOCOL, deadline_s=DEADLINE_S) for each in cases)
+    """Yield launches of one case each. Consecutive algorithms have different wrappers; all pairs occur."""
+    pairs = [
+        (*WRAPPERS[(place + turn) % len(WRAPPERS)], algorithm)
+        for turn in range(len(WRAPPERS))
+        for place, algorithm in enumerate(ALGORITHMS)
+    ]
+    for strategy, cap, algorithm in itertools.islice(itertools.cycle(pairs), launches):
+        nodes = {"ranks_per_node": 2} if levels_of(algorithm) else {}
+        one = case(strategy=strategy, algorithm=algorithm, bucket_mib=cap, world_size=4, **nodes)
+        yield LaunchSpec.of(one, PROTOCOL, deadline_s=DEADLINE_S)
 
 
 def shared_specs(launches: int) -> Iterator[LaunchSpec]:
-    """Yield launches of several cases each."""
-    every = list(every_case())
+    """Yield launches of several cases each: any strategy that can share a launch, over any algorithm."""
+    every = []
+    for name, entry in STRATEGIES.items():
+        grid = {"tp_size": 2} if entry.layout is Layout.GRID else {}
+        algorithms = ON_ANY_BACKEND if "algorithm" in entry.axes else ("native",)
+        for ranks, algorithm in itertools.product((1,) if entry.one_rank_only else (2, 4), algorithms):
+            needs_nodes = "ranks_per_node" in entry.axes or algorithm == TWO_LEVEL
+            node = {"ranks_per_node": ranks // 2} if needs_nodes else {}
+            every.append(case(strategy=name, algorithm=algorithm, world_size=ranks, **grid, **node))
+    every = [each for each in every if why_alone(each) is None]
     for seed in range(launches):
         lot = random.Random(seed)
         cases = tuple(lot.sample(every, lot.randint(4, 6)))

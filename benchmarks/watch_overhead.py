@@ -29,8 +29,6 @@ from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 
 SETTLE, WARMUP, BATCH = 2, 10, 32
-# The wall time and the CPU time of a side of a round, in seconds.
-Times = tuple[float, float]
 
 
 def model_of(width: int) -> nn.Module:
@@ -54,23 +52,19 @@ def rounds(asked: argparse.Namespace) -> np.ndarray:
     found = np.empty((asked.rounds, 2, 2))
     with tempfile.TemporaryDirectory() as folder:
         observer = Observer(
-            module=module,
-            optimizer=optimizer,
-            group=Group.enter(),
-            schedule=Schedule(),
-            folder=Path(folder),
-            began_s=time.perf_counter(),
-            log=print,
-        )
+            module=module, optimizer=optimizer, group=Group.enter(), schedule=Schedule(), folder=Path(folder),
+            began_s=time.perf_counter(), log=print,
+        )  # fmt: skip
         train(module, optimizer, [batches[0]] * WARMUP)
 
-        def timed(over: Callable[[list[Tensor]], Iterable[Tensor]]) -> Times:
+        def timed(over: Callable[[list[Tensor]], Iterable[Tensor]]) -> tuple[float, float]:
+            """Return the seconds of wall time and of CPU time."""
             train(module, optimizer, over(batches[:SETTLE]))
             begin, own = time.perf_counter(), time.process_time()
             train(module, optimizer, over(batches))
             return time.perf_counter() - begin, time.process_time() - own
 
-        def watched() -> Times:
+        def watched() -> tuple[float, float]:
             with observer.watching():
                 return timed(observer)
 

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.gpu`: run the checks, print a table, write JSON."""
+"""Run the checks in child processes, so that a crash or a hang fails one check only; print a table, write JSON.
+
+The exit code is 0 if every check that ran passed, 1 if one failed, and 2 with the reason if there is no GPU.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,23 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpu.catalog import CHECKS
+from benchmarks.gpu import clocks, collectives, launches, machine, memory, nccl, sensors, watched
 from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
 from benchmarks.gpu.child import Budget, run_checks, work
 from parabench.errors import UsageError
 from parabench.files import write_whole
+
+# All checks in the order in which they run. First come cheap checks that explain the failures of others, then the most
+# likely failures of a first user. Checks that hold the GPU follow one another, because they share a process.
+CHECKS: tuple[Check, ...] = (
+    machine.doctor, machine.fork_server,
+    clocks.step_clock, collectives.stream_queue, sensors.readings, watched.watching, sensors.energy,
+    clocks.host_clock, sensors.pcie_counters,
+    nccl.one_rank, launches.loaded, launches.profiled, memory.peaks, launches.strategies,
+    launches.out_of_memory, launches.hang, launches.in_turns, launches.compiled,
+    collectives.gloo_collectives, sensors.sampling, launches.equal_sides, launches.algorithms,
+    collectives.nccl_strategies, collectives.nccl_algorithms, collectives.nccl_collectives,
+)  # fmt: skip
 
 STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_RUN: "yellow"}
 # In a process that ends: a GPU in exclusive mode admits one process, which the checks need to be.
@@ -107,8 +122,8 @@ def run_all(checks: list[Check], target: Target, budget: Budget, file: Path | No
         write(file, checks, outcomes, target)
         line = f"[{number}/{len(checks)}] {check.name}: {outcome.verdict} after {seconds:.0f} s: {outcome.text}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    late = {name: (Outcome.not_run(budget.reason), None) for name, (_, seconds) in outcomes.items() if seconds is None}
-    outcomes |= late
+    for name in [name for name, (_, seconds) in outcomes.items() if seconds is None]:
+        outcomes[name] = Outcome.not_run(budget.reason), None
     write(file, checks, outcomes, target)
     console.print(table(checks, outcomes))
     counts = {verdict: sum(outcome.verdict is verdict for outcome, _ in outcomes.values()) for verdict in Verdict}

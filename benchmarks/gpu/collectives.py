@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.gpu.arithmetic import bus_bandwidth, is_plausible_bus
 from benchmarks.gpu.check import Check, Outcome, Run, Target, check
 from benchmarks.gpu.launches import DEADLINE_S, all_verified, case, few
+from parabench.analysis.collectives.bus import bus_factor
 from parabench.collectives.async_queue import StreamQueue
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -33,18 +33,14 @@ OPERATIONS = (
     ("all_gather", "ring", "none"),
     ("broadcast", "native", "none"),
 )
+# The limits of plausible bus bandwidths in bytes per second. Memory bounds ranks that share a GPU, and gloo.
+BUS_LIMITS = {"gloo": (1e6, 1e12), "nccl": (1e7, 1e13)}
 QUICK = CollectiveProtocol(warmup=2, iterations=5)
 # What lets several ranks of NCCL 2.30 share a GPU.
 SHARING = {SHARED_GPU: "1", "NCCL_MAX_CTAS": "4"}
 
 
-@check(
-    "stream-queue",
-    "run and wait return before the job is over; order kept; failures raise",
-    60,
-    rehearsed=False,
-    holds_gpu=True,
-)
+@check("stream-queue", "run and wait return early; order kept; failures raise", 60, rehearsed=False, holds_gpu=True)
 def stream_queue(target: Target) -> Outcome:
     """Run a job of kernels next to the caller's stream: its order, its waits, its cost per call, and its errors."""
     torch.cuda.set_device(target.device)
@@ -99,14 +95,11 @@ def shared(name: str, expected: str) -> Callable[[Run], Check]:
             version = torch.cuda.nccl.version()
             if version >= SHARED_GPU_SINCE:
                 return run(target)
-            return Outcome.not_run(
-                f"NCCL {'.'.join(map(str, version))} runs one rank on a GPU; 2.30 runs several: load a newer "
-                "libnccl.so.2 with LD_PRELOAD"
-            )
+            older = f"NCCL {'.'.join(map(str, version))} runs one rank on a GPU; 2.30 runs several"
+            return Outcome.not_run(f"{older}: load a newer libnccl.so.2 with LD_PRELOAD")
 
-        return check(name, f"2 ranks share the GPU: {expected}", 300, rehearsed=False, environment=SHARING)(
-            run_if_possible
-        )
+        options = {"rehearsed": False, "environment": SHARING}
+        return Check(name, f"2 ranks share the GPU: {expected}", 300, run_if_possible, **options)
 
     return made
 
@@ -137,18 +130,9 @@ def gloo_collectives(target: Target) -> Outcome:
 
 def _collectives(target: Target, backend: str) -> Outcome:
     """Launch each operation alone, then all of them in one launch; check every element and the bus bandwidth."""
-    cases = [
-        CollectiveCase(
-            op=op,
-            algorithm=algorithm,
-            redop=redop,
-            world_size=2,
-            max_bytes=4 * MIB,
-            device=target.type,
-            backend=backend,
-        )
-        for op, algorithm, redop in few(target, OPERATIONS, 2)
-    ]
+    common = {"world_size": 2, "max_bytes": 4 * MIB, "device": target.type, "backend": backend}
+    chosen = few(target, OPERATIONS, 2)
+    cases = [CollectiveCase(op=op, algorithm=algorithm, redop=redop, **common) for op, algorithm, redop in chosen]
     seen = [launch(LaunchSpec.of(each, QUICK, deadline_s=DEADLINE_S)) for each in cases]
     together = LaunchSpec(
         kind="collectives", cases=tuple(cases), protocol=QUICK.replace(rounds=ROUNDS), deadline_s=DEADLINE_S
@@ -160,7 +144,8 @@ def _collectives(target: Target, backend: str) -> Outcome:
         return Outcome.judged("; ".join(bad)[:1500] or f"{len(whole.arms)} of {len(cases)} arms", False)
     rates = {each.case.label: bus_rates(each) for each in everyone}
     known = [rate for found in rates.values() for rate in found]
-    odd = [label for label, found in rates.items() if not found or not all(is_plausible_bus(x, backend) for x in found)]
+    least, most = BUS_LIMITS[backend]
+    odd = [label for label, found in rates.items() if not found or not all(least < rate < most for rate in found)]
     text = f"{len(cases)} operations, alone and together, every element right; bus "
     text += f"{min(known, default=0) / 1e9:.3g} to {max(known, default=0) / 1e9:.3g} GB/s at the largest size"
     return Outcome.judged(text + (f", implausible: {', '.join(odd)}" if odd else ""), not odd, bus_bytes_per_s=rates)
@@ -171,4 +156,4 @@ def bus_rates(seen: Launch) -> list[float]:
     case = seen.case
     assert isinstance(case, CollectiveCase)
     size = case.sizes[-1]
-    return [bus_bandwidth(case.op, case.world_size, size, each) for each in seen.call_durations(size)]
+    return [size / each * bus_factor(case.op, case.world_size) for each in seen.call_durations(size)]

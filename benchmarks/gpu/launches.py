@@ -1,24 +1,41 @@
-"""Whole launches: one that loads the GPU, and every strategy and custom algorithm with gloo on CUDA."""
+"""Whole launches: one that loads the GPU, every strategy and custom algorithm with gloo on CUDA, failures, and `ab`."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import statistics
 import tempfile
+import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.gpu.arithmetic import KERNELS, kernel_seconds, spread
+import torch
+from rich.console import Console
+from torch import nn
+
 from benchmarks.gpu.check import CheckFailed, Outcome, Target, check
+from parabench import Model
+from parabench.ab.driver import AbRequest, measure
+from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import sides_of
+from parabench.analysis.format import number_or_none
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import SETTLE, Protocol
 from parabench.plan.schedule import TrainingSchedule
-from parabench.store.record import Launch, Phase, Status
+from parabench.session.request import Request
+from parabench.store.record import FIRST_REPETITION, Launch, Phase, Status
+from parabench.store.results import load
+from parabench.store.store import STORE_NAME
+from parabench.strategies.base import ParallelModel, StrategyContext
+from parabench.strategies.data_parallel import ddp
 from parabench.workloads.verify import Reference, reference_of, verify
 
 T = TypeVar("T")
@@ -109,9 +126,7 @@ def values(seen: Launch, metric: str = "step_s", phase: Phase = Phase.MEASURE) -
 
 
 @check(
-    "loaded",
-    f"MFU {LEAST_MFU:.0%} to {MOST_MFU:.0%}; launches after the first less than {MOST_SPREAD:.0%} apart",
-    300,
+    "loaded", f"MFU {LEAST_MFU:.0%} to {MOST_MFU:.0%}; launches after the first less than {MOST_SPREAD:.0%} apart", 300
 )
 def loaded(target: Target) -> Outcome:
     """Check the MFU of gpt2, and how much the step time differs between launches. The first one warms the GPU up."""
@@ -121,7 +136,8 @@ def loaded(target: Target) -> Outcome:
         seen = succeeded(each, REHEARSED if target.is_cpu else BY_TIME)
         medians.append(statistics.median(values(seen)))
         fact = seen.facts.get("flops") or {}
-    apart, best_s, flops = spread(medians), min(medians), fact.get("counted")
+    apart = max(medians[1:]) / min(medians[1:]) - 1
+    best_s, flops = min(medians), fact.get("counted")
     if flops is None:
         raise CheckFailed(f"the operations of a step were not counted: {fact}")
     peak, source = peak_of(target.name, each.arithmetic.matmul)
@@ -148,7 +164,11 @@ def profiled(target: Target) -> Outcome:
         seen = succeeded(large(target), protocol, traces=traces)
         trace = json.loads(gzip.decompress((traces / seen.facts["profile"][0]["file"]).read_bytes()))
     # The CPU has no kernels. One thread's operators are nested, so their sum is longer than the step.
-    streams = kernel_seconds(trace, ("cpu_op",) if target.is_cpu else KERNELS)
+    kinds = ("cpu_op",) if target.is_cpu else ("kernel", "gpu_memcpy", "gpu_memset")
+    streams: dict[str, float] = defaultdict(float)
+    for event in trace["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in kinds:
+            streams[str(event.get("args", {}).get("stream", event.get("tid")))] += float(event["dur"]) / 1e6
     busiest_s = max(streams.values(), default=0.0)
     (profiled_s,) = values(seen, phase=Phase.PROFILE)
     measured_s = statistics.median(values(seen))
@@ -158,7 +178,7 @@ def profiled(target: Target) -> Outcome:
         f"kernels of the busiest of {len(streams)} streams: {busiest_s * 1e3:.2f} ms, {of_profiled:.1%} of the "
         f"profiled step, {of_measured:.1%} of a measured step",
         busiest_s > 0 if target.is_cpu else passed,
-        streams_s=streams,
+        streams_s=dict(streams),
         profiled_s=profiled_s,
         measured_s=measured_s,
     )
@@ -174,16 +194,10 @@ def strategies(target: Target) -> Outcome:
 @check("algorithms", "custom algorithms under ddp, fsdp and tp, gloo on CUDA: verified", 300)
 def algorithms(target: Target) -> Outcome:
     pairs = [(strategy, algorithm) for strategy in ("ddp", "fsdp", "tp") for algorithm in ALGORITHMS]
-    cases = [
-        case(
-            target,
-            strategy=strategy,
-            algorithm=algorithm,
-            world_size=2,
-            ranks_per_node=1 if algorithm == "two_level" else None,
-        )
-        for strategy, algorithm in few(target, pairs)
-    ]
+    cases = []
+    for strategy, algorithm in few(target, pairs):
+        nodes = {"ranks_per_node": 1} if algorithm == "two_level" else {}
+        cases.append(case(target, strategy=strategy, algorithm=algorithm, world_size=2, **nodes))
     return all_verified(target, cases)
 
 
@@ -237,3 +251,106 @@ def compiled(target: Target) -> Outcome:
         (second_s < first_s and fast_s < plain_s * 1.05) or target.is_cpu,
         launches=found,
     )
+
+
+HUNG_S, HUNG_REHEARSED_S = 20.0, 10.0
+STUCK_RANK = 1
+# Pieces fill a GPU; no CPU has room for one piece of the second size, so that its memory is not touched.
+PIECE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 50}
+
+
+def waiting(model: Model, context: StrategyContext) -> ParallelModel:
+    """DDP in which rank 1 never enters its third step."""
+    parallel = ddp(model, context)
+    if context.rank == STUCK_RANK:
+        steps = iter(range(1 << 20))
+
+        def hook(*_: object) -> None:
+            if next(steps) == 2:
+                threading.Event().wait()
+
+        model.module.register_forward_pre_hook(hook)
+    return parallel
+
+
+@check("hang", f"hung after {HUNG_S:g} s, names rank {STUCK_RANK}; the next launch runs", 120)
+def hang(target: Target) -> Outcome:
+    stuck = case(target, strategy="benchmarks.gpu.launches:waiting", world_size=2)
+    seen = launched(stuck, deadline_s=HUNG_REHEARSED_S if target.is_cpu else HUNG_S)
+    after = launched(case(target))
+    text = f"{seen.status}: {seen.failure}; the next launch is {after.status}"
+    return Outcome.judged(
+        text[:1500],
+        seen.status is Status.HUNG and f"rank {STUCK_RANK}" in str(seen.failure) and after.status is Status.OK,
+    )
+
+
+class Filling(nn.Module):
+    """A layer whose forward allocates memory until there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pieces = []
+        while True:
+            pieces.append(torch.empty(PIECE_BYTES[x.device.type], dtype=torch.uint8, device=x.device))
+
+
+def filling() -> Model:
+    """A model that runs out of memory in its first step."""
+    return Model(
+        module=Filling(),
+        loss=nn.functional.mse_loss,
+        batch=lambda rows, generator: (torch.randn(rows, 8, generator=generator), torch.zeros(rows, 1)),
+    )
+
+
+@check("out-of-memory", "status oom; the next launch runs", 120)
+def out_of_memory(target: Target) -> Outcome:
+    seen = launched(case(target, model="benchmarks.gpu.launches:filling"))
+    after = launched(case(target))
+    text = f"{seen.status}: {str(seen.failure)[:300]}; the next launch is {after.status}"
+    return Outcome.judged(text, seen.status is Status.OOM and after.status is Status.OK)
+
+
+SUITE = '''"""Are two equal variants equally fast?"""
+from parabench import Protocol, sweep
+
+PROTOCOL = Protocol(instrumented=0)
+CASES = sweep(
+    strategy="ddp", bucket_mib={caps}, world_size=2, backend="gloo", device="{device}", model="gpt-nano",
+    data="synthetic", seq_len=16, global_batch=8,
+)
+'''
+
+
+@check("ab", f"two equal variants are interleaved, gloo on 2 ranks each: less than {MOST_APART:.0%} apart", 300)
+def equal_sides(target: Target) -> Outcome:
+    """Check that the variants' launches were interleaved, that all of them ended well, and that they are as fast."""
+    caps, launches, rounds = ((25,), 1, 2) if target.is_cpu else ((1, 25), 2, 20)
+    log = io.StringIO()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "equal.py").write_text(SUITE.format(device=target.type, caps=caps))
+        out = folder / "out"
+        run = Request.of(
+            suite=str(folder / "equal.py"), argv=["parabench", "ab"], out=out, launches=launches, rounds=rounds
+        )
+        tree = str(Path(__file__).parents[2])
+        request = AbRequest(a=tree, b=tree, run=run, tolerance=TOLERANCE, alpha=ALPHA)
+        turns = measure(request, Console(file=log, width=200))
+        assert turns is not None
+        results = load(out / STORE_NAME)
+        comparison = compare(*sides_of(results, turns.sessions), TOLERANCE, ALPHA)
+        counted = results.launch[results.launch["repetition"] >= FIRST_REPETITION]
+        statuses = counted["status"].value_counts().to_dict()
+        interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())
+    whole = [line for line in log.getvalue().splitlines() if "whole launches alternate" in line]
+    cases = comparison.tables["cases"]
+    ratios = {label: number_or_none(ratio) for label, ratio in zip(cases["label"], cases["ratio"], strict=True)}
+    apart = max((abs(ratio - 1) for ratio in ratios.values() if ratio is not None), default=float("inf"))
+    text = f"{interleaved} interleaved launches, {statuses}; variants {apart:.2%} apart {'; '.join(whole)}".rstrip()
+    passed = set(statuses) == {"ok"} and interleaved == 2 * len(caps) * launches and not whole
+    return Outcome.judged(text, passed and (apart < MOST_APART or target.is_cpu), ratios=ratios)

@@ -30,11 +30,7 @@ def model_of(device: str) -> tuple[str, int]:
     return ("gpt-nano", 16) if device == "cpu" else ("gpt2", 256)
 
 
-@check(
-    "peak-memory",
-    f"the same peak with and without the norm of step 0; within {MARGIN:.0%} of a bare loop",
-    200,
-)
+@check("peak-memory", f"the same peak with and without the norm of step 0; within {MARGIN:.0%} of a bare loop", 200)
 def peaks(target: Target) -> Outcome:
     """Measure the peak as launches do, with the gradient norm of step 0 left out, and in a bare training loop."""
     name, length = model_of(target.type)

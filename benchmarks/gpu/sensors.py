@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from typing import Any
 import pynvml
 import torch
 
-from benchmarks.gpu.arithmetic import growth, joules_over_power, moved
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import BY_TIME, REHEARSED, case, succeeded
 from parabench.probes.devices import READINGS, processes, refused
@@ -100,7 +100,7 @@ def pcie_counters(target: Target) -> Outcome:
         copied += BLOCK_BYTES
         _, now = _field(handle, field)
         wraps += now < last
-        counted, last = counted + growth(last, now, bits), now
+        counted, last = counted + (now - last) % (1 << bits), now
     return Outcome.judged(
         f"{bits} bits, {wraps} wraps; counted {counted / 1e9:.1f} GB of {copied / 1e9:.1f} GB copied",
         0.9 * copied < counted < 1.5 * copied,
@@ -145,10 +145,14 @@ def energy(target: Target) -> Outcome:
     finally:
         over.set()
         load.join()
-    ratio, changes = joules_over_power(series["energy_j"], series["power_w"]), len(moved(series["energy_j"]))
-    watts = statistics.mean(value for _, value in series["power_w"])
-    if ratio is None:
+    # The readings at which the counter changed: the window is from the first to the last.
+    moved = [after for before, after in itertools.pairwise(series["energy_j"]) if after[1] != before[1]]
+    changes, watts = len(moved), statistics.mean(value for _, value in series["power_w"])
+    between = [value for at, value in series["power_w"] if moved and moved[0][0] <= at <= moved[-1][0]]
+    if changes < 2 or not sum(between):
         return Outcome.judged(f"the counter changed {changes} times in {LOADED_S:g} s; {watts:.0f} W", False)
+    seconds, joules = (last - first for first, last in zip(moved[0], moved[-1], strict=True))
+    ratio = joules / (statistics.mean(between) * seconds)
     return Outcome.judged(
         f"joules are {ratio:.2f} of power times time; {changes} changes in {LOADED_S:g} s; mean power {watts:.0f} W",
         LEAST_RATIO < ratio < MOST_RATIO and changes >= FEWEST_CHANGES,

@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,6 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 Watching = Callable[[nn.Module, torch.optim.Optimizer], contextlib.AbstractContextManager[Callable[[Batches], Batches]]]
 
 
-@dataclass
-class Trained:
-    """What a training loop saw of itself."""
-
-    losses: list[float]
-    wall_s: float
-    peak_bytes: int | None
-
-
 @check("watch", "same losses bit by bit, plausible times, same peak memory, no other CUDA context", 120, holds_gpu=True)
 def watching(target: Target) -> Outcome:
     """Train the same model bare and watched, and compare."""
@@ -58,9 +48,9 @@ def watching(target: Target) -> Outcome:
             return watch(model, optimizer, out=out, warmup=WARMUP, instrumented=INSTRUMENTED, log=messages.append)
 
         train(target, bare)  # loads kernels, and raises the clocks
-        plain = train(target, bare)
+        losses, plain_s, plain_bytes = train(target, bare)
         contexts = other_contexts(target)
-        seen = train(target, watched)
+        seen_losses, seen_s, _ = train(target, watched)
         more = other_contexts(target) - contexts
         store = Path(out) / STORE_NAME
         if not store.exists():
@@ -70,10 +60,10 @@ def watching(target: Target) -> Outcome:
     parts = samples[samples["metric"].isin(STEP_PARTS)].groupby("step")["value"]
     peaks = samples[samples["metric"] == "peak_allocated_bytes"]["value"]
     apart = float((parts.sum() - steps).abs().max())
-    share, ratio = float(steps.sum()) / seen.wall_s, seen.wall_s / plain.wall_s
+    share, ratio = float(steps.sum()) / seen_s, seen_s / plain_s
     faults = []
-    if seen.losses != plain.losses:
-        faults.append(f"losses differ: {plain.losses[-1]!r} bare, {seen.losses[-1]!r} watched")
+    if seen_losses != losses:
+        faults.append(f"losses differ: {losses[-1]!r} bare, {seen_losses[-1]!r} watched")
     if len(steps) != STEPS or not float(steps.min()) > 0 or not float(parts.min().min()) >= 0 or not apart < PARTS:
         faults.append(f"{len(steps)} of {STEPS} steps recorded; shortest {steps.min()}; parts {apart:.2g} s off")
     if more:
@@ -85,7 +75,7 @@ def watching(target: Target) -> Outcome:
     if not target.is_cpu:
         if not WALL[0] < share < WALL[1] or not SLOWDOWN[0] < ratio < SLOWDOWN[1]:
             faults.append("implausible times")
-        extra = float(peaks.max()) - (plain.peak_bytes or 0)
+        extra = float(peaks.max()) - (plain_bytes or 0)
         text += f"; peak {extra / MIB:+.2f} MiB"
         if not abs(extra) <= MOST_BYTES:
             faults.append("peak memory differs")
@@ -97,8 +87,8 @@ def bare(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Callabl
     yield lambda batches: batches
 
 
-def train(target: Target, watching: Watching) -> Trained:
-    """Train a perceptron, whose kernels compute the same bits in each run."""
+def train(target: Target, watching: Watching) -> tuple[list[float], float, int | None]:
+    """Train a perceptron, whose kernels compute the same bits in each run: its losses, wall time and peak memory."""
     device = target.device
     width, batch = (32, 8) if target.is_cpu else (WIDTH, BATCH)
     torch.manual_seed(0)
@@ -121,10 +111,10 @@ def train(target: Target, watching: Watching) -> Trained:
         accelerator.synchronize(device)
         wall_s = time.perf_counter() - begin
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    found = Trained([loss.item() for loss in losses], wall_s, peak)
+    values = [loss.item() for loss in losses]
     del model, optimizer, data, losses, loss
     gc.collect()
-    return found
+    return values, wall_s, peak
 
 
 def other_contexts(target: Target) -> set[int]:

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.prediction import markdown
 from benchmarks.prediction.machines import Machine
-from benchmarks.prediction.markdown import table
 from benchmarks.prediction.measured import LEAST_IDLE
-from benchmarks.prediction.recorded import Truth, base_of_sessions, on_nodes, record, truths
+from benchmarks.prediction.recorded import Truth, base_of_sessions, record, truths
 from benchmarks.prediction.sessions import TOGETHER
 from docs.drawing.prediction import Point
 from docs.drawing.prediction import held_out as held_out_picture
@@ -80,8 +80,9 @@ def _predictor(machine: Machine, links: str) -> Predictor:
         names += [f"train-2x1-{machine.rate}", f"collectives-2x1-{machine.rate}"]
     base = base_of_sessions(*names)
     together = base_of_sessions(f"compute-{min(machine.ranks, max(TOGETHER))}").computed
-    computed = (*base.computed, *(on_nodes(each, machine.nodes) for each in together))
-    return Predictor(replace(base, computed=computed), given)
+    # Ranks that computed together on one machine are the ranks of an emulated cluster.
+    on_nodes = (replace(each, case=each.case.replace(nodes=machine.nodes)) for each in together)
+    return Predictor(replace(base, computed=(*base.computed, *on_nodes)), given)
 
 
 def summary(held: Sequence[Held]) -> Iterator[str]:
@@ -114,17 +115,14 @@ HEAD = ("configuration", "machine", "measured, ms", "links measured", "links giv
 def rows(held: Sequence[Held]) -> Iterator[tuple[str, ...]]:
     """Yield a row per configuration: the measured step time, and the prediction from each kind of links."""
     by_links = {(each.truth.machine, each.truth.case, each.links): each for each in held}
-    for each in held:
-        if each.links == MEASURED:
-            machine, case = each.truth.machine, each.truth.case
-            cells = (_cell(by_links.get((machine, case, links))) for links in (MEASURED, GIVEN))
-            yield (case.label.partition(",")[0], str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
-
-
-def _cell(held: Held | None) -> str:
-    if held is None:
-        return ""
-    return f"{held.prediction.step_s / held.truth.step_s - 1:+.1%}{'' if held.inside else ', outside'}"
+    for machine, case in dict.fromkeys(key[:2] for key in by_links):
+        step_s, cells = by_links[machine, case, MEASURED].truth.step_s, []
+        for links in (MEASURED, GIVEN):
+            cells.append("")
+            if found := by_links.get((machine, case, links)):
+                outside = "" if found.inside else ", outside"
+                cells[-1] = f"{found.prediction.step_s / step_s - 1:+.1%}{outside}"
+        yield (case.label.partition(",")[0], str(machine), f"{step_s * 1e3:.0f}", *cells)
 
 
 def main() -> None:
@@ -148,7 +146,7 @@ def main() -> None:
         ]
         asked.figure.write_text(held_out_picture(points))
     if asked.table:
-        asked.table.write_text(INTRODUCTION + table((HEAD, *rows(found))))
+        asked.table.write_text(INTRODUCTION + markdown((HEAD, *rows(found))))
 
 
 if __name__ == "__main__":

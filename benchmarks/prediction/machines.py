@@ -73,26 +73,17 @@ class Session:
 
 
 def trainings(
-    name: str,
-    machine: Machine,
-    sweeps: Sequence[Mapping[str, Any]],
-    compute: Sequence[Mapping[str, Any]] = (),
-    *,
-    model: str = MODEL,
-    rounds: int = 0,
+    name: str, machine: Machine, sweeps: Sequence[Mapping[str, Any]], compute: Sequence[Mapping[str, Any]] = (),
     **protocol: Any,
-) -> Session:
-    """Return a session of training runs of a timed model, with shared launches if there are `rounds`.
-
-    `compute` are compute-only runs, which come first.
-    """
+) -> Session:  # fmt: skip
+    """Return a session of training runs of a timed model; `compute` are compute-only runs, which come first."""
     cases = [{"world_size": machine.ranks} | dict(axes) for axes in sweeps]
     lines = [
         f'"""How long does a step take on {machine}?"""',
         "from parabench import Protocol, sweep",
-        f"COMMON = dict(model={model!r}, data='synthetic')",
+        f"COMMON = dict(model={MODEL!r}, data='synthetic')",
         f"CASES = [sweep(**COMMON, **axes) for axes in {cases!r}]",
-        f"PROTOCOL = Protocol(rounds={rounds}, **{protocol!r})",
+        f"PROTOCOL = Protocol(rounds=0, **{protocol!r})",
     ]
     if compute:
         lines += [
@@ -104,11 +95,8 @@ def trainings(
 
 @contextmanager
 def idle_watched(path: Path) -> Iterator[None]:
-    """Write a table of the machine's idle and total CPU seconds during the block.
-
-    Times are on the clock of a launch's `phases`, and in seconds since 1970.
-    """
-    rows: list[tuple[float, float, float, float]] = []
+    """Write rows of the time, on the clock of a launch's `phases`, and the machine's idle and total CPU seconds."""
+    rows: list[tuple[float, float, float]] = []
     over = threading.Event()
 
     def watch() -> None:
@@ -116,7 +104,7 @@ def idle_watched(path: Path) -> Iterator[None]:
             times = psutil.cpu_times()
             idle = times.idle + times.iowait
             busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
-            rows.append((time.perf_counter(), time.time(), idle, idle + busy))
+            rows.append((time.perf_counter(), idle, idle + busy))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -125,4 +113,4 @@ def idle_watched(path: Path) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
-        path.write_text(json.dumps({"columns": ["clock_s", "utc_s", "idle_s", "all_s"], "rows": rows}))
+        path.write_text(json.dumps(rows))

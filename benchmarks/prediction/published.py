@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.prediction.markdown import table as markdown
+from benchmarks.prediction import markdown
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import (
@@ -86,16 +86,12 @@ class Table:
     @classmethod
     def of(cls, table: Mapping[str, Any], machine: Mapping[str, Any], model: Mapping[str, Any]) -> Table:
         """Return a table of `published.json`, with its machine and model."""
-        given = dict(table)
-        rates = {int(gpus): rate for gpus, rate in given.pop("rates").items()}
-        base = list(rates)[given.pop("base", 0)]
-        units = tuple((size, work) for count, size, work in model["units"] for _ in range(count))
-        caps = tuple(given.pop("caps", DEFAULT_CAPS))
-        links = {name: machine[name] for name in ("within", "between")}
-        given = {name: value for name, value in given.items() if name not in ("model", "assumed")}
-        return cls(
-            **given, **links, caps=caps, rates=rates, base=base, units=units, root=model["root"], head=model["head"]
-        )
+        rates = {int(gpus): rate for gpus, rate in table["rates"].items()}
+        own = {"rates": rates, "base": list(rates)[table.get("base", 0)], "root": model["root"], "head": model["head"]}
+        own |= {name: machine[name] for name in ("within", "between")}
+        own["caps"] = tuple(table.get("caps", DEFAULT_CAPS))
+        own["units"] = tuple((size, work) for count, size, work in model["units"] for _ in range(count))
+        return cls(**{name: value for name, value in table.items() if name not in ("model", "assumed")} | own)
 
 
 TABLES = tuple(
@@ -128,9 +124,6 @@ def forecasts(table: Table) -> list[Forecast]:
     return [Forecast(table, gpus, table.per_gpu / step_s(table, gpus, work)) for gpus in larger]
 
 
-# -- a step of one GPU ------------------------------------------------------------------------------------------------
-
-
 def step_s(table: Table, gpus: int, work_s: float) -> float:
     """Return the seconds of a step of so many GPUs that compute for `work_s`."""
     program = (_ddp if table.strategy == DDP else _fsdp)(table, gpus, work_s)
@@ -140,12 +133,10 @@ def step_s(table: Table, gpus: int, work_s: float) -> float:
 def compute_s(table: Table) -> float:
     """Return the seconds of computing with which the base row comes out."""
     goal = table.per_gpu / table.rates[table.base]
-    work = goal
-    for _ in range(100):
+    work, off = goal, goal
+    while abs(off) >= 1e-12 * goal:
         off = goal - step_s(table, table.base, work)
         work += off
-        if abs(off) < 1e-12 * goal:
-            break
     return work
 
 
@@ -153,12 +144,7 @@ def compute_s(table: Table) -> float:
 def _takes(within: float, between: float, gpus: int) -> Callable[[Call], tuple[float, str]]:
     """Return the seconds of a call: NCCL's collectives are rings over links of a latency and a rate."""
     links = Links({}, {WITHIN: Link(WITHIN_S, 1 / within), BETWEEN: Link(BETWEEN_S, 1 / between)})
-
-    @cache
-    def takes(call: Call) -> tuple[float, str]:
-        return links.seconds(call.op, "ring", gpus, PER_NODE, call.bytes), BETWEEN
-
-    return takes
+    return cache(lambda call: (links.seconds(call.op, "ring", gpus, PER_NODE, call.bytes), BETWEEN))
 
 
 def _shares(table: Table) -> tuple[list[float], list[float], float, float]:
@@ -198,13 +184,13 @@ def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
     def add(kind: str, value: Any) -> None:
         events.append((kind, value))
 
-    def call(op: str, size: float) -> int:
+    def gather(parameters: int) -> int:
         """Add a call and return its number."""
-        add(CALL, Call(op, round(size), Group(gpus)))
+        add(CALL, Call("all_gather", round(parameters * table.gathered), Group(gpus)))
         return sum(kind == CALL for kind, _ in events) - 1
 
-    def gather(parameters: int) -> int:
-        return call("all_gather", parameters * table.gathered)
+    def reduce(parameters: int) -> None:
+        add(CALL, Call("reduce_scatter", round(parameters * table.reduced), Group(gpus)))
 
     add(PART, "forward")
     root, newest = gather(table.root), gather(sizes[0])
@@ -226,13 +212,10 @@ def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
         if again and at:
             newest = gather(sizes[at - 1])
         add(WORK, backward[at] * work_s)
-        call("reduce_scatter", sizes[at] * table.reduced)
-    call("reduce_scatter", table.root * table.reduced)
+        reduce(sizes[at])
+    reduce(table.root)
     add(PART, OPTIMIZER)
     return Program(gpus, tuple(events))
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
 
 
 def summary(found: Sequence[Forecast]) -> Iterator[str]:

@@ -6,7 +6,7 @@ So predictions are compared with it in a second, on any machine. `benchmarks.pre
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,13 @@ def record(folder: Path) -> None:
             "rows": [_rounded(row) for row in measured_rows(results, sessions_of(results, "collectives"))],
             "measured": [[_fields(case), _rounded(step_s)] for case, step_s in trainings(results).items()],
         }
-    truths = [
-        [each.machine.nodes, each.machine.per_node, each.machine.rate, _fields(one.case), *_rounded([one.step_s, idle])]
-        for each in held()
-        if (folder / "held" / each.name / DONE).exists()
-        for one in measured(folder / "held" / each.name)
-        if isinstance(one.case, Case) and one.step_s is not None and (idle := one.least_idle) is not None
-    ]
+    truths = []
+    for each in held():
+        machine, own = each.machine, folder / "held" / each.name
+        for one in measured(own) if (own / DONE).exists() else ():
+            if one.step_s is not None:
+                numbers = _rounded([one.step_s, one.least_idle])
+                truths.append([machine.nodes, machine.per_node, machine.rate, _fields(one.case), *numbers])
     text = json.dumps({"sessions": sessions, "held": truths}, separators=(",", ":"))
     FILE.write_text(text.replace("],[{", "],\n[{") + "\n")
 
@@ -64,30 +64,19 @@ def base_of_sessions(*names: str) -> Base:
     """Return the base that recorded sessions hold together."""
     sessions = json.loads(FILE.read_text())["sessions"]
     own = [sessions[name] for name in names]
-    computed = tuple(_computed(*each) for session in own for each in session["computed"])
-    return Base(
-        computed,
-        tuple(Row(*row) for session in own for row in session["rows"]),
-        {_case(fields): step_s for session in own for fields, step_s in session["measured"]},
-    )
+    computed = []
+    for fields, events, gradients, jitter in (each for session in own for each in session["computed"]):
+        case = Case(**fields)
+        computed.append(Computed(case, program_of(events, case.world_size, gradients), np.array(jitter)))
+    rows = tuple(Row(*row) for session in own for row in session["rows"])
+    measured = {Case(**fields): step_s for session in own for fields, step_s in session["measured"]}
+    return Base(tuple(computed), rows, measured)
 
 
 def truths() -> list[Truth]:
     """Return the held-out cases."""
-    return [
-        Truth(Machine(nodes, per_node, rate), _case(fields), step_s, idle)
-        for nodes, per_node, rate, fields, step_s, idle in json.loads(FILE.read_text())["held"]
-    ]
-
-
-def on_nodes(computed: Computed, nodes: int) -> Computed:
-    """Return ranks that computed together on one machine as ranks of an emulated cluster of `nodes`."""
-    return replace(computed, case=computed.case.replace(nodes=nodes))
-
-
-def _computed(fields: dict[str, Any], events: list[Any], gradients: list[Any], jitter: list[float]) -> Computed:
-    case = _case(fields)
-    return Computed(case, program_of(events, case.world_size, gradients), np.array(jitter))
+    held = json.loads(FILE.read_text())["held"]
+    return [Truth(Machine(*machine), Case(**fields), step_s, idle) for *machine, fields, step_s, idle in held]
 
 
 def _fields(case: Case) -> dict[str, Any]:

@@ -10,6 +10,7 @@ net with 8 MiB of parameters, so its training is verified.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -62,29 +63,12 @@ class TimedBlock(nn.Module):
         return timed(x, FORWARD_S, BACKWARD_S, held(self.up.weight))
 
 
-class MeanHead(nn.Module):
+class MeanHead(nn.Linear):
     """Logits of the mean over a sample's tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens, WIDTH) to (batch, CLASSES)."""
-        logits: Tensor = self.linear(x.mean(1))
-        return logits
-
-
-class TimedNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(*(TimedBlock() for _ in range(BLOCKS)))
-        self.head = MeanHead()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features (batch, TOKENS, WIDTH) to logits (batch, CLASSES)."""
-        logits: Tensor = self.head(self.blocks(x))
-        return logits
+        return super().forward(x.mean(1))
 
 
 def held(weight: Tensor) -> float:
@@ -99,12 +83,12 @@ def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def factory() -> Model:
-    net = TimedNet()
+    blocks, head = nn.Sequential(*(TimedBlock() for _ in range(BLOCKS))), MeanHead(WIDTH, CLASSES)
     return Model(
-        module=net,
+        module=nn.Sequential(OrderedDict(blocks=blocks, head=head)),
         loss=nn.CrossEntropyLoss(label_smoothing=0.1),
         batch=batch,
-        blocks=list(net.blocks),
-        head=net.head,
+        blocks=list(blocks),
+        head=head,
         tensor_parallel={"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()},
     )

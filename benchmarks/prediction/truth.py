@@ -23,8 +23,8 @@ from benchmarks.prediction.measured import Measured, measured
 from benchmarks.prediction.sessions import KINDS
 
 
-def finished(kind: str, session: Session, folder: Path) -> list[Measured]:
-    """Run the session unless it is complete, print its cases, and return them; none if it failed."""
+def finished(kind: str, session: Session, folder: Path) -> list[Measured] | None:
+    """Run the session unless it is complete, print its training runs, and return them; None if it failed."""
     print(f"{kind} {session.name}:", end=" ", flush=True)
     if session.is_done(folder):
         print("already measured")
@@ -34,7 +34,7 @@ def finished(kind: str, session: Session, folder: Path) -> list[Measured]:
             session.run(folder)
         except NodeFailed as why:
             print(f"failed: {why}", flush=True)
-            return []
+            return None
         print(f"{time.monotonic() - began:.0f} s")
     found = measured(folder)
     for each in found:
@@ -55,8 +55,8 @@ def main() -> None:
             for session in KINDS[kind]():
                 if asked.session in (None, session.name):
                     found = finished(kind, session, asked.out / kind / session.name)
-                    whole = whole and bool(found)
-                    cases += found
+                    whole = whole and found is not None
+                    cases += found or []
     except NoNodes as why:
         print(why, file=sys.stderr)
         sys.exit(2)

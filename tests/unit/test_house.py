@@ -22,9 +22,7 @@ OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
 
 
 def test_measure_prints_a_number_and_a_limit_in_each_row() -> None:
-    rows = [*measure.sizes(), *measure.tests("== 5 passed in 90.00s (0:01:30) ==")]
-    assert rows[-1][1] == "1.5"
-    for what, now, limit in rows:
+    for what, now, limit in measure.sizes():
         assert "" not in (now, limit), what
 
 

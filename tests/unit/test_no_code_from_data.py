@@ -50,7 +50,6 @@ EXCEPTIONS = {
     },
     "parabench/cli.py": {"import_module": "one of our own commands, by a name of our own list"},
     "parabench/__init__.py": {"import_module": "one of our own modules, by a name of our own list"},
-    "parabench/commands/output.py": {"import_module": "one of our own modules, named by a command"},
     "parabench/launch/preload.py": {"import_module": "the modules of our own tables, before any user is heard"},
     "parabench/plan/suite.py": {
         "import runpy": "a suite is a Python file that the user names, as pytest runs a test",
