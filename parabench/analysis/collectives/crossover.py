@@ -89,9 +89,7 @@ def _why_not(good: pd.DataFrame) -> str | None:
         return f"Only {algorithms[0]} was measured, so no ranking is possible."
     if not logged:
         one = good["repetition"].nunique() < 2
-        return (
-            "One repetition cannot be tested against noise: run at least 2 launches, better 3 or more." if one else None
-        )
+        return "One repetition cannot be tested against noise; two or more can." if one else None
     seconds = good.pivot_table("call_s", "bytes", "algorithm", "mean", sort=False).dropna()
     if len(seconds.columns) > 2 or seconds.empty:
         return "Each log is one run, so their differences are not tested against noise."

@@ -72,10 +72,6 @@ def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] =
     Measured links explain the best, if the objective depends on them.
     """
     works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
-    if _watched(seen):
-        for workload in (work["workloads"][0] for work in works):
-            if workload["why_not"]:  # ends with the advice to run more repetitions, which no command can
-                workload["why_not"] = workload["why_not"].partition(": run ")[0].rstrip(".") + "."
     if objective.name not in TIMED or not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return works
     tiers = tiers_of(link_table(seen.results, seen.session))
@@ -167,7 +163,8 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     """
     results, session = seen.results, seen.session
     newest = session.id == results.listed["id"].max()
-    if session.interleaved or _watched(seen) or not newest or results.path.name != STORE_NAME:
+    watched = (results.finding["code"] == WATCHED).any()
+    if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
     still = []
     for work in works:
@@ -186,10 +183,6 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
-
-
-def _watched(seen: SessionData) -> bool:
-    return bool((seen.results.finding["code"] == WATCHED).any())
 
 
 def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:

@@ -244,9 +244,9 @@ def _why_not(effects: Effects) -> str | None:
     if len(effects.cases) == 1:
         return "Only one configuration has a result, so nothing can be ranked."
     if effects.n_blocks < 2:
-        return "One repetition cannot be tested against noise: run at least 2 repetitions, better 3 or more."
+        return "One repetition cannot be tested against noise; two or more can."
     if effects.df < 1:
-        return "Too few launches succeeded to test differences against noise: run more repetitions."
+        return "Too few launches succeeded to test differences against noise."
     return None
 
 

@@ -18,7 +18,7 @@ from parabench.analysis.stats.contrasts import fit
 from parabench.analysis.stats.quantiles import dunnett
 from parabench.report.build import render
 from parabench.report.cases import page_cases
-from parabench.store.record import WATCHED, Finding, Status
+from parabench.store.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
 
@@ -81,17 +81,14 @@ def test_tied_cases_are_those_whose_interval_reaches_0(tmp_path):
         assert ends == pytest.approx((1 + each.slower) ** 2)
 
 
-@pytest.mark.parametrize("watched", [False, True])
-def test_one_block_cannot_decide(tmp_path, watched):
-    """No command can repeat a user's loop, so `watch` does not recommend it."""
+def test_one_repetition_cannot_decide(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
     launches = fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, repetitions=1)
-    (answer,) = spots(tmp_path, launches, findings=[Finding(WATCHED, "", "")] * watched)
+    (answer,) = spots(tmp_path, launches)
     assert not answer.decided
     assert len(answer.tied) == 1
     assert answer.half_width is None
     assert answer.sentence.startswith("One repetition cannot be tested against noise")
-    assert ("against noise: run at least 2 repetitions" in answer.sentence) is not watched
     assert "Best estimate: ddp native 1 MiB" in answer.sentence
 
 
