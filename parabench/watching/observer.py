@@ -149,8 +149,10 @@ class Observer(Loop):
     schedule: Schedule
     folder: Path
     began_s: float
-    caps: tuple[float, ...] = ()
     log: Callable[[str], None]
+    out: Path = Path("parabench-results")
+    label: str | None = None
+    caps: tuple[float, ...] = ()
     name: str | None = None
     global_batch: int | None = None
     seq_len: int | None = None
@@ -172,9 +174,8 @@ class Observer(Loop):
         super().__init__(StepClock(self._marks_path, 0, self.device, WIDTH))
         module = only_ddp(self.module)
         if self.caps and module is not None:
-            self._tuning = Tuning(
-                module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=self.log
-            )
+            log = self.log if self.group.rank == 0 else lambda line: None
+            self._tuning = Tuning(module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=log)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -198,14 +199,14 @@ class Observer(Loop):
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[RankReport, Marks]:
+    def read(self, error: RankError | None) -> tuple[RankReport, Marks]:
         """Return the report of this rank, and the timestamps of the recorded steps, shape (steps, WIDTH).
 
         If the rank failed, only timestamps are read, and only those that its device has reached.
         """
         report = CaseReport()
         if error is None:
-            self._read_instruments(report, log)
+            self._read_instruments(report)
         else:
             with contextlib.suppress(RuntimeError):  # a failed device raises its error again
                 self.clock.read()
@@ -225,7 +226,7 @@ class Observer(Loop):
         report.failures = self.failures
         return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
 
-    def _read_instruments(self, report: CaseReport, log: Callable[[str], None]) -> None:
+    def _read_instruments(self, report: CaseReport) -> None:
         try:
             self.clock.finish()
             for each in self._used:
@@ -234,7 +235,8 @@ class Observer(Loop):
             report.numbers |= self.clock.moments.numbers()
         except RuntimeError as why:  # the device failed; earlier measurements are kept
             reason = str(why).partition("\n")[0]
-            log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
+            lost = "could not read its device's clock, so some times are missing"
+            self.log(f"watch: rank {self.group.rank} {lost}: {reason}")
         report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
         report.numbers |= self._guard(MEMORY, self._memory) or {}
 

@@ -120,17 +120,12 @@ class RankResult:
 
     @classmethod
     def of(
-        cls,
-        observer: Observer,
-        sampler: Sampler,
-        clock: dict[str, float] | None,
-        error: BaseException | None,
-        log: Callable[[str], None],
+        cls, observer: Observer, sampler: Sampler, clock: dict[str, float] | None, error: BaseException | None
     ) -> RankResult:
         """Return the results of this rank at the end of its block, which may have ended with `error`."""
         group = observer.group
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
-        report, marks = observer.read(None if error is None or stopped else error_of(error), log)
+        report, marks = observer.read(None if error is None or stopped else error_of(error))
         report.clock = clock
         return cls(
             report=report,
@@ -152,14 +147,7 @@ class RankResult:
         return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
 
 
-def record(
-    observer: Observer,
-    found: Sequence[RankResult | None],
-    waited_s: float,
-    out: Path,
-    label: str | None,
-    log: Callable[[str], None],
-) -> None:
+def record(observer: Observer, found: Sequence[RankResult | None], waited_s: float) -> None:
     """Store the results of the ranks, write the report, and log the conclusions.
 
     Args:
@@ -177,8 +165,8 @@ def record(
     findings = observer.findings()
     repetitions = 2 if of_caps else 1  # the caps of a tuning are in the second
     plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=repetitions), seed=0)
-    with free_store(out, log) as store:
-        session_id, repetition = session_of(store, plan, observer.group, found, label, out)
+    with free_store(observer.out, observer.log) as store:
+        session_id, repetition = session_of(store, plan, observer, found)
         launched.repetition = repetition
         store.append(session_id, launched)
         for place, arm in enumerate(launched.arms):
@@ -201,7 +189,7 @@ def record(
     warnings = (*session_warnings(data), *findings, *launched.findings)
     printed = dict.fromkeys(finding.message for finding in warnings if finding.code in PRINTED)
     for line in (*closing_lines(data), *printed, f"store:  {path}@{session_id}", f"report: {report}"):
-        log(line)
+        observer.log(line)
 
 
 @contextlib.contextmanager
@@ -280,15 +268,11 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
 
 
 def session_of(
-    store: Store,
-    plan: Plan[Case, Protocol],
-    group: Group,
-    found: Sequence[RankResult | None],
-    label: str | None,
-    out: Path,
+    store: Store, plan: Plan[Case, Protocol], observer: Observer, found: Sequence[RankResult | None]
 ) -> tuple[int, int]:
     """Return the session of the launch and its repetition: the last session with the same label, script and
     configurations, or a new one. The launches of tuned caps are in the next repetition."""
+    group, label = observer.group, observer.label
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
     last = store.last_labelled(label, script) if label is not None else None
     if last is not None:
@@ -302,7 +286,7 @@ def session_of(
     abouts = [(each or known).about for each in found]
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
     machine = machine_of(hosts[0], this_machine(), group)
-    request = Request(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
+    request = Request(argv=[script, *sys.argv[1:]], out=observer.out, label=label, suite=None)
     planned = Planned(plan=plan, suite=script, question="Where does the time of this training's steps go?")
     here, *others = map(environment_of, hosts)
     # The first host's record is completed by `begin_session`.
