@@ -206,15 +206,21 @@ class Observer(Loop):
         """
         report = CaseReport()
         if error is None:
-            self._read_instruments(report)
+            try:
+                self.clock.finish()
+                for each in self._used:
+                    self._guard(INSTRUMENTED, partial(each.report, report))
+                report.readings += self.clock.lags()
+                report.numbers |= self.clock.moments.numbers()
+            except RuntimeError as why:  # the device failed; earlier measurements are kept
+                reason = str(why).partition("\n")[0]
+                lost = "could not read its device's clock, so some times are missing"
+                self.log(f"watch: rank {self.group.rank} {lost}: {reason}")
+            report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
+            report.numbers |= self._guard(MEMORY, self._memory) or {}
         else:
             with contextlib.suppress(RuntimeError):  # a failed device raises its error again
                 self.clock.read()
-        recorded = self.schedule.recorded(self.steps, self.group.size)
-        report.steps, report.marked = self.steps, recorded.tolist()
-        chosen = set(report.marked)
-        report.readings = [each for each in report.readings if each[0] in chosen]
-        report.later_waits = self.later_waits(report.marked)
         marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
         if error is None:
             instrumented = [phase is Phase.INSTRUMENT for phase in self.schedule.phases(self.steps)]
@@ -223,22 +229,13 @@ class Observer(Loop):
                 "the account of the loop's time",
                 lambda: loop_time(marks, self.schedule.first_measured, instrumented, waits, self.pauses),
             )
+        recorded = self.schedule.recorded(self.steps, self.group.size)
+        report.steps, report.marked = self.steps, recorded.tolist()
+        chosen = set(report.marked)
+        report.readings = [each for each in report.readings if each[0] in chosen]
+        report.later_waits = self.later_waits(report.marked)
         report.failures = self.failures
         return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
-
-    def _read_instruments(self, report: CaseReport) -> None:
-        try:
-            self.clock.finish()
-            for each in self._used:
-                self._guard(INSTRUMENTED, partial(each.report, report))
-            report.readings += self.clock.lags()
-            report.numbers |= self.clock.moments.numbers()
-        except RuntimeError as why:  # the device failed; earlier measurements are kept
-            reason = str(why).partition("\n")[0]
-            lost = "could not read its device's clock, so some times are missing"
-            self.log(f"watch: rank {self.group.rank} {lost}: {reason}")
-        report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
-        report.numbers |= self._guard(MEMORY, self._memory) or {}
 
     def _memory(self) -> dict[str, float]:
         return {
