@@ -220,39 +220,37 @@ def node_results(group: Group, found: Sequence[RankResult | None], waited_s: flo
     for report in reports:
         if stopped and report.error is not None and is_echo(report.error):
             report.error = None
-    firsts = range(0, group.size, group.ranks_per_node)
-    nodes = [_node(group, first, found, reports[first : first + group.ranks_per_node]) for first in firsts]
+    nothing = step_marks(WIDTH, None).nothing()
+    nodes: list[NodeResult] = []
+    for first in range(0, group.size, group.ranks_per_node):
+        own = slice(first, first + group.ranks_per_node)
+        parts = [each for each in found[own] if each]
+        ok = all(report.reported and report.error is None for report in reports[own])
+        # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
+        began_s = parts[0].began_s if parts else 0.0
+        later = [(each, each.began_s - began_s) for each in parts]
+        costs = [each.sampler["cpu_s"] for each in parts]
+        unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
+        cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
+        node = NodeResult(
+            node=len(nodes),
+            host=group.hosts[first],
+            first_rank=first,
+            reports=reports[own],
+            marks=[each.marks if each else nothing for each in found[own]],
+            outcome=ProcessOutcome(ok=ok),
+            began_s=began_s,
+            tails=[] if ok else [""] * group.ranks_per_node,
+            device_samples=[s._replace(t_s=s.t_s + by_s) for each, by_s in later for s in each.device_samples],
+            host_samples=[s._replace(t_s=s.t_s + by_s) for each, by_s in later for s in each.host_samples],
+            sampler=parts[0].sampler | cost if parts else {},
+        )
+        nodes.append(node)
     if None in found and all(is_echo(report.error) for report in reports if report.error):
         rank = found.index(None)
         within = f"{max(1, round(waited_s))} s of rank 0's end"
         nodes[0].lost = f"rank {rank} ({group.hosts[rank]}) sent no results within {within}"
     return nodes
-
-
-def _node(group: Group, first: int, found: Sequence[RankResult | None], reports: list[RankReport]) -> NodeResult:
-    """Join the results of the ranks of a node, whose first rank is `first`."""
-    of_node = found[first : first + len(reports)]
-    parts = [each for each in of_node if each]
-    ok = all(report.reported and report.error is None for report in reports)
-    # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
-    began_s = parts[0].began_s if parts else 0.0
-    costs = [each.sampler["cpu_s"] for each in parts]
-    unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
-    cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
-    nothing = step_marks(WIDTH, None).nothing()
-    return NodeResult(
-        node=first // group.ranks_per_node,
-        host=group.hosts[first],
-        first_rank=first,
-        reports=reports,
-        marks=[each.marks if each else nothing for each in of_node],
-        outcome=ProcessOutcome(ok=ok),
-        began_s=began_s,
-        tails=[] if ok else [""] * len(reports),
-        device_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.device_samples],
-        host_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.host_samples],
-        sampler=parts[0].sampler | cost if parts else {},
-    )
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
