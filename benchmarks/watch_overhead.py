@@ -72,7 +72,7 @@ def rounds(asked: argparse.Namespace) -> np.ndarray:
         for number in range(asked.rounds):
             for side in lot.sample(range(2), 2):
                 found[number, side] = sides[side]()
-        observer.read(None, print)
+        observer.read(None)
     return found
 
 

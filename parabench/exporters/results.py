@@ -73,29 +73,20 @@ def _training(seen: SessionData) -> Iterator[Metric]:
         metric = partial(Metric, key, str(row["label"]), seen.case(key).to_dict())
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
         own = tuple(seen.by_case[key].tolist()) if key in seen.by_case else ()
-        margin = _margin_alone(step_s, own) if key in alone else margins.get(key)
-        low = high = None
+        margin, low, high = margins.get(key), None, None
+        if key in alone and len(own) > 1:  # a t interval of the mean logarithm
+            spread = float(logs_of(own).std(ddof=1)) / math.sqrt(len(own))
+            margin = step_s * (factor(t_quantile((1 + CONFIDENCE) / 2, len(own) - 1) * spread) - 1)
         if margin and math.isfinite(margin):
             low, high = (step_s - margin if step_s > margin else None), step_s + margin
         yield metric(LATENCY, "s", step_s, low, high, own)
         slow, fast = (work / each if each else None for each in (high, low))
         unit, rates = f"{format.unit_of(int(row['seq_len']))}/s", tuple(work / each for each in own)
         yield metric(THROUGHPUT, unit, work / step_s, slow, fast, rates)
-        for name, unit, value in (
-            (MEMORY, "bytes", row["peak_memory_bytes"]),
-            (ENERGY, "J", joules.get(key, math.nan)),
-        ):
-            if format.known(value) and value > 0:
-                yield metric(name, unit, float(value))
-
-
-def _margin_alone(value: float, launches: tuple[float, ...]) -> float | None:
-    """Return the 95% half-width of a case that was measured without others: a t interval of the mean logarithm."""
-    n = len(launches)
-    if n < 2:
-        return None
-    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(logs_of(launches).std(ddof=1)) / math.sqrt(n)
-    return value * (factor(half) - 1)
+        found = ((MEMORY, "bytes", row["peak_memory_bytes"]), (ENERGY, "J", joules.get(key, math.nan)))
+        yield from (
+            metric(name, unit, float(value)) for name, unit, value in found if format.known(value) and value > 0
+        )
 
 
 def _collectives(seen: SessionData) -> Iterator[Metric]:

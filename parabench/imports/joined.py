@@ -206,7 +206,7 @@ def _why_unknown(group: _Group) -> str:
 
 
 def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame) -> tuple[str, list[str]]:
-    """Return sentences about the last calls of ranks that others wait for, and about the number of groups that wait."""
+    """Return sentences about the last calls of ranks that others wait for, and about ranks that several groups need."""
     behind_in = Counter(rank for note in missing for rank in note.behind)
     free = sorted(behind_in.keys() - {rank for note in missing for rank in note.waiting} - unfinished)
     rows: Any = calls[calls["rank"].isin(free[:MOST_NAMED]) & ~calls["message"].astype(bool) & calls["made_s"].notna()]
@@ -215,12 +215,9 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
         f"{', at ' + call['where'] if call['where'] else ''} ({'' if call['finished'] else 'not '}finished)"
         for call in records(rows.sort_values("made_s").groupby("rank").tail(1).sort_values("rank"))
     ]
-    waits = []
-    if max(behind_in.values(), default=1) > 1:
-        ranks_of = {count: [rank for rank in behind_in if behind_in[rank] == count] for count in behind_in.values()}
-        ranked = sorted(ranks_of.items(), reverse=True)
-        places = ", ".join(f"{ranks_text(ranks)} in {format.count(n, 'group')}" for n, ranks in ranked)
-        waits.append(f"Others wait for {places}.")
+    most = max(behind_in.values(), default=1)
+    needed = [rank for rank, count in behind_in.items() if count == most]
+    waits = [f"Others wait for {ranks_text(needed)} in {format.count(most, 'group')}."] if most > 1 else []
     return f" Last calls in any group: {'; '.join(last_calls)}." if last_calls else "", waits
 
 

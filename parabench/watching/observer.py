@@ -146,8 +146,10 @@ class Observer(Loop):
     schedule: Schedule
     folder: Path
     began_s: float
-    caps: tuple[float, ...] = ()
     log: Callable[[str], None]
+    out: Path = Path("parabench-results")
+    label: str | None = None
+    caps: tuple[float, ...] = ()
     name: str | None = None
     global_batch: int | None = None
     seq_len: int | None = None
@@ -169,9 +171,8 @@ class Observer(Loop):
         super().__init__(StepClock(self._marks_path, 0, self.device, WIDTH))
         module = only_ddp(self.module)
         if self.caps and module is not None:
-            self._tuning = Tuning(
-                module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=self.log
-            )
+            log = self.log if self.group.rank == 0 else lambda line: None
+            self._tuning = Tuning(module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=log)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -195,22 +196,28 @@ class Observer(Loop):
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[RankReport, Marks]:
+    def read(self, error: RankError | None) -> tuple[RankReport, Marks]:
         """Return the report of this rank, and the timestamps of the recorded steps, shape (steps, WIDTH).
 
         If the rank failed, only timestamps are read, and only those that its device has reached.
         """
         report = CaseReport()
         if error is None:
-            self._read_instruments(report, log)
+            try:
+                self.clock.finish()
+                for each in self._used:
+                    self._guard(INSTRUMENTED, partial(each.report, report))
+                report.readings += self.clock.lags()
+                report.numbers |= self.clock.moments.numbers()
+            except RuntimeError as why:  # the device failed; earlier measurements are kept
+                reason = str(why).partition("\n")[0]
+                lost = "could not read its device's clock, so some times are missing"
+                self.log(f"watch: rank {self.group.rank} {lost}: {reason}")
+            report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
+            report.numbers |= self._guard(MEMORY, self._memory) or {}
         else:
             with contextlib.suppress(RuntimeError):  # a failed device raises its error again
                 self.clock.read()
-        recorded = self.schedule.recorded(self.steps, self.group.size)
-        report.steps, report.marked = self.steps, recorded.tolist()
-        chosen = set(report.marked)
-        report.readings = [each for each in report.readings if each[0] in chosen]
-        report.later_waits = self.later_waits(report.marked)
         marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
         if error is None:
             instrumented = [phase is Phase.INSTRUMENT for phase in self.schedule.phases(self.steps)]
@@ -219,21 +226,13 @@ class Observer(Loop):
                 "the account of the loop's time",
                 lambda: loop_time(marks, self.schedule.first_measured, instrumented, waits, self.pauses),
             )
+        recorded = self.schedule.recorded(self.steps, self.group.size)
+        report.steps, report.marked = self.steps, recorded.tolist()
+        chosen = set(report.marked)
+        report.readings = [each for each in report.readings if each[0] in chosen]
+        report.later_waits = self.later_waits(report.marked)
         report.failures = self.failures
         return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
-
-    def _read_instruments(self, report: CaseReport, log: Callable[[str], None]) -> None:
-        try:
-            self.clock.finish()
-            for each in self._used:
-                self._guard(INSTRUMENTED, partial(each.report, report))
-            report.readings += self.clock.lags()
-            report.numbers |= self.clock.moments.numbers()
-        except RuntimeError as why:  # the device failed; earlier measurements are kept
-            reason = str(why).partition("\n")[0]
-            log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
-        report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
-        report.numbers |= self._guard(MEMORY, self._memory) or {}
 
     def _memory(self) -> dict[str, float]:
         return {

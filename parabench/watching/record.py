@@ -119,17 +119,12 @@ class RankResult:
 
     @classmethod
     def of(
-        cls,
-        observer: Observer,
-        sampler: Sampler,
-        clock: dict[str, float] | None,
-        error: BaseException | None,
-        log: Callable[[str], None],
+        cls, observer: Observer, sampler: Sampler, clock: dict[str, float] | None, error: BaseException | None
     ) -> RankResult:
         """Return the results of this rank at the end of its block, which may have ended with `error`."""
         group = observer.group
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
-        report, marks = observer.read(None if error is None or stopped else error_of(error), log)
+        report, marks = observer.read(None if error is None or stopped else error_of(error))
         report.clock = clock
         return cls(
             report=report,
@@ -151,14 +146,7 @@ class RankResult:
         return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
 
 
-def record(
-    observer: Observer,
-    found: Sequence[RankResult | None],
-    waited_s: float,
-    out: Path,
-    label: str | None,
-    log: Callable[[str], None],
-) -> None:
+def record(observer: Observer, found: Sequence[RankResult | None], waited_s: float) -> None:
     """Store the results of the ranks, write the report, and log the conclusions.
 
     Args:
@@ -176,8 +164,8 @@ def record(
     findings = observer.findings()
     repetitions = 2 if of_caps else 1  # the caps of a tuning are in the second
     plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=repetitions), seed=0)
-    with free_store(out, log) as store:
-        session_id, repetition = session_of(store, plan, observer.group, found, label, out)
+    with free_store(observer.out, observer.log) as store:
+        session_id, repetition = session_of(store, plan, observer, found)
         launched.repetition = repetition
         store.append(session_id, launched)
         for place, arm in enumerate(launched.arms):
@@ -200,7 +188,7 @@ def record(
     warnings = (*session_warnings(data), *findings, *launched.findings)
     printed = dict.fromkeys(finding.message for finding in warnings if finding.code in PRINTED)
     for line in (*closing_lines(data), *printed, f"store:  {path}@{session_id}", f"report: {report}"):
-        log(line)
+        observer.log(line)
 
 
 @contextlib.contextmanager
@@ -231,39 +219,37 @@ def node_results(group: Group, found: Sequence[RankResult | None], waited_s: flo
     for report in reports:
         if stopped and report.error is not None and is_echo(report.error):
             report.error = None
-    firsts = range(0, group.size, group.ranks_per_node)
-    nodes = [_node(group, first, found, reports[first : first + group.ranks_per_node]) for first in firsts]
+    nothing = step_marks(WIDTH, None).nothing()
+    nodes: list[NodeResult] = []
+    for first in range(0, group.size, group.ranks_per_node):
+        own = slice(first, first + group.ranks_per_node)
+        parts = [each for each in found[own] if each]
+        ok = all(report.reported and report.error is None for report in reports[own])
+        # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
+        began_s = parts[0].began_s if parts else 0.0
+        later = [(each, each.began_s - began_s) for each in parts]
+        costs = [each.sampler["cpu_s"] for each in parts]
+        unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
+        cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
+        node = NodeResult(
+            node=len(nodes),
+            host=group.hosts[first],
+            first_rank=first,
+            reports=reports[own],
+            marks=[each.marks if each else nothing for each in found[own]],
+            outcome=ProcessOutcome(ok=ok),
+            began_s=began_s,
+            tails=[] if ok else [""] * group.ranks_per_node,
+            device_samples=[s._replace(t_s=s.t_s + by_s) for each, by_s in later for s in each.device_samples],
+            host_samples=[s._replace(t_s=s.t_s + by_s) for each, by_s in later for s in each.host_samples],
+            sampler=parts[0].sampler | cost if parts else {},
+        )
+        nodes.append(node)
     if None in found and all(is_echo(report.error) for report in reports if report.error):
         rank = found.index(None)
         within = f"{max(1, round(waited_s))} s of rank 0's end"
         nodes[0].lost = f"rank {rank} ({group.hosts[rank]}) sent no results within {within}"
     return nodes
-
-
-def _node(group: Group, first: int, found: Sequence[RankResult | None], reports: list[RankReport]) -> NodeResult:
-    """Join the results of the ranks of a node, whose first rank is `first`."""
-    of_node = found[first : first + len(reports)]
-    parts = [each for each in of_node if each]
-    ok = all(report.reported and report.error is None for report in reports)
-    # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
-    began_s = parts[0].began_s if parts else 0.0
-    costs = [each.sampler["cpu_s"] for each in parts]
-    unread = {name: why for each in reversed(parts) for name, why in each.sampler["unread"].items()}
-    cost = {"cpu_s": None if None in costs else sum(costs), "unread": unread}
-    nothing = step_marks(WIDTH, None).nothing()
-    return NodeResult(
-        node=first // group.ranks_per_node,
-        host=group.hosts[first],
-        first_rank=first,
-        reports=reports,
-        marks=[each.marks if each else nothing for each in of_node],
-        outcome=ProcessOutcome(ok=ok),
-        began_s=began_s,
-        tails=[] if ok else [""] * len(reports),
-        device_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.device_samples],
-        host_samples=[s._replace(t_s=s.t_s + each.began_s - began_s) for each in parts for s in each.host_samples],
-        sampler=parts[0].sampler | cost if parts else {},
-    )
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
@@ -279,15 +265,11 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
 
 
 def session_of(
-    store: Store,
-    plan: Plan[Case, Protocol],
-    group: Group,
-    found: Sequence[RankResult | None],
-    label: str | None,
-    out: Path,
+    store: Store, plan: Plan[Case, Protocol], observer: Observer, found: Sequence[RankResult | None]
 ) -> tuple[int, int]:
     """Return the session of the launch and its repetition: the last session with the same label, script and
     configurations, or a new one. The launches of tuned caps are in the next repetition."""
+    group, label = observer.group, observer.label
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
     last = store.last_labelled(label, script) if label is not None else None
     if last is not None:
@@ -301,7 +283,7 @@ def session_of(
     abouts = [(each or known).about for each in found]
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
     machine = machine_of(hosts[0], this_machine(), group)
-    request = Request(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
+    request = Request(argv=[script, *sys.argv[1:]], out=observer.out, label=label, suite=None)
     planned = Planned(plan=plan, suite=script, question="Where does the time of this training's steps go?")
     here, *others = map(environment_of, hosts)
     # The first host's record is completed by `begin_session`.

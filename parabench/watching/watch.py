@@ -43,8 +43,6 @@ from parabench.watching.tune import ROUNDS, SETTLE, TIMED, checked
 # A thread of the rank reads the host at this interval. Reading takes time from the loop.
 PERIOD_S = 1.0
 
-Log = Callable[[str], None]
-
 
 def watch(
     model: nn.Module,
@@ -59,7 +57,7 @@ def watch(
     instrumented: int = 8,
     tune: Mapping[str, Sequence[float]] | None = None,
     rounds: int = ROUNDS,
-    log: Log | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> AbstractContextManager[Observer]:
     """Time the steps of a training loop on every rank of the default process group, or in a single process.
 
@@ -110,19 +108,21 @@ def watch(
         "name": name,
         "global_batch": global_batch,
         "seq_len": seq_len,
+        "out": Path(out),
+        "label": label,
+        "log": log or logger(Console(file=sys.stderr)),
     }
-    return _block(options, Path(out), label, log or logger(Console(file=sys.stderr)))
+    return _block(options)
 
 
 @contextmanager
-def _block(options: dict[str, Any], out: Path, label: str | None, log: Log) -> Iterator[Observer]:
+def _block(options: dict[str, Any]) -> Iterator[Observer]:
     group = Group.enter()
     if group.rank == 0:
-        check_writable(out, option="out")
+        check_writable(options["out"], option="out")
     with launch_folder(shared_memory_folder()) as folder:
         clock = group.clock_offset()
-        of_rank_0 = log if group.rank == 0 else lambda line: None
-        observer = Observer(group=group, folder=folder, began_s=perf_counter(), log=of_rank_0, **options)
+        observer = Observer(group=group, folder=folder, began_s=perf_counter(), **options)
         options.clear()  # they hold the model
         observer.case()  # raises if a value is not valid
         leave_pid(folder, group.rank)
@@ -137,7 +137,7 @@ def _block(options: dict[str, Any], out: Path, label: str | None, log: Log) -> I
                 raise
             finally:
                 stop.deferred = True
-                _finish(observer, sampler, clock, error, stop, out, label, log)
+                _finish(observer, sampler, clock, error, stop)
                 observer.release()
                 error = None  # its traceback holds this frame
 
@@ -148,16 +148,13 @@ def _finish(
     clock: dict[str, float] | None,
     error: BaseException | None,
     stop: StopSignal,
-    out: Path,
-    label: str | None,
-    log: Log,
 ) -> None:
     """Send the results of this rank to rank 0, which records them. Errors are logged, because the training is over."""
     group = observer.group
     result: RankResult | None = None
     try:
         try:
-            result = RankResult.of(observer, sampler, clock, error, log)
+            result = RankResult.of(observer, sampler, clock, error)
         finally:
             if group.rank:
                 group.send(as_json(result))  # even if it is None, because rank 0 waits for it
@@ -166,14 +163,14 @@ def _finish(
         began_s = perf_counter()
         others = group.collect(LEAVE_S if error is None else FAILED_S, lambda: stop.received)
         if error is None and not observer.steps:
-            log(f"watch: nothing is recorded: {observer.why_no_step()}")
+            observer.log(f"watch: nothing is recorded: {observer.why_no_step()}")
         else:
             results = [result, *map(RankResult.from_json, others)]
-            record(observer, results, perf_counter() - began_s, out, label, log)
+            record(observer, results, perf_counter() - began_s)
     except Exception as why:
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
         with suppress(Exception):
-            log(f"watch: the results of rank {group.rank} are not recorded: {kind}{why}")
+            observer.log(f"watch: the results of rank {group.rank} are not recorded: {kind}{why}")
 
 
 class StopSignal:
