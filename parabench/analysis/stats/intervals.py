@@ -38,10 +38,6 @@ class Intervals:
     def __sub__(self, other: Intervals) -> Intervals:
         return _both(self, other, lambda state: state == 1)
 
-    def length(self, keys: int) -> Floats:
-        """Return the length of the set of each key 0 .. keys - 1, shape (keys,)."""
-        return np.bincount(self.key, weights=self.end - self.start, minlength=keys).astype(np.float64)
-
     def within(self, key: Any, start: Any, end: Any) -> Floats:
         """Return the length of the set inside each window [start, end) of a key; windows, shape (n,), may overlap.
 
