@@ -206,10 +206,6 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         counts[Phase.MEASURE] = self.timed_at(size)
         return [Slot(size, in_place, phase, number) for phase, count in counts.items() for number in range(count)]
 
-    def schedule(self, case: CollectiveCase) -> list[Slot]:
-        """Return the readings of a launch, in order: a rank's n-th mark belongs to the n-th."""
-        return [slot for size, in_place in case.turns() for slot in self.slots(size, in_place)]
-
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
         """Return the longest duration of a launch in seconds, if the buffers of its calls travel at `bytes_per_s`."""
         seconds = FIRST_RUN_IN_S if self.mode == THROUGHPUT else 0.0
@@ -279,7 +275,7 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
-    """Yield the rows of a rank's marks, in the order of the measurement. A case's slots are its schedule."""
+    """Yield the rows of a rank's marks, in the order of the measurement."""
     yield Row(0, None)
     for stage in stages(protocol, cases):
         slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}

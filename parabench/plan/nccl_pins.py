@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from parabench.collectives import is_backends
 from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
@@ -26,13 +25,6 @@ LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
 
-class Communicator(NamedTuple):
-    """The number of ranks of an NCCL communicator, and the operations that a case calls."""
-
-    size: int
-    calls: frozenset[str]
-
-
 def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
     """Return why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing.
 
@@ -43,7 +35,7 @@ def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
     if nccl.version is not None and nccl.version < PINS_SINCE:
         return f"algorithm {case.algorithm} needs NCCL 2.24 or later, which can pin one operation; here is {nccl}"
     own = case.algorithm.removeprefix(NCCL_PREFIX)
-    called = {op for each in communicators(case) or () if each.size > 1 for op in each.calls}
+    called = {op for size, ops in communicators(case) or () if size > 1 for op in ops}
     if called and called.isdisjoint(NCCL_ALGORITHMS[own]):
         return (
             f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, but it calls {_listed(sorted(called))}: "
@@ -60,14 +52,17 @@ def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.envir
     if LAUNCH_ORDER in environ:
         return {}
     ours = [case for case in cases if case.backend == "nccl" and not is_backends(case.algorithm)]
-    several = [among is None or sum(each.size > 1 for each in among) > 1 for among in map(communicators, ours)]
+    several = [among is None or sum(size > 1 for size, _ in among) > 1 for among in map(communicators, ours)]
     return {LAUNCH_ORDER: "1"} if any(several) else {}
 
 
-def communicators(case: AnyCase) -> list[Communicator] | None:
-    """Return rank 0's communicators in the steps of a case; None for a custom strategy, whose calls are unknown."""
+def communicators(case: AnyCase) -> list[tuple[int, frozenset[str]]] | None:
+    """Return rank 0's communicators in a case: the number of ranks and the operations called, of each.
+
+    Returns None for a custom strategy, whose calls are unknown.
+    """
     if isinstance(case, CollectiveCase):
-        return [Communicator(case.world_size, frozenset({case.op.replace("_", "")}))]
+        return [(case.world_size, frozenset({case.op.replace("_", "")}))]
     assert isinstance(case, Case)
     calls = entry_of(case.strategy).calls
     if calls is None:
@@ -84,7 +79,7 @@ def communicators(case: AnyCase) -> list[Communicator] | None:
         Group.ACROSS_LAYERS: every[::inside],
     }
     along_sequence = {Group.LAYERS: {"allgather", "reducescatter"}} if case.sequence_parallel else {}
-    return [Communicator(len(ranks[group]), ops | along_sequence.get(group, set())) for group, ops in calls.items()]
+    return [(len(ranks[group]), ops | along_sequence.get(group, set())) for group, ops in calls.items()]
 
 
 def _listed(ops: Iterable[str]) -> str:

@@ -74,8 +74,8 @@ def entry_of_model(case: Case) -> ModelEntry:
     return describe(case)
 
 
-def check_backend(case: AnyCase) -> None:
-    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
+def check_group(case: AnyCase) -> None:
+    """Raise UsageError if the case's algorithm, backend, device and nodes contradict each other."""
     if is_nccls(case.algorithm) and case.backend != "nccl":
         raise UsageError(
             f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
@@ -83,10 +83,6 @@ def check_backend(case: AnyCase) -> None:
         )
     if case.device == "cpu" and case.backend == accelerator.BACKEND:
         raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
-
-
-def check_nodes(case: AnyCase) -> None:
-    """Raise UsageError for two levels that differ from the case's nodes."""
     has = case.world_size // case.nodes
     if case.nodes > 1 and levels_of(case.algorithm) is not None and case.ranks_per_node != has:
         raise UsageError(
@@ -99,7 +95,6 @@ def check(case: Case) -> None:
     """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
     take, options that contradict one another."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
-    check_nodes(case)
     if case.split == "dimension" and entry.layout is not Layout.TENSOR:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
     if case.arithmetic.matmul == TF32 and case.device == "cpu":
@@ -129,7 +124,7 @@ def check(case: Case) -> None:
         raise UsageError("sequence_parallel gathers activations, and gloo gathers no CUDA tensors; use backend nccl")
     if case.verification == SAME_SPLIT and case.split != "batch":
         raise UsageError(f"verification same_split compares rows of each batch; use split batch, not {case.split}")
-    check_backend(case)
+    check_group(case)
 
 
 def check_fit(case: Case) -> None:

@@ -31,10 +31,6 @@ class FolderInUse(UsageError):
     """Another run holds the output folder."""
 
 
-# The variants of an `ab`.
-SIDES = {"a", "b"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState(Generic[C, P]):
     """A new or resumed session in the database, and its finished launches."""
@@ -248,7 +244,7 @@ def _as_begun(store: Store, row: PlannedSession) -> str:
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
     """Return both variants of the `ab` of `row`. Raises UsageError if it stopped before both had started."""
     sides = store.sides(row.interleaved["run"])
-    if set(sides) != SIDES:
+    if set(sides) != {"a", "b"}:
         raise UsageError(
             f"the last ab in {store.path} was stopped before both variants had started; start a new one without "
             "--resume"

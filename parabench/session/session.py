@@ -46,7 +46,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
 if TYPE_CHECKING:
-    from parabench.analysis.session import SessionData
+    pass
 
 NOT_OK = 1
 
@@ -307,15 +307,12 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
     from parabench.analysis.session import session_data
 
     data = session_data(results, state.session_id)
-    return {"step_times": dict(data.step_times), "failed": failed, "peaks": _peaks(data)}
-
-
-def _peaks(data: SessionData) -> dict[str, list[float]]:
-    """Return the peaks of the ranks' memory in the first repetition, by case id."""
+    # The peaks of the ranks' memory in the first repetition, by case id.
     first = data.numbers[data.numbers["repetition"] == FIRST_REPETITION].set_index("launch_id")
     whole = data.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
     known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
-    return {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
+    peaks = {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
+    return {"step_times": dict(data.step_times), "failed": failed, "peaks": peaks}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

@@ -93,8 +93,16 @@ def _add(
     for rank, (report, numbers) in enumerate(zip(cases, marks, strict=False)):
         readings = zip(slots.values(), numbers[list(slots)], strict=True)
         launch.collectives += _samples(case, readings, rank, report, ran)
-    if launch.status is Status.OK and (failure := _wrong(cases)) is not None:
-        launch.status, launch.failure = Status.WRONG, failure
+    wrong: Counter[tuple[int, bool]] = Counter()
+    for size, in_place, count in (check for each in cases for check in each.wrong if check[2]):
+        wrong[size, in_place] += count
+    if launch.status is Status.OK and wrong:
+        first = next(rank for rank, each in enumerate(cases) if any(count for *_, count in each.wrong))
+        counts = "; ".join(
+            f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(wrong.items())
+        )
+        launch.status = Status.WRONG
+        launch.failure = Failure(f"wrong elements, summed over ranks: {counts}", rank=first)
 
 
 def _samples(
@@ -120,20 +128,6 @@ def _samples(
             n_wrong=wrong.get((slot.bytes, slot.in_place)),
             calls=int(calls),
         )
-
-
-def _wrong(ranks: Sequence[CaseReport]) -> Failure | None:
-    """Return the first rank that found wrong elements, and how many there are in all; None if all are right."""
-    first = next((rank for rank, each in enumerate(ranks) if any(count for *_, count in each.wrong)), None)
-    if first is None:
-        return None
-    total: Counter[tuple[int, bool]] = Counter()
-    for size, in_place, count in (check for each in ranks for check in each.wrong if check[2]):
-        total[size, in_place] += count
-    counts = "; ".join(
-        f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(total.items())
-    )
-    return Failure(f"wrong elements, summed over ranks: {counts}", rank=first)
 
 
 def _form(in_place: bool) -> str:
