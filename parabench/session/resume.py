@@ -139,25 +139,20 @@ def begin_session(
         plan=planned.plan.to_dict(),
         interleaved=interleaved,
     )
-    unread = [] if machine.gpus_reason is None else [_unread_devices(machine)]
-    for finding in (*unread, *planned.findings):
+    findings = list(planned.findings)
+    if machine.gpus_reason is not None:
+        unknown = "Device memory and health"
+        advice = "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch."
+        if machine.gpus:
+            unknown = "Health, energy and clocks of the devices"
+            advice = (
+                "Times and torch's memory peaks are complete. For NVIDIA devices, make NVML available (in containers "
+                "NVIDIA_DRIVER_CAPABILITIES=compute,utility); other devices are not read."
+            )
+        findings.insert(0, Finding("no_device_memory", f"{unknown} are unknown: {machine.gpus_reason}.", advice))
+    for finding in findings:
         store.add_finding(session_id, finding)
     return SessionState(session_id=session_id, plan=planned.plan)
-
-
-def _unread_devices(machine: Machine) -> Finding:
-    if machine.gpus:
-        return Finding(
-            "no_device_memory",
-            f"Health, energy and clocks of the devices are unknown: {machine.gpus_reason}.",
-            "Times and torch's memory peaks are complete. For NVIDIA devices, make NVML available (in containers "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility); other devices are not read.",
-        )
-    return Finding(
-        "no_device_memory",
-        f"Device memory and health are unknown: {machine.gpus_reason}.",
-        "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
-    )
 
 
 def resume(
