@@ -243,14 +243,6 @@ class Stage:
     turns: tuple[tuple[int, int], ...]
 
 
-class Row(NamedTuple):
-    """A row of a rank's marks: a reading around `slot` for the case at `place`. Without a slot, the rank prepares or
-    checks results."""
-
-    place: int
-    slot: Slot | None
-
-
 def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
     """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
     alike: dict[tuple[object, int, bool], list[int]] = {}
@@ -274,12 +266,15 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
     return found
 
 
-def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
-    """Yield the rows of a rank's marks, in the order of the measurement."""
-    yield Row(0, None)
+def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[tuple[int, Slot | None]]:
+    """Yield the rows of a rank's marks, in the order of the measurement.
+
+    A row is a reading around a slot for the case at a place. Without a slot, the rank prepares or checks results.
+    """
+    yield 0, None
     for stage in stages(protocol, cases):
         slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}
         for place, readings in (*((place, stage.warmup) for place in stage.places), *stage.turns):
             for _ in range(readings):
-                yield Row(place, next(slots[place]))
-        yield from (Row(place, None) for place in stage.places)
+                yield place, next(slots[place])
+        yield from ((place, None) for place in stage.places)
