@@ -168,7 +168,7 @@ def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
     """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
     if request.part_of is not None:
         return shlex.join([*request.argv, "--resume"])
-    options = [*["--until-decided"] * request.until_decided]
+    options = ["--until-decided"] * request.until_decided
     options += [] if request.budget is None else ["--budget", f"{request.budget:g}"]
     options += [*nodes.options, *["--links"] * request.links]
     options += [] if request.json_file is None else ["--json", str(request.json_file)]
@@ -209,9 +209,8 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 if left := plan.launches(done):
                     total = sum(1 for _ in Runner(plan=plan).launches_of(left))
-                    with make_progress(
-                        console, total, None if plan.protocol.races else plan.repetitions, prefix
-                    ) as progress:
+                    repetitions = None if plan.protocol.races else plan.repetitions
+                    with make_progress(console, total, repetitions, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
                         runner.run()
