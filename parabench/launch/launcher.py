@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from parabench.collectives import is_backends
 from parabench.collectives.nccl import nccl_environment
 from parabench.files import launch_folder
 from parabench.launch.hang import read_answer
@@ -29,14 +30,16 @@ from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec, RankEnv, Workload, workload_of
 from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
-from parabench.plan.nccl_pins import launch_order
+from parabench.plan.validate import communicators
 from parabench.probes.devices import sources_of
 from parabench.probes.sampler import RankPids, Sampler
 from parabench.probes.step_clock import read_counts
-from parabench.store.record import DeviceSample, HostSample, Launch, utc_now
+from parabench.store.record import AnyCase, DeviceSample, HostSample, Launch, utc_now
 
 # Runs the ranks of a launch, and returns the result of each node, node 0 first.
 Run = Callable[[LaunchSpec, Workload], list[NodeResult]]
+
+LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
 # The line of faulthandler above the stack of each thread.
 STACK_HEAD = "(most recent call first)"
@@ -137,6 +140,18 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
     result.device_samples, result.host_samples = sampler.samples(DeviceSample), sampler.samples(HostSample)
     result.sampler = sampler.facts()
     return result
+
+
+def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment that prevents a deadlock of parabench's algorithms on several communicators."""
+    # Our algorithms launch many short kernels. If ranks start them in different orders, two communicators of one device
+    # may wait for each other. With this variable, NCCL 2.26 and later start kernels in the order in which the host
+    # enqueued them, which is equal on all ranks. A value that the user has set is kept.
+    if LAUNCH_ORDER in environ:
+        return {}
+    ours = [case for case in cases if case.backend == "nccl" and not is_backends(case.algorithm)]
+    several = [among is None or sum(size > 1 for size, _ in among) > 1 for among in map(communicators, ours)]
+    return {LAUNCH_ORDER: "1"} if any(several) else {}
 
 
 def _report(folder: Path, rank: int) -> RankReport:

@@ -206,10 +206,6 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         counts[Phase.MEASURE] = self.timed_at(size)
         return [Slot(size, in_place, phase, number) for phase, count in counts.items() for number in range(count)]
 
-    def schedule(self, case: CollectiveCase) -> list[Slot]:
-        """Return the readings of a launch, in order: a rank's n-th mark belongs to the n-th."""
-        return [slot for size, in_place in case.turns() for slot in self.slots(size, in_place)]
-
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
         """Return the longest duration of a launch in seconds, if the buffers of its calls travel at `bytes_per_s`."""
         seconds = FIRST_RUN_IN_S if self.mode == THROUGHPUT else 0.0
@@ -247,14 +243,6 @@ class Stage:
     turns: tuple[tuple[int, int], ...]
 
 
-class Row(NamedTuple):
-    """A row of a rank's marks: a reading around `slot` for the case at `place`. Without a slot, the rank prepares or
-    checks results."""
-
-    place: int
-    slot: Slot | None
-
-
 def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
     """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
     alike: dict[tuple[object, int, bool], list[int]] = {}
@@ -278,12 +266,15 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
     return found
 
 
-def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
-    """Yield the rows of a rank's marks, in the order of the measurement. A case's slots are its schedule."""
-    yield Row(0, None)
+def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[tuple[int, Slot | None]]:
+    """Yield the rows of a rank's marks, in the order of the measurement.
+
+    A row is a reading around a slot for the case at a place. Without a slot, the rank prepares or checks results.
+    """
+    yield 0, None
     for stage in stages(protocol, cases):
         slots = {place: iter(protocol.slots(stage.bytes, stage.in_place)) for place in stage.places}
         for place, readings in (*((place, stage.warmup) for place in stage.places), *stage.turns):
             for _ in range(readings):
-                yield Row(place, next(slots[place]))
-        yield from (Row(place, None) for place in stage.places)
+                yield place, next(slots[place])
+        yield from ((place, None) for place in stage.places)

@@ -19,7 +19,6 @@ from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import list_text
-from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import device_of, fit_to_cluster, is_count, resolve, resolve_device, unchosen
 from parabench.plan.suite import Suite, Sweep, with_global_batch
@@ -30,6 +29,7 @@ from parabench.plan.validate import (
     entry_of_model,
     exceeds_machine,
     missing_requirement,
+    unpinned,
 )
 from parabench.records import Record, read
 from parabench.store.record import AnyCase

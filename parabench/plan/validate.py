@@ -7,19 +7,20 @@ import shutil
 from collections.abc import Mapping
 
 from parabench.collectives import ALGORITHMS, levels_of, table_name
-from parabench.collectives.nccl import is_nccls
+from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.data import checks
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
-from parabench.machine.versions import SHARED_GPU
+from parabench.machine.versions import SHARED_GPU, Nccl
 from parabench.models import BLOCKS, FIRST, MODELS, SAME_SPLIT, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.fields import list_text
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
-from parabench.strategies import STRATEGIES, Layout, entry_of
+from parabench.strategies import STRATEGIES, Group, Layout, entry_of
 
 # What torch.compile looks for when it builds CPU code.
 COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
@@ -74,8 +75,8 @@ def entry_of_model(case: Case) -> ModelEntry:
     return describe(case)
 
 
-def check_backend(case: AnyCase) -> None:
-    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
+def check_group(case: AnyCase) -> None:
+    """Raise UsageError if the case's algorithm, backend, device and nodes contradict each other."""
     if is_nccls(case.algorithm) and case.backend != "nccl":
         raise UsageError(
             f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
@@ -83,10 +84,6 @@ def check_backend(case: AnyCase) -> None:
         )
     if case.device == "cpu" and case.backend == accelerator.BACKEND:
         raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
-
-
-def check_nodes(case: AnyCase) -> None:
-    """Raise UsageError for two levels that differ from the case's nodes."""
     has = case.world_size // case.nodes
     if case.nodes > 1 and levels_of(case.algorithm) is not None and case.ranks_per_node != has:
         raise UsageError(
@@ -99,7 +96,6 @@ def check(case: Case) -> None:
     """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
     take, options that contradict one another."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
-    check_nodes(case)
     if case.split == "dimension" and entry.layout is not Layout.TENSOR:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
     if case.arithmetic.matmul == TF32 and case.device == "cpu":
@@ -129,7 +125,7 @@ def check(case: Case) -> None:
         raise UsageError("sequence_parallel gathers activations, and gloo gathers no CUDA tensors; use backend nccl")
     if case.verification == SAME_SPLIT and case.split != "batch":
         raise UsageError(f"verification same_split compares rows of each batch; use split batch, not {case.split}")
-    check_backend(case)
+    check_group(case)
 
 
 def check_fit(case: Case) -> None:
@@ -252,3 +248,57 @@ def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
         f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer, backend gloo, "
         f"device cpu, or {SHARED_GPU}=1 with NCCL 2.30 or later (here is {machine.nccl})"
     )
+
+
+# -- NCCL's own algorithms ---------------------------------------------------------------------------------------------
+
+# For some communicators, NCCL disables an algorithm, and a pinned call fails with ncclInvalidUsage. The session then
+# leaves the case out (`session.runner`).
+
+# Since this version, NCCL_ALGO takes one entry per operation.
+PINS_SINCE = (2, 24)
+
+_OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
+
+def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
+    """Return why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing.
+
+    Returns None if it can be tried, and for algorithms that are not NCCL's own.
+    """
+    if case.backend != "nccl" or not is_nccls(case.algorithm):
+        return None
+    if nccl.version is not None and nccl.version < PINS_SINCE:
+        return f"algorithm {case.algorithm} needs NCCL 2.24 or later, which can pin one operation; here is {nccl}"
+    own = case.algorithm.removeprefix(NCCL_PREFIX)
+    called = {op for size, ops in communicators(case) or () if size > 1 for op in ops}
+    if called and called.isdisjoint(NCCL_ALGORITHMS[own]):
+        has, calls = (", ".join(_OPS.get(op, op) for op in ops) for ops in (NCCL_ALGORITHMS[own], sorted(called)))
+        return f"NCCL has {own} for {has} only, but it calls {calls}: the pin would change nothing; use native"
+    return None
+
+
+def communicators(case: AnyCase) -> list[tuple[int, frozenset[str]]] | None:
+    """Return rank 0's communicators in a case: the number of ranks and the operations called, of each.
+
+    Returns None for a custom strategy, whose calls are unknown.
+    """
+    if isinstance(case, CollectiveCase):
+        return [(case.world_size, frozenset({case.op.replace("_", "")}))]
+    assert isinstance(case, Case)
+    calls = entry_of(case.strategy).calls
+    if calls is None:
+        return None
+    every = range(case.world_size)
+    inside = case.tp_size or case.world_size
+    node = case.ranks_per_node or case.world_size
+    # Rank 0 is in the first row of a grid, which has consecutive ranks, and in its first column.
+    ranks = {
+        Group.ALL: every,
+        Group.NODE: every[:node],
+        Group.ACROSS_NODES: every[::node],
+        Group.LAYERS: every[:inside],
+        Group.ACROSS_LAYERS: every[::inside],
+    }
+    along_sequence = {Group.LAYERS: {"allgather", "reducescatter"}} if case.sequence_parallel else {}
+    return [(len(ranks[group]), ops | along_sequence.get(group, set())) for group, ops in calls.items()]

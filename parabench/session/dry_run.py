@@ -46,7 +46,9 @@ def dry_run(request: Request, console: Console) -> int:
 
 def lines(request: Request) -> list[str]:
     """Return what a session would launch and the expected time. Raises UsageError."""
-    machine, notes = planned_for(request.cluster, this_machine(), wants_cuda(request))
+    axes = dict(text.partition("=")[::2] for text in request.axes)
+    devices = (axes.get("device") or request.options.get("device") or "").split(",")
+    machine, notes = planned_for(request.cluster, this_machine(), accelerator.TYPE in devices)
     planned = request.plan(machine)
     if planned is None or request.resume:
         with Store.open_to_read(check_resumable(request.out)) as stored:
@@ -62,12 +64,6 @@ def lines(request: Request) -> list[str]:
     launches = [(*each[:2], expected_s(each, known)) for each in runner.expected()]
     found = [*notes, *skipped_lines(plan.skipped), "", *table(plan, launches), ""]
     return [*found, estimate(launches, known, store), "dry run: nothing was launched or written"]
-
-
-def wants_cuda(request: Request) -> bool:
-    """Return whether the options of the request name CUDA devices."""
-    axes = dict(text.partition("=")[::2] for text in request.axes)
-    return accelerator.TYPE in (axes.get("device") or request.options.get("device") or "").split(",")
 
 
 def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from parabench.launch.spec import LaunchSpec
@@ -28,7 +27,9 @@ def measure_links(
     from parabench.analysis.session import select_session
     from parabench.analysis.warnings.links import check_links
 
-    if has_links(store.path, state.session_id):
+    # Links that were lost with a node, or in a hang, can be measured again.
+    reasons = load(store.path).of([state.session_id]).links["reason"]
+    if len(reasons) and (reasons.isna() | (reasons == TOO_QUICK)).all():
         return
     case = case_of(state.plan.cases, machine)
     if case.world_size < 2:
@@ -60,9 +61,3 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     return Case(
         world_size=machine.nodes * ranks, nodes=machine.nodes, device=largest.device, backend=largest.backend
     )  # fmt: skip
-
-
-def has_links(store: Path, session_id: int) -> bool:
-    """Return whether the session has all its links. Those lost with a node, or in a hang, can be measured again."""
-    reasons = load(store).of([session_id]).links["reason"]
-    return len(reasons) > 0 and bool((reasons.isna() | (reasons == TOO_QUICK)).all())

@@ -20,12 +20,11 @@ from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_case import OPS, REDUCING, CollectiveCase, parse_size
 from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol
 from parabench.plan.fields import option_fields, parse_field, typed
-from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import C, P, Plan, Skipped, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, Protocol
 from parabench.plan.resolve import default_ranks_per_node, device_of, is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Sweep, load_suite, parse_axes
-from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
+from parabench.plan.validate import check_algorithm, check_group, exceeds_machine, unpinned
 from parabench.records import Record, declared
 from parabench.store.record import MEASURED_ON_CPU, MIB, Finding
 from parabench.strategies import entry_of
@@ -302,8 +301,7 @@ def plan_collectives(request: Request, machine: Machine) -> Planned[CollectiveCa
     skipped: dict[Skipped[CollectiveCase], None] = {}
     for case in _collective_cases(asked, protocol, machine):
         check_algorithm(case.algorithm, case.ranks_per_node)
-        check_backend(case)
-        check_nodes(case)
+        check_group(case)
         if (reason := exceeds_machine(case, machine)) is not None:
             raise UsageError(reason)
         if protocol.graph and not (case.backend == accelerator.BACKEND and is_backends(case.algorithm)):

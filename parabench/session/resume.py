@@ -31,10 +31,6 @@ class FolderInUse(UsageError):
     """Another run holds the output folder."""
 
 
-# The variants of an `ab`.
-SIDES = {"a", "b"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState(Generic[C, P]):
     """A new or resumed session in the database, and its finished launches."""
@@ -143,25 +139,20 @@ def begin_session(
         plan=planned.plan.to_dict(),
         interleaved=interleaved,
     )
-    unread = [] if machine.gpus_reason is None else [_unread_devices(machine)]
-    for finding in (*unread, *planned.findings):
+    findings = list(planned.findings)
+    if machine.gpus_reason is not None:
+        unknown = "Device memory and health"
+        advice = "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch."
+        if machine.gpus:
+            unknown = "Health, energy and clocks of the devices"
+            advice = (
+                "Times and torch's memory peaks are complete. For NVIDIA devices, make NVML available (in containers "
+                "NVIDIA_DRIVER_CAPABILITIES=compute,utility); other devices are not read."
+            )
+        findings.insert(0, Finding("no_device_memory", f"{unknown} are unknown: {machine.gpus_reason}.", advice))
+    for finding in findings:
         store.add_finding(session_id, finding)
     return SessionState(session_id=session_id, plan=planned.plan)
-
-
-def _unread_devices(machine: Machine) -> Finding:
-    if machine.gpus:
-        return Finding(
-            "no_device_memory",
-            f"Health, energy and clocks of the devices are unknown: {machine.gpus_reason}.",
-            "Times and torch's memory peaks are complete. For NVIDIA devices, make NVML available (in containers "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility); other devices are not read.",
-        )
-    return Finding(
-        "no_device_memory",
-        f"Device memory and health are unknown: {machine.gpus_reason}.",
-        "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
-    )
 
 
 def resume(
@@ -248,7 +239,7 @@ def _as_begun(store: Store, row: PlannedSession) -> str:
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
     """Return both variants of the `ab` of `row`. Raises UsageError if it stopped before both had started."""
     sides = store.sides(row.interleaved["run"])
-    if set(sides) != SIDES:
+    if set(sides) != {"a", "b"}:
         raise UsageError(
             f"the last ab in {store.path} was stopped before both variants had started; start a new one without "
             "--resume"

@@ -46,7 +46,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
 if TYPE_CHECKING:
-    from parabench.analysis.session import SessionData
+    pass
 
 NOT_OK = 1
 
@@ -168,7 +168,7 @@ def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
     """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
     if request.part_of is not None:
         return shlex.join([*request.argv, "--resume"])
-    options = [*["--until-decided"] * request.until_decided]
+    options = ["--until-decided"] * request.until_decided
     options += [] if request.budget is None else ["--budget", f"{request.budget:g}"]
     options += [*nodes.options, *["--links"] * request.links]
     options += [] if request.json_file is None else ["--json", str(request.json_file)]
@@ -209,9 +209,8 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 if left := plan.launches(done):
                     total = sum(1 for _ in Runner(plan=plan).launches_of(left))
-                    with make_progress(
-                        console, total, None if plan.protocol.races else plan.repetitions, prefix
-                    ) as progress:
+                    repetitions = None if plan.protocol.races else plan.repetitions
+                    with make_progress(console, total, repetitions, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
                         runner.run()
@@ -308,15 +307,12 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
     from parabench.analysis.session import session_data
 
     data = session_data(results, state.session_id)
-    return {"step_times": dict(data.step_times), "failed": failed, "peaks": _peaks(data)}
-
-
-def _peaks(data: SessionData) -> dict[str, list[float]]:
-    """Return the peaks of the ranks' memory in the first repetition, by case id."""
+    # The peaks of the ranks' memory in the first repetition, by case id.
     first = data.numbers[data.numbers["repetition"] == FIRST_REPETITION].set_index("launch_id")
     whole = data.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
     known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
-    return {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
+    peaks = {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
+    return {"step_times": dict(data.step_times), "failed": failed, "peaks": peaks}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

@@ -24,7 +24,7 @@ from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, 
 from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.plan.collective_case import CollectiveCase, size_text
-from parabench.plan.collective_protocol import LATENCY, Row, Slot, Stage, rows, stages
+from parabench.plan.collective_protocol import LATENCY, Slot, Stage, rows, stages
 from parabench.probes import CaseReport
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.collective_buffers import Buffers, buffers
@@ -66,35 +66,32 @@ class CollectivesWorkload(Workload):
         """Add the rows of ranks. In a shared launch, each case gets a launch."""
         reports, marks = zip(*of_ranks(nodes), strict=True)
         table = list(rows(spec.protocol, spec.cases))
-        if not spec.protocol.takes_turns:
-            _add(launch, spec, 0, table, reports, marks)
-            return
+        arms: Iterable[tuple[int, Launch]] = [(0, launch)]
+        if spec.protocol.takes_turns:
+            arms = arms_of(launch, spec, marks, MARKS, [owner for owner, _ in table])
         shared = {"cases": [case.id for case in spec.cases], "rounds": spec.protocol.rounds}
-        for place, arm in arms_of(launch, spec, marks, MARKS, [row.place for row in table]):
-            arm.facts["turns"] = {**shared, "place": place}
-            _add(arm, spec, place, table, reports, marks)
-            launch.arms.append(arm)
-
-
-def _add(
-    launch: Launch,
-    spec: LaunchSpec,
-    place: int,
-    table: Sequence[Row],
-    reports: Sequence[RankReport],
-    marks: Sequence[Marks],
-) -> None:
-    """Add to a launch the rows of the case at `place`, and whether its results are wrong."""
-    case: Any = spec.cases[place]
-    slots = {at: row.slot for at, row in enumerate(table) if row.place == place and row.slot is not None}
-    cases = [report.of(place) for report in reports[: case.world_size]]
-    launch.facts |= next((each.facts for each in cases if each.facts), {})
-    ran = launch.facts.get("algorithm", case.algorithm)
-    for rank, (report, numbers) in enumerate(zip(cases, marks, strict=False)):
-        readings = zip(slots.values(), numbers[list(slots)], strict=True)
-        launch.collectives += _samples(case, readings, rank, report, ran)
-    if launch.status is Status.OK and (failure := _wrong(cases)) is not None:
-        launch.status, launch.failure = Status.WRONG, failure
+        for place, arm in arms:
+            case: CollectiveCase = spec.cases[place]
+            slots = {at: slot for at, (owner, slot) in enumerate(table) if owner == place and slot is not None}
+            cases = [report.of(place) for report in reports[: case.world_size]]
+            arm.facts |= next((each.facts for each in cases if each.facts), {})
+            ran = arm.facts.get("algorithm", case.algorithm)
+            for rank, (report, numbers) in enumerate(zip(cases, marks, strict=False)):
+                readings = zip(slots.values(), numbers[list(slots)], strict=True)
+                arm.collectives += _samples(case, readings, rank, report, ran)
+            wrong: Counter[tuple[int, bool]] = Counter()
+            for size, in_place, count in (check for each in cases for check in each.wrong if check[2]):
+                wrong[size, in_place] += count
+            if arm.status is Status.OK and wrong:
+                first = next(rank for rank, each in enumerate(cases) if any(count for *_, count in each.wrong))
+                counts = [
+                    f"{n} at {size_text(size)} {_form(in_place)}" for (size, in_place), n in sorted(wrong.items())
+                ]
+                arm.status = Status.WRONG
+                arm.failure = Failure(f"wrong elements, summed over ranks: {'; '.join(counts)}", rank=first)
+            if spec.protocol.takes_turns:
+                arm.facts["turns"] = {**shared, "place": place}
+                launch.arms.append(arm)
 
 
 def _samples(
@@ -120,20 +117,6 @@ def _samples(
             n_wrong=wrong.get((slot.bytes, slot.in_place)),
             calls=int(calls),
         )
-
-
-def _wrong(ranks: Sequence[CaseReport]) -> Failure | None:
-    """Return the first rank that found wrong elements, and how many there are in all; None if all are right."""
-    first = next((rank for rank, each in enumerate(ranks) if any(count for *_, count in each.wrong)), None)
-    if first is None:
-        return None
-    total: Counter[tuple[int, bool]] = Counter()
-    for size, in_place, count in (check for each in ranks for check in each.wrong if check[2]):
-        total[size, in_place] += count
-    counts = "; ".join(
-        f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(total.items())
-    )
-    return Failure(f"wrong elements, summed over ranks: {counts}", rank=first)
 
 
 def _form(in_place: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,21 +85,14 @@ def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> Non
         if schedule.takes_turns or spec.protocol.by_time:
             arm.facts["counts"] = schedule.counts(place).to_dict()
         if schedule.takes_turns:
-            arm.facts["turns"] = {**shared, "place": place, **pair_facts(spec, all_turns, place, reports[0].first)}
+            arm.facts["turns"] = {**shared, "place": place}
+            if spec.pair is not None:  # its rounds that came before the other variant's
+                turns = zip(all_turns, reports[0].first, strict=False)
+                first = [was for turn, was in turns if turn.arm == place and turn.round >= 0]
+                arm.facts["turns"]["pair"] = {"run": spec.pair.run, "side": spec.pair.side, "first": first}
             launch.arms.append(arm)
         else:
             arm.facts["phases"] = phase_windows(ranks, phases)
-
-
-def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: Sequence[bool]) -> dict[str, Any]:
-    """Return the facts of a launch that is interleaved with another variant's.
-
-    They are its run, its side, and the rounds that the case at `place` started. `first` has this for each turn.
-    """
-    if spec.pair is None:
-        return {}
-    rounds = [was for turn, was in zip(all_turns, first, strict=False) if turn.arm == place and turn.round >= 0]
-    return {"pair": {"run": spec.pair.run, "side": spec.pair.side, "first": rounds}}
 
 
 def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:

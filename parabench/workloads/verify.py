@@ -106,9 +106,11 @@ def verify(launch: Launch, reference: Reference | None) -> None:
         return
     rule = entry_of(launch.case.strategy).rule
     if reference is not None and "counts" in launch.facts:
-        reference = _as_far_as(launch, reference)
         # A launch by time takes more or fewer steps than the reference, so the losses of common steps are compared. The
         # other rules compare the first loss with one device's.
+        least = sum(launch.facts["counts"].values())
+        taken = max([least, *(sample.step + 1 for sample in launch.samples if sample.step is not None)])
+        reference = replace(reference, loss={step: loss for step, loss in reference.loss.items() if step < taken})
         every = rule is Rule.REFERENCE and _case(launch).verification != FIRST_LOSS
         launch.facts["verified_steps"] = len(reference.loss) if every else 1
     message = _RULES[rule](launch, reference)
@@ -128,14 +130,6 @@ def verify(launch: Launch, reference: Reference | None) -> None:
         )
     elif reference is not None and (level := _case(launch).verification) in _WEAKER:
         launch.findings.append(Finding(WEAKER, *_WEAKER[level], launch.case.id))
-
-
-def _as_far_as(launch: Launch, reference: Reference) -> Reference:
-    """Return the reference of the steps that the launch took too."""
-    counts, of_launch = launch.facts["counts"], [s.step for s in launch.samples if s.step is not None]
-    least = counts["warmup"] + counts["measured"]
-    taken = max([least - 1, *of_launch]) + 1
-    return replace(reference, loss={step: loss for step, loss in reference.loss.items() if step < taken})
 
 
 # -- the rules: each returns a message if it is broken ---------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from fake_collectives import case
+from fake_collectives import case, slots_of
 from guard import GUARD_S
 from hang_helpers import came, pass_when
 from parabench.collectives.algorithm import Algorithm, reduction
@@ -180,7 +180,7 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
 def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
     """A lost node returns nothing, and the results of later ranks are not assigned to its ranks."""
     of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
-    calls = len(PROTOCOL.schedule(of))
+    calls = len(slots_of(PROTOCOL, of))
     there = [node for node in range(3) if node != lost]
     why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
     spec = LaunchSpec.of(of, PROTOCOL, GUARD_S)

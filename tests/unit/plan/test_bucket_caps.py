@@ -23,15 +23,18 @@ def plan(machine, *sweeps, overrides=None):
 
 
 @pytest.mark.parametrize(
-    ("text", "values"),
+    ("axis", "text", "values"),
     [
-        ("4,1+4+25", (4.0, (1.0, 4.0, 25.0))),
-        ("default, 0.25 + 1e+1 ,4+", (None, (0.25, 10.0), (4.0,))),
-        ("+4,1e+2", (4.0, 100.0)),
+        ("bucket_mib", "4,1+4+25", (4.0, (1.0, 4.0, 25.0))),
+        ("bucket_mib", "default, 0.25 + 1e+1 ,4+", (None, (0.25, 10.0), (4.0,))),
+        ("bucket_mib", "+4,1e+2", (4.0, 100.0)),
+        ("world_size", "auto", ("auto",)),
+        ("ranks_per_node", "auto,2", (None, 2)),
+        ("algorithm", "ring,tree", ("ring", "tree")),
     ],
 )
-def test_lists_are_read_from_text(text, values):
-    assert parse_axis("bucket_mib", text) == values
+def test_axes_are_read_from_text(axis, text, values):
+    assert parse_axis(axis, text) == values
 
 
 def test_a_case_holds_a_tuple_and_comes_back_from_json():

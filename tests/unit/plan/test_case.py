@@ -4,7 +4,6 @@ import pytest
 
 from parabench.errors import UsageError
 from parabench.plan.case import Case
-from parabench.plan.suite import parse_axis
 
 
 def test_an_id_is_stable_and_tells_cases_apart():
@@ -28,13 +27,6 @@ def test_an_id_is_stable_and_tells_cases_apart():
 def test_bad_values_are_named(values, said):
     with pytest.raises(UsageError, match=said):
         Case(**values)
-
-
-def test_axes_from_text():
-    assert parse_axis("bucket_mib", "1, 4,default") == (1.0, 4.0, None)
-    assert parse_axis("world_size", "auto") == ("auto",)
-    assert parse_axis("ranks_per_node", "auto,2") == (None, 2)
-    assert parse_axis("algorithm", "ring,tree") == ("ring", "tree")
 
 
 @pytest.mark.parametrize(

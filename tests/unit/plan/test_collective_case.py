@@ -6,7 +6,7 @@ import fake_collectives as fake
 from parabench.errors import UsageError
 from parabench.plan.collective_case import OPS, CollectiveCase, parse_size
 from parabench.plan.plan import Plan, Skipped
-from parabench.store.record import MIB, Phase
+from parabench.store.record import MIB
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,3 @@ def test_a_plan_goes_to_json_and_back_with_its_kind():
     plan = Plan(cases=(fake.case(),), skipped=(Skipped(fake.case("broadcast"), "no"),), protocol=fake.PROTOCOL, seed=3)
     assert plan.kind == plan.to_dict()["kind"] == "collectives"
     assert Plan.from_dict(plan.to_dict()) == plan
-
-
-def test_the_schedule_is_every_call_in_order_with_warm_up_apart():
-    schedule = fake.PROTOCOL.schedule(fake.case("all_gather", min_bytes=1024, max_bytes=4096))
-    assert len(schedule) == 2 * 2 * 5
-    assert [(s.bytes, s.in_place) for s in schedule[::5]] == [(1024, False), (1024, True), (4096, False), (4096, True)]
-    assert [s.phase for s in schedule[:5]] == [Phase.WARMUP] + [Phase.MEASURE] * 4

@@ -11,7 +11,7 @@ from parabench.plan.case import DEFAULTS
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
-from parabench.plan.suite import Suite, load_suite, shipped, sweep
+from parabench.plan.suite import Suite, shipped, sweep
 from parabench.session.request import Request, plan_training
 from parabench.session.runner import Runner
 
@@ -118,22 +118,3 @@ def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
             planned(with_gpus(gpus), suite=name)
     else:
         assert planned(with_gpus(gpus), suite=name).cases
-
-
-def suite_file(tmp_path, text):
-    path = tmp_path / "mine.py"
-    path.write_text(f'"""Which?"""\nfrom parabench import Protocol, sweep\n{text}')
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('CASES = {"cpu": sweep()}', "declares no CASES; .* such a list for each of cpu, one_gpu, gpus"),
-        ('CASES = {"cpu": sweep(), "tpu": sweep()}', "CASES has 'tpu'; give it for cpu, one_gpu, gpus"),
-        ('CASES = sweep()\nPROTOCOL = {"cpu": 3}', "PROTOCOL must be a Protocol"),
-    ],
-)
-def test_a_suite_that_says_machines_wrong_is_refused(tmp_path, text, said):
-    with pytest.raises(UsageError, match=said):
-        load_suite(suite_file(tmp_path, text))

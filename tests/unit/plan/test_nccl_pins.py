@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from fake_launch import FakeLauncher
+from parabench.launch.launcher import launch_order
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.nccl_pins import launch_order, unpinned
-from parabench.plan.validate import exceeds_machine, missing_requirement
+from parabench.plan.validate import exceeds_machine, missing_requirement, unpinned
 from parabench.session import session as run_module
 from parabench.session.links import case_of
 from parabench.session.request import Request

@@ -13,9 +13,8 @@ from parabench.plan.protocol import Protocol
 from parabench.session.request import Request
 from parabench.session.resume import left_of
 from parabench.session.runner import Runner
-from parabench.store.record import REFERENCE_REPETITION, Failure, Launch, Phase, Sample, Status
+from parabench.store.record import REFERENCE_REPETITION, Failure, Status
 from parabench.store.results import load
-from parabench.workloads.verify import TOLERANCES, reference_of, verify
 
 SUITE = '''"""Which is fastest?"""
 from parabench import sweep
@@ -185,31 +184,3 @@ def test_deadline_is_ten_times_the_expected_time():
     asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
     given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
     assert session(given, quick).deadline_s([case], asked) == 5.0
-
-
-def launch_with(**losses):
-    case = Case(strategy="ddp", world_size=2, precision=losses.pop("precision", "ieee"))
-    norm = losses.pop("grad_norm", 2.0)
-    samples = [
-        Sample(rank, step, Phase.MEASURE, "loss", value)
-        for rank, values in ((0, losses["a"]), (1, losses["b"]))
-        for step, value in enumerate(values)
-    ]
-    samples += [Sample(rank, 0, Phase.WARMUP, "grad_norm", norm) for rank in (0, 1)]
-    return Launch(case=case, status=Status.OK, started_utc="", wall_s=1.0, samples=samples)
-
-
-def verified(launch):
-    verify(launch, reference_of(launch_with(a=[3.0, 2.0], b=[3.0, 2.0])))
-    return launch.status
-
-
-@pytest.mark.parametrize("precision", sorted(TOLERANCES))
-def test_verify_compares_the_mean_over_ranks(precision):
-    loss, norm = TOLERANCES[precision].loss, TOLERANCES[precision].grad_norm
-    assert verified(launch_with(a=[2.0, 1.0], b=[4.0, 3.0], precision=precision)) is Status.OK
-    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 1.9 * loss)], precision=precision)) is Status.OK
-    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 2.2 * loss)], precision=precision)) is Status.WRONG
-    for factor in (1 - 1.1 * norm, 0.5, 2.0):
-        launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, precision=precision)
-        assert verified(launch) is Status.WRONG

@@ -54,6 +54,20 @@ def test_only_those_who_see_a_loss_or_the_norm_are_asked() -> None:
     assert wrong(launched("pp", {1: FALLING})) == "no grad_norm was recorded, so nothing can be verified"
 
 
+@pytest.mark.parametrize("precision", sorted(TOLERANCES))
+def test_mean_over_ranks_is_compared_within_the_tolerance(precision: str) -> None:
+    def passes(last_loss: float, norm: float = 2.0) -> bool:
+        launch = launched("ddp", {0: [2.0, 1.0], 1: [4.0, last_loss]}, norms={0: norm, 1: norm})
+        launch.case = Case(strategy="ddp", world_size=2, precision=precision)
+        return wrong(launch, Reference(loss={0: 3.0, 1: 2.0}, grad_norm={0: 2.0})) is None
+
+    tolerance = TOLERANCES[precision]
+    assert passes(3.0)
+    assert passes(3.0 + 3.8 * tolerance.loss)
+    assert not passes(3.0 + 4.4 * tolerance.loss)
+    assert not any(passes(3.0, 2.0 * factor) for factor in (1 - 1.1 * tolerance.grad_norm, 0.5, 2.0))
+
+
 def test_without_a_reference_one_devices_training_is_not_judged() -> None:
     assert wrong(launched("ddp", {0: [1.0]}), None) is None
 
