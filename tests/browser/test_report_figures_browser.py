@@ -79,23 +79,6 @@ def devices(browser, tmp_path_factory):
         yield page
 
 
-def test_bars_of_an_instrumented_step_lie_one_after_the_other_and_what_is_hidden_inside_compute(anatomy):
-    at(anatomy, "tab=anatomy")
-    (panel,) = panels(anatomy, "anatomy")
-    bars = traces(panel)
-    for name, begin, length in (
-        ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
-        ("overlapped (inside compute)", 5000, 3000),
-    ):  # fmt: skip
-        assert (bars[name]["base"][0], bars[name]["x"][0]) == (begin, length), name
-    assert (bars["compute"]["x"][1], bars["exposed communication"]["base"][1]) == (7500, 8500)
-    assert len({bar["marker"]["color"] for bar in bars.values()}) == 4
-    assert panel["data"][-1]["text"] == [" 15%", " 14%"]
-    assert bars["data"]["hovertext"][0].startswith(
-        "data: 1,000 ms, 10% of the step<br><b>fsdp native, 2 ranks</b><br>5,000 ms per step"
-    )
-
-
 def test_the_filters_leave_the_figures_and_tables_of_selected_cases_and_a_sentence_where_there_are_none(anatomy):
     at(anatomy, "tab=anatomy&strategy=ddp")
     (panel,) = panels(anatomy, "anatomy")

@@ -15,12 +15,12 @@ givePage({
     cases: {
       initial: "step_time_s", csv: [["step_time_s", "step_time_s"], ["which", "case_id"]],
       columns: [
-        column("label", "case", "", "a note"), column("status", "text", "ok", { text: "oom", bad: true }),
+        column("label", "case"), column("status", "text", "ok", { text: "oom", bad: true }),
         column("step_time_s", "", "50.0", "–"), column("ratio", "", { text: "1.25", sub: "1.20 to 1.30" }, "–"),
         column("error", "error", "", "first line\nsecond"),
       ],
     },
-    launches: { initial: "", csv: [], columns: [column("label", "case", "", "")] },
+    launches: { initial: "", csv: [], columns: [column("label", "case")] },
   },
 });
 const { declared } = await import("../../reports/script/table/columns.js");
@@ -32,7 +32,7 @@ const cells = (table, i) => declared[table]().columns.map(({ cell }) => shown(ce
 
 test("a cell is text, with a second line or a mark", () => {
   assert.deepEqual(cells("cases", 0), ["a: name   fastest: tag", "ok", "50.0", "1.25 1.20 to 1.30: advice", ""]);
-  assert.deepEqual(cells("cases", 1), ["b: name a note: advice", "oom: status bad", "–", "–", "first line: error"]);
+  assert.deepEqual(cells("cases", 1), ["b: name", "oom: status bad", "–", "–", "first line: error"]);
 });
 
 test("columns of words sort as words, and launches of no case are among the others", () => {

@@ -73,20 +73,6 @@ test("rows of selected cases move together, and the first are shown", () => {
   assert.deepEqual(ofSelected(figure).layout.yaxis.ticktext, ["B", "C"]);
 });
 
-test("a row that is no case is shown below the others, and not counted", () => {
-  const figure = {
-    data: [{ x: [1, 2, 3, 4], y: [0, 1, 2, 3], customdata: ["a", "b", "c", "all"] }],
-    layout: {
-      meta: { rows: { most: 2, which: "most changed", head: 60, least: 1, order: [1, 2, 0, -1] } },
-      yaxis: { tickvals: [0, 1, 2, 3], ticktext: ["A", "B", "C", "mean"], range: [3.5, -0.5] },
-    },
-  };
-  const { traces, layout, note } = ofSelected(figure);
-  assert.deepEqual([traces[0].x, layout.yaxis.ticktext, note], [[1, 3, 4], ["A", "C", "mean"], "the 2 most changed of 3 configurations"]);
-  filter("a", "b");
-  assert.deepEqual(ofSelected(figure).layout.yaxis.ticktext, ["A", "B"]);
-});
-
 test("a click on a point of several cases opens the first that is selected", () => {
   const point = (customdata, meta) => ({ customdata, data: { meta } });
   assert.deepEqual([point("b|c"), point("all", "c"), point(undefined, "all")].map(caseAt), ["b", "c", undefined]);

@@ -88,6 +88,9 @@ def _worlds(seen: SessionData) -> list[pd.DataFrame]:
     found = []
     for (_, strategy), alike in cases.groupby(["work", "strategy"], sort=False):
         differ = [name for name in _OPTIONS if alike[name].nunique(dropna=False) > 1]
+        # Only two_level has it. One value does not separate two_level from the other algorithms.
+        if alike["ranks_per_node"].nunique() == 1:
+            differ = [name for name in differ if name != "ranks_per_node"]
         for _, own in alike.groupby(["world_size", "nodes", *differ], dropna=False, sort=False):
             first = own.iloc[0]
             parts = [str(strategy), ranks_in_words(first["world_size"], first["nodes"])]

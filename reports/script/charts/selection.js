@@ -42,15 +42,14 @@ const named = (traces, all) => {
 };
 
 // Return a figure that has a row for each name, with only the rows of selected cases. At most `most` are shown: those with
-// the lowest `order`. A row with an order below 0 does not belong to a case and is always shown. `head` is the height of
-// axis and legend in pixels, and `least` the minimum number of text lines in a row.
+// the lowest `order`. `head` is the height of axis and legend in pixels, and `least` the minimum number of text lines in a
+// row.
 const LEAST_HEIGHT = 60;  // of one row; with less, plotly leaves no space for the axis
 const inRows = (traces, layout, { most, which, head, least, order }) => {
   const rowAt = (trace, i) => Math.round(trace.y[i]);
   const there = [...new Set(traces.flatMap((trace) => trace.y.map((_, i) => rowAt(trace, i))))].sort((a, b) => a - b);
   const first = order ? [...there].sort((a, b) => order[a] - order[b]) : there;
-  const always = there.filter((row) => order?.[row] < 0).length;
-  const shown = first.slice(0, always + most).sort((a, b) => a - b);
+  const shown = first.slice(0, most).sort((a, b) => a - b);
   const place = new Map(shown.map((row, at) => [row, at]));
   const kept = filtered(traces, (trace, i) => place.has(rowAt(trace, i))).map((trace) => ({
     ...trace, y: trace.y.map((y) => place.get(Math.round(y)) + y - Math.round(y)),
@@ -62,7 +61,7 @@ const inRows = (traces, layout, { most, which, head, least, order }) => {
     traces: kept,
     layout: { ...layout, yaxis: { ...layout.yaxis, tickvals: shown.map((_, at) => at), ticktext: names, range: [shown.length - 0.5, -0.5] } },
     height: head + Math.max(LEAST_HEIGHT, (12 + 16 * lines) * shown.length) + 19 * Math.max(0, legend),
-    note: there.length > shown.length ? `the ${fixed(most)} ${which} of ${count(there.length - always, "configuration")}` : "",
+    note: there.length > shown.length ? `the ${fixed(most)} ${which} of ${count(there.length, "configuration")}` : "",
   };
 };
 

@@ -83,12 +83,3 @@ def test_page_has_a_list_and_its_command(store, seen, tmp_path):
     assert "A list such as 1+4 has the cap of each bucket" in page.read_text()
     case = next(case for case in CASES if case.bucket_mib == LONG)
     assert "--set bucket_mib=1+2+3+4+5+6+7+8+9 " in rerun_of(seen.session)(case)
-
-
-def test_sessions_with_lists_are_compared(store, tmp_path):
-    page = tmp_path / "both.html"
-    assert parabench("report", f"{store}@one", f"{store}@two", "-o", page).exit_code == 0
-    assert "1+4+25 MiB" in page.read_text()
-    told = parabench("compare", f"{store}@one", f"{store}@two")
-    assert told.exit_code == 3, told.output  # two sessions are too few to tell
-    assert "1+4+25 MiB" in told.output

@@ -95,6 +95,13 @@ def test_algorithms_are_relative_to_native(known):
     assert traces(panel)["tree"].customdata == (case("ddp", "tree", 4, 25.0).id,)
 
 
+def test_two_level_is_compared_with_native(tmp_path):
+    two_level = case("ddp", "two_level", 4, 4.0, ranks_per_node=2)
+    (panel,) = algorithms_section(seen(tmp_path, {case("ddp", "native", 4, 4.0): 0.1, two_level: 0.2})).panels
+    assert panel.title == "ddp, 4 ranks"
+    assert traces(panel)["two_level"].x == pytest.approx((2,))
+
+
 def test_algorithms_have_a_panel_for_each_world_size(tmp_path):
     steps = {case("ddp", name, ranks, 4.0): 0.1 / ranks for name in ("native", "ring") for ranks in (2, 4)}
     panels = algorithms_section(seen(tmp_path, steps)).panels

@@ -15,11 +15,11 @@ from parabench.analysis.step.calls import alone_table, training_bandwidth
 from parabench.report.build import render
 from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
-from parabench.report.sections.step import shares_section, straggler_section
+from parabench.report.sections.step import parts_section, shares_section, straggler_section
 from parabench.report.sections.timeline import timeline_section
 from parabench.store.record import MIB
 
-MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
+MAKERS = (parts_section, shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
 
 
 class Shown:
@@ -83,6 +83,32 @@ def test_anatomy_has_parts_and_overlapped_communication(ddp):
     ]  # fmt: skip
 
 
+def test_shares_follow_one_another_and_overlapped_ends_at_exposed(ddp):
+    bars = ddp.traces("anatomy")
+    assert [(name, bar["base"][0], bar["x"][0]) for name, bar in bars.items()] == [
+        ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
+        ("overlapped (inside compute)", 5000, 3000),
+    ]  # fmt: skip
+    hover = bars["compute"]["hovertext"][0]
+    assert hover.startswith("compute: 7,000 ms, 70% of the step<br><b>fsdp native, 2 ranks</b>")
+    every = ddp.figure("anatomy")["data"]
+    assert every[-1]["text"] == [" 15%", " 14%"]
+    assert {tuple(trace["customdata"]) for trace in every} == {tuple(ddp.cases)}
+
+
+def test_step_parts_are_stacked_with_their_shares(tmp_path):
+    pipeline = fake.case(strategy="pp", microbatches=4)
+    found = shown(tmp_path, fake.launch(fake.case(), 5.0), fake.launch(pipeline, 10.0))
+    bars, layout = found.traces("parts"), found.figure("parts")["layout"]
+    assert [(name, bar["x"]) for name, bar in bars.items()] == [
+        ("data", [250, 500]), ("forward", [1500, None]), ("backward", [2750, None]),
+        ("forward and backward", [None, 8500]), ("optimizer", [500, 1000]),
+    ]  # fmt: skip
+    assert bars["backward"]["hovertext"][0].startswith("backward: 2,750 ms, 55% of the step<br><b>ddp")
+    assert layout["barmode"] == "stack"
+    assert layout["yaxis"]["ticktext"] == ["ddp native, 2 ranks", "pp 1f1b microbatches 4, 2 ranks"]
+
+
 def test_overlapped_is_a_lower_bound_in_text_when_an_end_is_unknown(tmp_path):
     launch, other = (fake.launch(fake.case(strategy="pp", world_size=2), 8.0) for _ in range(2))
     (tmp_path / "both").mkdir()
@@ -94,6 +120,8 @@ def test_overlapped_is_a_lower_bound_in_text_when_an_end_is_unknown(tmp_path):
     found = shown(tmp_path, launch)
     assert "at least 0.0% of the communication is overlapped with compute" in found.text("anatomy")
     assert "≥ 0" in found.rows("anatomy")[0]
+    overlapped = found.traces("anatomy")["overlapped (inside compute)"]
+    assert overlapped["hovertext"][0].startswith("overlapped: ≥ 0 ms")
     both = shown(tmp_path / "both", other)
     assert "at least 50% of the communication is overlapped" in both.text("anatomy")
     assert "≥ 1,000" in both.rows("anatomy")[0]

@@ -19,11 +19,6 @@ def by_label(page):
     return {label: {name: values[row] for name, values in cases.items()} for row, label in enumerate(cases["label"])}
 
 
-def test_every_section_is_there(family):
-    ids = [attrs["id"] for tag, attrs in Page(family).tags if tag == "section" and "id" in attrs]
-    assert {"ranking", "front", "scaling", "parts", "anatomy", "pipelines", "state", "memory"} <= set(ids)
-
-
 def test_unranked_configurations_are_marked(family):
     cases = by_label(family)
     headroom = cases["local_only, 4 ranks"]
