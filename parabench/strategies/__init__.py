@@ -269,17 +269,17 @@ STRATEGIES: dict[str, StrategyEntry] = {
 # Axes that only some strategies have; a sweep over several strategies drops them for the others.
 OPTIONAL = frozenset[str]().union(*(entry.axes for entry in STRATEGIES.values()))
 
-# What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
+# The assumption for custom strategies.
 USER_STRATEGY = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
 
 
 def entry_of(strategy: str) -> StrategyEntry:
-    """What is known of a strategy; a user's own counts as data-parallel."""
+    """Return the facts about a strategy. A custom strategy counts as data parallel, with DDP's axes."""
     return STRATEGIES.get(strategy, USER_STRATEGY)
 
 
 def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:
-    """Into how many ranks' parts the global batch is split."""
+    """Return the number of parts of the global batch."""
     layout = entry_of(strategy).layout
     if layout is Layout.DATA:
         return world_size
