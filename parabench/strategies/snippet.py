@@ -9,7 +9,6 @@ from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.fields import number
-from parabench.plan.pipeline_schedule import STAGES_PER_RANK
 from parabench.strategies import STRATEGIES, entry_of
 
 # A remark about a variable of the script.
@@ -173,7 +172,7 @@ def _pipeline(case: Case) -> list[str]:
     if case.strategy == "layer_split":
         schedule, microbatches = "gpipe", "1"
     ranks = case.world_size
-    stages = ranks * STAGES_PER_RANK[schedule]
+    stages = ranks * (2 if schedule == "interleaved" else 1)
     part, run = "part", f"PipelineStage(part, rank, {stages}, device)"
     what = f"part: your model's layers in stage `rank` of {stages} equal stages. The first also has the embedding."
     if schedule == "interleaved":
