@@ -41,9 +41,9 @@ def buffer_suspect(names: Sequence[str]) -> list[str]:
     return [f"{BUFFER}:{first_of(names)}"] if names else []
 
 
-def first_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and the number of further ones."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def first_of(names: Sequence[str]) -> str:
+    """Return the first three names, and the number of further ones."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def copies_of_buffers(module: nn.Module) -> dict[str, Tensor]:

@@ -47,7 +47,6 @@ class StrategyEntry(Entry):
     rule: Rule = Rule.REFERENCE
     needs: frozenset[str] = frozenset()  # requirements of the model, such as "blocks"
     splits: str = ""  # the split between ranks, for users
-    travels: str = ""  # the communication, for users
     one_rank_only: bool = False
     one_process: bool = False  # a single process uses all devices
     own_steps: bool = False  # it does not use the ordinary step, and does not scale the loss
@@ -81,7 +80,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="one device: the reference",
         axes=_ALONE,
         splits="nothing",
-        travels="nothing",
         one_rank_only=True,
         memory=memory.WHOLE,
         color="#999999",
@@ -91,7 +89,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="DataParallel: one process scatters the batch over its CUDA devices; no other process",
         axes=_ALONE,
         splits="batch",
-        travels="parameters, inputs and gradients, between the first device and the others, every step",
         one_process=True,
         memory=memory.WHOLE,
         color="#777777",
@@ -101,7 +98,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="DistributedDataParallel: one replica per rank, gradients all-reduced in buckets",
         axes=_DDP,
         splits="batch",
-        travels="gradients, all-reduced in buckets during backward",
         local_forward=True,
         memory=memory.WHOLE,
         calls={Group.ALL: _SUMS},
@@ -112,7 +108,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of its parameters",
         axes=_DDP,
         splits="batch, optimizer state",
-        travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
         local_forward=True,
         memory=memory.ZERO1,
         calls={Group.ALL: _SUMS | {"broadcast"}},
@@ -123,7 +118,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
         axes=_REDUCING,
         splits="batch, gradients, optimizer state; parameters between steps",
-        travels="parameters, gathered once per step; gradients, reduce-scattered",
         memory=memory.ZERO2,
         calls={Group.ALL: _SHARDS},
         color="#E69F00",
@@ -133,7 +127,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter per unit",
         axes=_REDUCING,
         splits="batch, parameters, gradients, optimizer state",
-        travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
         memory=memory.FSDP,
         calls={Group.ALL: _SHARDS},
         color="#D55E00",
@@ -143,7 +136,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2 inside each node of ranks_per_node ranks, replicas across nodes",
         axes=_REDUCING | {"ranks_per_node"},
         splits="batch; inside a node parameters, gradients, optimizer state",
-        travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
         memory=memory.HSDP,
         calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: _SUMS},
         color="#9467FF",
@@ -155,7 +147,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.TENSOR,
         needs=_PLAN,
         splits="layers, with their gradients and optimizer state",
-        travels="activations, all-reduced in forward and their gradients in backward",
         memory=memory.TENSOR,
         calls={Group.LAYERS: _SUMS},
         color="#009E73",
@@ -167,7 +158,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.GRID,
         needs=_PLAN,
         splits="layers inside a group, batch between groups",
-        travels="activations inside a group; gradients of each rank's part of the layers, between groups",
         memory=memory.TENSOR_GROUPS,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SUMS},
         color="#44AA99",
@@ -179,7 +169,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.GRID,
         needs=_PLAN,
         splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
-        travels="activations inside a group; each rank's part of parameters and gradients, between groups",
         memory=memory.TENSOR_FSDP,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SHARDS},
         color="#66A61E",
@@ -193,7 +182,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.PIPELINE,
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
-        travels="activations and their gradients, from stage to stage, a micro-batch at a time",
         memory=memory.STAGE,
         color="#AA4499",
     ),
@@ -205,7 +193,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.PIPELINE,
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
-        travels="activations and their gradients, from stage to stage, while all other ranks wait",
         memory=memory.STAGE,
         color="#CC79A7",
     ),
@@ -216,7 +203,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="synchronous: gradients to rank 0, which updates and sends the parameters back",
         axes=_ALONE,
         splits="batch; rank 0 alone has the optimizer state",
-        travels="n-1 gradients to rank 0 and n-1 copies of the parameters back: 2(n-1)K",
         local_forward=True,
         memory=memory.SERVING,
         color="#8C6D31",
@@ -228,7 +214,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         rule=Rule.APPLIED_ONCE,
         splits="batch; rank 0 alone has the optimizer state",
-        travels="each rank's gradients to rank 0 and the newest parameters back, with no wait for other ranks",
         local_forward=True,
         memory=memory.SERVING_ASYNC,
         color="#CC6677",
@@ -240,7 +225,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         rule=Rule.FIRST_LOSS,
         splits="batch",
-        travels="nothing: ranks train apart",
         ranked=False,
         local_forward=True,
         memory=memory.WHOLE,
@@ -253,15 +237,14 @@ STRATEGIES: dict[str, StrategyEntry] = {
             summary=f"DeepSpeed's ZeRO stage {stage}: {what} split",
             axes=_ALONE,
             splits=f"batch, {what}",
-            travels=travels,
             local_forward=stage < 3,
             color=("#88CCEE", "#DDCC77", "#EE7733")[stage - 1],
             package="deepspeed",
         )
-        for stage, what, travels in (
-            (1, "optimizer state", "gradients, all-reduced; updated parameters, gathered"),
-            (2, "gradients and optimizer state", "gradients, reduced to their owners; updated parameters, gathered"),
-            (3, "parameters, gradients and optimizer state", "parameters, gathered twice; gradients, reduce-scattered"),
+        for stage, what in (
+            (1, "optimizer state"),
+            (2, "gradients and optimizer state"),
+            (3, "parameters, gradients and optimizer state"),
         )
     },
 }
@@ -269,17 +252,17 @@ STRATEGIES: dict[str, StrategyEntry] = {
 # Axes that only some strategies have; a sweep over several strategies drops them for the others.
 OPTIONAL = frozenset[str]().union(*(entry.axes for entry in STRATEGIES.values()))
 
-# What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
+# The assumption for custom strategies.
 USER_STRATEGY = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
 
 
 def entry_of(strategy: str) -> StrategyEntry:
-    """What is known of a strategy; a user's own counts as data-parallel."""
+    """Return the facts about a strategy. A custom strategy counts as data parallel, with DDP's axes."""
     return STRATEGIES.get(strategy, USER_STRATEGY)
 
 
 def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:
-    """Into how many ranks' parts the global batch is split."""
+    """Return the number of parts of the global batch."""
     layout = entry_of(strategy).layout
     if layout is Layout.DATA:
         return world_size

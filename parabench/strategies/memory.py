@@ -37,7 +37,6 @@ class Formula:
 
     state: Callable[[Shape], State]
     text: str
-    source: str
     exact: bool = True
 
 
@@ -50,29 +49,19 @@ def _own_layers(shape: Shape) -> float:
     return shape.whole - shape.tensor + shape.tensor / shape.sharing
 
 
-_ZERO = "Rajbhandari et al. 2020"
-_FSDP2 = "PyTorch's fully_shard: the root stays gathered from forward to backward"
-_MEGATRON = "Shoeybi et al., Megatron-LM, 2019"
-_SERVER = "Li et al., Scaling distributed machine learning with the parameter server, 2014"
-_STAGES = "Huang et al., GPipe, 2019"
-
-WHOLE = Formula(lambda s: _adamw(s.whole), "4K", _ZERO)
-SERVING = Formula(lambda s: _adamw(s.whole), "rank 0: 4K, others 2K", _SERVER)
-STAGE = Formula(lambda s: _adamw(s.whole / s.ranks), "4K/n, if stages are equal", _STAGES, exact=False)
-ZERO1 = Formula(lambda s: State(s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 2K/n", _ZERO)
-ZERO2 = Formula(
-    lambda s: _adamw(s.whole / s.ranks, s.whole),
-    "K + 4K/n",
-    f"{_ZERO}; the gathered K in addition to its shard, as in FSDP2",
-)
-FSDP = Formula(lambda s: _adamw(s.whole / s.ranks, s.root), "E + 4K/n", f"{_ZERO}; {_FSDP2}")
-HSDP = Formula(lambda s: _adamw(s.whole / s.node, s.root), "E + 4K/m", f"{_ZERO}; {_FSDP2}")
-TENSOR = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/n", _MEGATRON)
-TENSOR_GROUPS = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/t", _MEGATRON)
-TENSOR_FSDP = Formula(
-    lambda s: _adamw(_own_layers(s) / (s.ranks // s.sharing), s.root),
-    "E + 4(K-S+S/t)t/n",
-    f"{_MEGATRON}; {_ZERO}; {_FSDP2}",
-)
-# Rank 0 has the newest parameters, and a copy for its computation.
-SERVING_ASYNC = Formula(lambda s: _adamw(s.whole, s.whole), "rank 0: 5K, others 2K", _SERVER)
+# Rajbhandari et al., "ZeRO", 2020. FSDP2's root stays gathered from forward to backward, and with `zero2` all units do.
+WHOLE = Formula(lambda s: _adamw(s.whole), "4K")
+ZERO1 = Formula(lambda s: State(s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 2K/n")
+ZERO2 = Formula(lambda s: _adamw(s.whole / s.ranks, s.whole), "K + 4K/n")
+FSDP = Formula(lambda s: _adamw(s.whole / s.ranks, s.root), "E + 4K/n")
+HSDP = Formula(lambda s: _adamw(s.whole / s.node, s.root), "E + 4K/m")
+# Shoeybi et al., "Megatron-LM", 2019.
+TENSOR = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/n")
+TENSOR_GROUPS = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/t")
+TENSOR_FSDP = Formula(lambda s: _adamw(_own_layers(s) / (s.ranks // s.sharing), s.root), "E + 4(K-S+S/t)t/n")
+# Huang et al., "GPipe", 2019.
+STAGE = Formula(lambda s: _adamw(s.whole / s.ranks), "4K/n, if stages are equal", exact=False)
+# Li et al., "Scaling distributed machine learning with the parameter server", 2014. If it is asynchronous, rank 0 has
+# the newest parameters, and a copy for its computation.
+SERVING = Formula(lambda s: _adamw(s.whole), "rank 0: 4K, others 2K")
+SERVING_ASYNC = Formula(lambda s: _adamw(s.whole, s.whole), "rank 0: 5K, others 2K")

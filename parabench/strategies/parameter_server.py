@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from parabench.collectives.wire import pieces
+from parabench.collectives.wire import finish, pieces
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.models.base import Model
@@ -118,12 +118,6 @@ class Link:
     def facts(self) -> dict[str, Any]:
         """Return the bytes of one step over the server's link, in both directions."""
         return {"bytes_through_server": self._bytes // self._steps} if self._rank == SERVER and self._steps else {}
-
-
-def finish(works: list[dist.Work]) -> None:
-    """Wait for all works."""
-    for work in works:
-        work.wait()
 
 
 class FlatParameters:

@@ -82,12 +82,8 @@ def pipelined(
         clock.skip()
         losses: list[Tensor] = []
         with busy.step():
-            order.step(
-                *([inputs] if first else []),
-                target=targets if last else None,
-                losses=losses,
-                return_outputs=False,
-            )
+            fed, expected = [inputs] if first else [], targets if last else None
+            order.step(*fed, target=expected, losses=losses, return_outputs=False)
         for parameter, group in tied:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -9,7 +9,6 @@ from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.fields import number
-from parabench.plan.pipeline_schedule import STAGES_PER_RANK
 from parabench.strategies import STRATEGIES, entry_of
 
 # A remark about a variable of the script.
@@ -50,7 +49,7 @@ def snippet(case: Case) -> str:
 
     It uses the script's `model`, `device`, `optimizer`, `blocks`, ... Defaults and axes such as precision are left out.
     """
-    own = [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
+    own = [f"# {case.strategy} is a custom strategy: wrap the model as {case.strategy}(model, context) does."]
     strategy = CODE[case.strategy](case) if case.strategy in STRATEGIES else own
     lines = [*_algorithm(case), *_blocks(case), *strategy, *_data(case)]
     code = [line for line in lines if not line.startswith(("import ", "from "))]
@@ -118,7 +117,7 @@ def _no_sync(case: Case) -> str:
 
 def _zero1(case: Case) -> list[str]:
     return [
-        "# Before DDP, which must find the parameters where this optimizer puts them.",
+        "# Create it before DDP, because it moves the parameters.",
         "optimizer = ZeroRedundancyOptimizer(",
         "    [parameter for parameter in model.parameters() if parameter.requires_grad],",
         f"    AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr,",
@@ -160,8 +159,8 @@ def _split_layers(case: Case, mesh: str = "mesh") -> list[str]:
     if case.sequence_parallel:
         into, out = "ColwiseParallel(input_layouts=Shard(1))", "RowwiseParallel(output_layouts=Shard(1))"
     lines = [
-        "# plan: {name of a layer: its style}, of your own model: for what leads into a block's attention and MLP",
-        f"# {into}, for what leads out of them {out}{', for its norms SequenceParallel()' * case.sequence_parallel}.",
+        f"# plan: {{name of a layer: its style}} of your model. For layers into a block's attention and MLP: {into};",
+        f"# for layers out of them: {out}{'; for norms: SequenceParallel()' * case.sequence_parallel}.",
     ]
     if case.split == "dimension":
         lines.append("plan[first] = RowwiseParallel(input_layouts=Shard(-1))  # the layer that takes split features")
@@ -173,15 +172,15 @@ def _pipeline(case: Case) -> list[str]:
     if case.strategy == "layer_split":
         schedule, microbatches = "gpipe", "1"
     ranks = case.world_size
-    stages = ranks * STAGES_PER_RANK[schedule]
+    stages = ranks * (2 if schedule == "interleaved" else 1)
     part, run = "part", f"PipelineStage(part, rank, {stages}, device)"
-    what = f"part: your model's layers of stage rank, of {stages} as even as can be, the first with the embedding."
+    what = f"part: your model's layers in stage `rank` of {stages} equal stages. The first also has the embedding."
     if schedule == "interleaved":
         part, run = "parts", f"[PipelineStage(parts[i], i, {stages}, device) for i in (rank, rank + {ranks})]"
-        what = f"parts: your model's layers as {stages} stages, as even as can be, the first with the embedding."
+        what = f"parts: your model's layers in {stages} equal stages. The first also has the embedding."
     return [
         f"# {what}",
-        "# A weight that two stages share (a tied embedding) needs their gradients added up after each step.",
+        "# If two stages share a weight (a tied embedding), add their gradients after each step.",
         f"schedule = {SCHEDULES[schedule]}({run}, {microbatches}, loss_fn=loss_of)",
         *_optimizer(case, part),
         "fed = [inputs] if rank == 0 else []",
@@ -253,7 +252,7 @@ CODE: dict[str, Callable[[Case], list[str]]] = {
     "tp_ddp": lambda case: [
         _mesh(case, case.tp_size, "dp", "tp"),
         *_split_layers(case, 'mesh["tp"]'),
-        "# DDP takes plain tensors only: each rank's parts of the layers.",
+        "# DDP supports only plain tensors, so it gets each rank's parts of the layers.",
         _ddp(case, "Parts(model)", 'process_group=mesh.get_group("dp")'),
         *_step(case, _no_sync(case)),
     ],

@@ -165,27 +165,3 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
         verified(case, protocol)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nothing", "cannot be loaded: AttributeError"),
-        ("broken", "cannot be built: OSError: no weights at all; fix that function"),
-        ("no_model", "gives Linear; return a parabench.Model"),
-        ("wrong_first", "first is '1', which is not a linear layer"),
-        ("wrong_plan", r"a plan has 'blocks\.\*\.up', which is not part of module"),
-        ("module_class", "module is the class Linear; it must be an nn.Module"),
-        ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
-        (
-            "fewer_targets",
-            r"batch gives tuple with the tensors \(64, 12\) on cpu, \(63,\) on cpu, asked for 64 samples",
-        ),
-        ("dict_batch", "fails on a batch of shapes .*unexpected keyword argument .inputs."),
-    ],
-)
-def test_error_of_a_model_is_one_line(machine: Any, name: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as error:
-        plan(machine, strategy="ddp", world_size=2, model=f"own_helpers:{name}")
-    assert "\n" not in str(error.value)
-    assert f"own_helpers:{name}" in str(error.value)

@@ -129,7 +129,7 @@ def test_the_lines_are_exactly_these() -> None:
     assert 0 < zero1.index("optimizer = ZeroRedundancyOptimizer(") < zero1.index("model = DistributedDataParallel(")
     assert "No code" in code(strategy="local_only")
     assert "No code" in code(strategy="parameter_server")
-    assert code(strategy="mine:ours").startswith("# mine:ours is your own")
+    assert code(strategy="mine:ours").startswith("# mine:ours is a custom strategy")
 
 
 @pytest.mark.parametrize("algorithm", ["native", "nccl:tree"])

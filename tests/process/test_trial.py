@@ -43,6 +43,15 @@ MISTAKES = {
     "zoo:closing": "LBFGS steps with a closure, and parabench's step has none; use another",
     "zoo:uses_dist": "cannot be built: ValueError: Default process group has not been initialized",
     "mistakes:optimizer_of_other_parameters": "its optimizer has a parameter that it did not receive; use the list",
+    "own_helpers:nothing": "cannot be loaded: AttributeError",
+    "own_helpers:broken": "cannot be built: OSError: no weights at all; fix that function",
+    "own_helpers:no_model": "gives Linear; return a parabench.Model",
+    "own_helpers:wrong_first": "first is '1', which is not a linear layer",
+    "own_helpers:wrong_plan": "a plan has 'blocks.*.up', which is not part of module",
+    "own_helpers:module_class": "module is the class Linear; it must be an nn.Module",
+    "own_helpers:lazy": "module has a parameter without a shape; give lazy layers their sizes",
+    "own_helpers:fewer_targets": "batch gives tuple with the tensors (64, 12) on cpu, (63,) on cpu, asked for 64",
+    "own_helpers:dict_batch": "unexpected keyword argument 'inputs'",
 }
 
 

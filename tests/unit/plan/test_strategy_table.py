@@ -10,7 +10,7 @@ from parabench.records import declared
 from parabench.strategies import OPTIONAL, STRATEGIES
 
 
-@pytest.mark.parametrize("field", ["splits", "travels", "color"])
+@pytest.mark.parametrize("field", ["splits", "color"])
 def test_strategy_entries_are_complete(field: str) -> None:
     lacking = [name for name, entry in STRATEGIES.items() if not getattr(entry, field)]
     assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
