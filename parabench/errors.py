@@ -9,21 +9,9 @@ from itertools import groupby
 from typing import IO
 
 # The packages that parabench depends on: {name in an import: name for pip}.
-PACKAGES = {
-    "click": "click",
-    "jinja2": "jinja2",
-    "msgspec": "msgspec",
-    "numpy": "numpy",
-    "pandas": "pandas",
-    "plotly": "plotly",
-    "psutil": "psutil",
-    "pynvml": "nvidia-ml-py",
-    "pytest": "pytest",
-    "pytest_benchmark": "pytest-benchmark",
-    "rich": "rich",
-    "scipy": "scipy",
-    "torch": "torch",
-}
+PACKAGES = {name: name for name in (
+    "click", "jinja2", "msgspec", "numpy", "pandas", "plotly", "psutil", "pytest", "rich", "scipy", "torch",
+)} | {"pynvml": "nvidia-ml-py", "pytest_benchmark": "pytest-benchmark"}  # fmt: skip
 
 # The variable for the log level of torch's C++, and the level that logs only fatal errors.
 LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"

@@ -29,8 +29,6 @@ from parabench.store.record import Finding
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # {file: template}
 TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
-# A launch of each case takes seconds; its numbers are of no use.
-TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0", "--label", "trial")
 # The fewest ranks that split anything.
 RANKS = 2
 
@@ -97,7 +95,8 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     """Run the suite for a few steps. Raises UsageError if a case cannot be launched or fails."""
     path = trial / "training.py"
     path.write_text(suite, encoding="utf-8")
-    command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), *TRIAL]
+    command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), "--label", "trial"]
+    command += ["--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0"]
     note(["trying the suite: each configuration once, a few steps"])
     environment = dict(os.environ)
     checkout = Path(parabench.__file__).parents[1]

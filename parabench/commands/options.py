@@ -73,8 +73,6 @@ class Rate(click.FloatRange):
         return rate
 
 
-ALPHAS = Rate(LEAST_RATE, MOST_RATE)
-
 # The options of a gate.
 gate_options = (
     click.option(
@@ -86,7 +84,7 @@ gate_options = (
     ),
     click.option(
         "--alpha",
-        type=ALPHAS,
+        type=Rate(LEAST_RATE, MOST_RATE),
         default=0.01,
         show_default=True,
         help="False-alarm rate, over all configurations together.",
@@ -172,29 +170,31 @@ def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ..
     )
 
 
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order of launches. [default: 0]"
-)
+# The options of `run` and `collectives`, besides torchrun's.
 links_option = click.option(
     "--links",
     is_flag=True,
     help="First measure latency and bandwidth between all nodes, and between the devices of each.",
-)
-label_option = click.option("--label", help="Name of this session.")
-out_option = click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_OUT,
-    show_default=True,
-    help="Folder for results.db and report.html.",
 )
 dry_run_option = click.option(
     "--dry-run",
     is_flag=True,
     help="Print the plan and its expected duration, for any number of nodes; launch and write nothing.",
 )
-resume_option = click.option(
-    "--resume", is_flag=True, help="Continue the interrupted session in --out; finished launches are kept."
+# The options of every session.
+session_options = (
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the order of launches. [default: 0]"),
+    click.option("--label", help="Name of this session."),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_OUT,
+        show_default=True,
+        help="Folder for results.db and report.html.",
+    ),
+    click.option(
+        "--resume", is_flag=True, help="Continue the interrupted session in --out; finished launches are kept."
+    ),
 )
 
 data_option = click.option(
@@ -218,8 +218,8 @@ training_options = (
     data_option,
     model_option,
 )
-# How cases are interleaved, and how long they race.
-turns_options = (
+# Only `run` has these: how cases are interleaved, how long they race, and traces.
+racing_options = (
     *options_of(Protocol, TURNS),
     click.option(
         "--until-decided",
@@ -233,10 +233,8 @@ turns_options = (
         help="Racing and --until-decided: start no repetition, except planned ones, that would end after this time. "
         "[default: the suite's, 5]",
     ),
+    *options_of(Protocol, TRACE),
 )
-# Only `run` writes traces.
-trace_options = options_of(Protocol, TRACE)
-session_options = (seed_option, label_option, out_option, resume_option)
 
 
 def shared(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -11,19 +11,14 @@ from parabench.commands.options import (
     command,
     dry_run_option,
     flags_of,
-    label_option,
     launcher_options,
     links_option,
     options_of,
-    out_option,
-    resume_option,
-    seed_option,
+    racing_options,
     session_options,
     shared,
     suite_argument,
-    trace_options,
     training_options,
-    turns_options,
 )
 from parabench.commands.output import Command, console, file_option
 from parabench.errors import UsageError
@@ -45,13 +40,9 @@ from parabench.registry import import_from_here
     },
 )
 @suite_argument
-@shared(*training_options)
-@shared(*turns_options, *trace_options)
-@links_option
-@shared(*session_options)
+@shared(*training_options, *racing_options, links_option, *session_options)
 @file_option("json", "Write the answer as JSON (docs/reference/json.md).")
-@shared(*launcher_options)
-@dry_run_option
+@shared(*launcher_options, dry_run_option)
 def run(**options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the results database and the report."""
     measure("training", axes=axes_in(options), **options)
@@ -67,16 +58,9 @@ def run(**options: Any) -> None:
         ),
     },
 )
-@shared(*options_of(CollectiveCase))
-@shared(*options_of(CollectiveProtocol))
-@links_option
-@seed_option
-@label_option
+@shared(*options_of(CollectiveCase), *options_of(CollectiveProtocol), links_option, *session_options)
 @file_option("json", "Write nccl-tests' JSON too.")
-@out_option
-@resume_option
-@shared(*launcher_options)
-@dry_run_option
+@shared(*launcher_options, dry_run_option)
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     measure("collectives", **options)

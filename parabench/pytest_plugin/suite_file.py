@@ -56,7 +56,14 @@ class SuiteFile(pytest.File):
                 "-p no:benchmark"
             )
         try:
-            self.planned = self._plan()
+            # Without racing. Cases share launches only if rounds are requested.
+            request = self.request
+            turns = bool(request.options.get("rounds"))
+            self.planned = plan_training(request, machine.this_machine(), turns=turns)
+            protocol = self.planned.plan.protocol
+            if protocol.races:
+                plan = self.planned.plan.replace(protocol=protocol.replace(launches=LAUNCHES_DEFAULT))
+                self.planned = replace(self.planned, plan=plan)
             cases, skipped = self.planned.plan.cases, self.planned.plan.skipped
         except NothingToRun as nothing:
             cases, skipped = (), nothing.skipped
@@ -79,40 +86,27 @@ class SuiteFile(pytest.File):
             **{name: config.getoption(option_of(each)) for name, each in options.items()},
         )
 
-    def _plan(self) -> Planned[Case, Protocol]:
-        """Plan the suite without racing. Cases share launches only if rounds are requested. Raises UsageError."""
-        request = self.request
-        turns = bool(request.options.get("rounds"))
-        planned = plan_training(request, machine.this_machine(), turns=turns)
-        protocol = planned.plan.protocol
-        if not protocol.races:
-            return planned
-        return replace(planned, plan=planned.plan.replace(protocol=protocol.replace(launches=LAUNCHES_DEFAULT)))
-
     @cached_property
     def outcomes(self) -> dict[str, list[float] | str]:
-        """{case id: its step times, or why it failed}; measures the selected cases."""
+        """{case id: its step times, or why it failed}; measures the selected cases in one session, with its report.
+
+        Ends pytest if the session is stopped.
+        """
         items = [item for item in self.session.items if isinstance(item, CaseItem)]
         selected = {item.case.id for item in items if item.parent is self}
+        plan, request = self.planned.plan, self.request
+        cases = tuple(case for case in plan.cases if case.id in selected)
+        planned = replace(self.planned, plan=plan.replace(cases=cases))
         try:
-            return _read(self._measure(tuple(case for case in self.planned.plan.cases if case.id in selected)))
+            code, session = lead_session(request, planned, machine.this_machine(), Participants(), Console())
+            path = request.out / STORE_NAME
+            if code == STOPPED:
+                pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
+            results = load(path)
+            build.write_report(results, path.with_name(REPORT_NAME), str(session))
+            return _read(side_of(results, session, "candidate"))
         except UsageError as error:
             return dict.fromkeys(selected, f"parabench: {format.error_line(error)}")
-
-    def _measure(self, cases: tuple[Case, ...]) -> SessionData:
-        """Measure the cases in a separate session and write its report.
-
-        Ends pytest if the session is stopped. Raises UsageError.
-        """
-        request = self.request
-        planned = replace(self.planned, plan=self.planned.plan.replace(cases=cases))
-        code, session = lead_session(request, planned, machine.this_machine(), Participants(), Console())
-        path = request.out / STORE_NAME
-        if code == STOPPED:
-            pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
-        results = load(path)
-        build.write_report(results, path.with_name(REPORT_NAME), str(session))
-        return side_of(results, session, "candidate")
 
 
 class CaseItem(pytest.Function):

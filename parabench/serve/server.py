@@ -40,8 +40,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
 }
-# (results database, session id) -> the page. Raises UsageError.
-Make = Callable[[Path, str], str]
 
 
 def make_page(path: Path, session: str) -> str:
@@ -109,9 +107,14 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
 
 
 class Live:
-    """The newest page of a session and its progress. `make` makes one when launches were added and somebody looks."""
+    """The newest page of a session and its progress.
 
-    def __init__(self, store: str, make: Make, clock: Callable[[], float] = time.monotonic) -> None:
+    `make` makes a page of a results database and a session id when launches were added and somebody looks.
+    """
+
+    def __init__(
+        self, store: str, make: Callable[[Path, str], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store, self._make, self._clock = store, make, clock
         self._lock = threading.Lock()
         self._making = threading.Thread()
@@ -126,10 +129,8 @@ class Live:
             path, session = split(self._store)
             now = read_progress(path, session)
         except UsageError as problem:
-            return nothing("The results database cannot be shown.", str(problem)) | {
-                "page": self._stamp,
-                "again_s": OFTEN_S,
-            }
+            unknown = nothing("The results database cannot be shown.", str(problem))
+            return unknown | {"page": self._stamp, "again_s": OFTEN_S}
         with self._lock:
             in_time = not now["going"] or self._clock() >= self._not_before
             if now["stamp"] not in ("", self._tried) and in_time and not self._making.is_alive():

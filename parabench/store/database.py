@@ -35,7 +35,10 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             db = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
             stack.callback(db.close)
             if not db.execute("PRAGMA page_count").fetchone()[0]:
-                _create(db)
+                db.execute("BEGIN IMMEDIATE")
+                for statement in create_statements():
+                    db.execute(statement)
+                db.execute("COMMIT")
             _check(db, path)
             damage = " ".join(db.execute("PRAGMA quick_check(1)").fetchone()[0].split())
             if damage != "ok":
@@ -50,15 +53,6 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             return db
     except sqlite3.Error as error:
         raise UsageError(f"{path} is not a usable results database: {error}; give another --out") from error
-
-
-def _create(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    for statement in create_statements():
-        db.execute(statement)
-    db.execute("COMMIT")
 
 
 @contextlib.contextmanager

@@ -139,8 +139,18 @@ _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 
 
 def create_statements() -> list[str]:
-    """Return the SQL statements that create all tables and indexes."""
-    return [*map(_create_table, TABLES), *(f"CREATE INDEX {index}" for index in _INDEXES)]
+    """Return the SQL statements that create all tables and indexes, and mark the file."""
+    statements = [f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {SCHEMA_VERSION}"]
+    for name, table in TABLES.items():
+        columns = ["id INTEGER PRIMARY KEY"] if name in ("session", "launch") else []
+        for column, hint in table.columns.items():
+            given = set(get_args(hint) or (hint,))
+            (kind,) = given - {NoneType}
+            sql = next(sql for base, sql in _KINDS.items() if issubclass(kind, base))
+            refers = f" REFERENCES {column.removesuffix('_id')}(id)" if column in table.belongs_to else ""
+            columns.append(f"{column} {sql}{'' if NoneType in given else ' NOT NULL'}{refers}")
+        statements.append(f"CREATE TABLE {name}({', '.join(columns)}){STRICT}")
+    return [*statements, *(f"CREATE INDEX {index}" for index in _INDEXES)]
 
 
 @cache
@@ -148,18 +158,6 @@ def insert_statement(name: str) -> str:
     """Return the SQL statement that inserts a row: the ids that it belongs to, then its fields."""
     columns = TABLES[name].columns
     return f"INSERT INTO {name}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-
-
-def _create_table(name: str) -> str:
-    table = TABLES[name]
-    columns = ["id INTEGER PRIMARY KEY"] if name in ("session", "launch") else []
-    for column, hint in table.columns.items():
-        given = set(get_args(hint) or (hint,))
-        (kind,) = given - {NoneType}
-        sql = next(sql for base, sql in _KINDS.items() if issubclass(kind, base))
-        refers = f" REFERENCES {column.removesuffix('_id')}(id)" if column in table.belongs_to else ""
-        columns.append(f"{column} {sql}{'' if NoneType in given else ' NOT NULL'}{refers}")
-    return f"CREATE TABLE {name}({', '.join(columns)}){STRICT}"
 
 
 def digests(samples: Sequence[Sample]) -> list[Digest]:

@@ -136,13 +136,10 @@ class Store:
         """Return whether every launch of a session succeeded or was interrupted."""
         return not self._rows(f"SELECT 1 FROM launch WHERE session_id = ? AND {NOT_WELL} LIMIT 1", session_id)
 
-    def last_session(self) -> PlannedSession | None:
-        """Return the newest session; None if the database is empty."""
-        return next(self._sessions(), None)
-
-    def last_labelled(self, label: str, suite: str) -> PlannedSession | None:
-        """Return the newest session with that label and suite, or None."""
-        return next(self._sessions("label = ? AND suite = ?", label, suite), None)
+    def last_session(self, *label_and_suite: str) -> PlannedSession | None:
+        """Return the newest session, or the newest one with a label and a suite; None if there is none."""
+        where = "label = ? AND suite = ?" if label_and_suite else "TRUE"
+        return next(self._sessions(where, *label_and_suite), None)
 
     def sides(self, run: str) -> dict[str, PlannedSession]:
         """Return the sessions of one `parabench ab`, by their side."""
@@ -152,7 +149,7 @@ class Store:
         """Return the labels of the sessions."""
         return {label for (label,) in self._rows("SELECT label FROM session WHERE label IS NOT NULL")}
 
-    def _sessions(self, where: str = "TRUE", *values: str) -> Iterator[PlannedSession]:
+    def _sessions(self, where: str, *values: str) -> Iterator[PlannedSession]:
         """Yield the sessions that meet an SQL condition, the newest first."""
         query = f"SELECT id, plan, argv, interleaved, label, suite FROM session WHERE {where} ORDER BY id DESC"
         for number, plan, argv, tied, label, suite in self._rows(query, *values):

@@ -271,7 +271,7 @@ def session_of(
     configurations, or a new one. The launches of tuned caps are in the next repetition."""
     group, label = observer.group, observer.label
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
-    last = store.last_labelled(label, script) if label is not None else None
+    last = store.last_session(label, script) if label is not None else None
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
