@@ -16,10 +16,9 @@ import fake_results as fake
 from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
-from parabench.analysis.links import Tier, explained, link_table, tiers_of, tiers_said
+from parabench.analysis.links import Tier, check_links, explained, link_table, tiers_of, tiers_said
 from parabench.analysis.ranking.best import closing_lines
 from parabench.analysis.session import select_session, session_data
-from parabench.analysis.warnings.links import check_links
 from parabench.launch.results import RankReport
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine

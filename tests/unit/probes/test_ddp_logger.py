@@ -77,14 +77,6 @@ def known(**theirs: float | None) -> Launch:
     return fake.launch(CASE, facts=facts, spans=spans, collectives=calls)
 
 
-def test_ddp_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
-    table = ddp_comparison(seen(tmp_path, known(communication_s=0.066, backward_s=None)))
-    assert table["span"].tolist() == ["forward", "backward", "communication"]
-    assert table["ours_s"].tolist() == pytest.approx([0.030, 0.060, 0.060])
-    assert table["ddp_s"].tolist() == pytest.approx([0.030, float("nan"), 0.066], nan_ok=True)
-    assert table["difference"].tolist() == pytest.approx([0.0, float("nan"), 0.10], nan_ok=True)
-
-
 @pytest.mark.parametrize(
     ("theirs", "found"),
     [
