@@ -1,4 +1,4 @@
-"""The measured links between the ranks of a session: their tiers, an explanation of two-level algorithms, warnings."""
+"""The measured links between the ranks of a session: their tiers, and warnings about slow ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from parabench.analysis import format
 from parabench.analysis.session import Session
-from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.store.record import Finding
@@ -87,20 +86,10 @@ def microseconds(seconds: float | None) -> str:
 
 
 def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
-    """Return the tiers, and the bytes that the best sends across nodes if it is a two-level algorithm.
-
-    Empty if all ran on one node, or a tier is unknown. `collectives/two_level.py` derives the bytes.
-    """
+    """Return the tiers as a sentence; empty if all cases ran on one node, or a tier is unknown."""
     if times_less(tiers) is None or max(case.nodes for case in (best, *others)) < 2:
         return ""
-    text = f"Measured links: {tiers_said(tiers)}."
-    m, n = best.nodes, best.world_size
-    if m < 2 or not best.algorithm.startswith(TWO_LEVEL):
-        return text
-    return (
-        f"{text} To all-reduce S bytes, two levels with a ring across m = {m} nodes send 2(m-1)/m S = "
-        f"{2 * (m - 1) / m:.3g} S per node; a flat ring of n = {n} ranks sends 2(n-1)/n S = {2 * (n - 1) / n:.3g} S."
-    )
+    return f"Measured links: {tiers_said(tiers)}."
 
 
 # ---- warnings: a slow link, and a node or a rank with only slow links
