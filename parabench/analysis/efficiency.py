@@ -45,15 +45,30 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     for row in records(cases):
         case, at = seen.case(row["case_id"]), row["case_id"]
         model: dict[str, Any] = next(filter(None, (seen.facts[launch].get("model") for launch in ids[at])), {})
-        found = {name: row[name] for name in _KEPT} | {"unit": format.unit_of(case.seq_len)}
-        found |= _flops(case, model, counts.get(case.reference().id) or {})
-        found |= _peak(case, str(row["device"]), _gpus(seen, ids[at][0]))
-        found["flops_per_s"] = found.get(f"{found['flops_source']}_flops", np.nan) / row["step_time_s"]
-        found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
-        found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        found |= {"joules_per_step": joules[at], "joules_per_token": joules[at] / (case.global_batch * case.seq_len)}
-        found |= {"joules_source": sources[at], "joules_reason": "" if format.known(joules[at]) else reasons[at]}
-        rows.append(found)
+        count, tokens = counts.get(case.reference().id) or {}, case.global_batch * case.seq_len
+        flops = {FORMULA: flops_per_token(model, case.seq_len) * tokens, COUNTED: float(count.get("counted") or np.nan)}
+        source = next((name for name, number in flops.items() if format.known(number)), None)
+        reason = "" if source else str(count.get("reason") or "the FLOPs of a step were not recorded")
+        flops_per_s = (flops[source] if source else np.nan) / row["step_time_s"]
+        peak = _peak(case, str(row["device"]), _gpus(seen, ids[at][0]))
+        rows.append(
+            {name: row[name] for name in _KEPT}
+            | peak
+            | {
+                "unit": format.unit_of(case.seq_len),
+                "formula_flops": flops[FORMULA],
+                "counted_flops": flops[COUNTED],
+                "flops_source": source,
+                "flops_reason": reason,
+                "flops_per_s": flops_per_s,
+                "mfu": flops_per_s / peak["peak_flops_per_s"],
+                "mfu_reason": reason or peak["mfu_reason"],
+                "joules_per_step": joules[at],
+                "joules_per_token": joules[at] / tokens,
+                "joules_source": sources[at],
+                "joules_reason": "" if format.known(joules[at]) else reasons[at],
+            }
+        )
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["tokens_per_s", *_NUMBERS], float))
 
 
@@ -70,14 +85,6 @@ def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
         return float(6 * multiplied + 12 * model["layers"] * model["heads"] * model["head_dim"] * seq_len)
     except KeyError:
         return np.nan
-
-
-def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any]) -> dict[str, Any]:
-    formula = flops_per_token(model, case.seq_len) * case.global_batch * case.seq_len
-    counted = float(np.nan if count.get("counted") is None else count["counted"])
-    source = FORMULA if format.known(formula) else COUNTED if format.known(counted) else None
-    reason = "" if source else str(count.get("reason") or "the FLOPs of a step were not recorded")
-    return {"formula_flops": formula, "counted_flops": counted, "flops_source": source, "flops_reason": reason}
 
 
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
@@ -108,10 +115,8 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
     elif not gpus:
         reason = "which devices it ran on was not recorded"
     elif case.world_size > len(gpus):
-        devices, reason = (
-            len(gpus),
-            f"{format.count(case.world_size, 'rank')} shared {format.count(len(gpus), 'device')}",
-        )
+        devices = len(gpus)
+        reason = f"{format.count(case.world_size, 'rank')} shared {format.count(devices, 'device')}"
     elif any(gpu.get("mig") for gpu in used):
         reason = "it ran on parts of devices (MIG), whose peak is not published"
     else:

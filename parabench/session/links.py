@@ -23,9 +23,8 @@ def measure_links(
 
     Raises Interrupted if asked to stop, NodeGone if a node does not come back.
     """
-    from parabench.analysis.links import link_table, tiers_of, tiers_said
+    from parabench.analysis.links import check_links, link_table, tiers_of, tiers_said
     from parabench.analysis.session import select_session
-    from parabench.analysis.warnings.links import check_links
 
     # Links that were lost with a node, or in a hang, can be measured again.
     reasons = load(store.path).of([state.session_id]).links["reason"]

@@ -171,7 +171,6 @@ def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path)
         assert said.startswith("Fastest: ddp two_level 25 MiB, 4 ranks on 2 nodes: "), said
         assert "It is faster than the 2 other configurations" in said, said
         assert "across nodes 0.024 GB/s, in a node " in said, said
-        assert "two levels with a ring across m = 2 nodes send 2(m-1)/m S = 1 S per node" in said
 
 
 @pytest.mark.slow

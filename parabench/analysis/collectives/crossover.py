@@ -36,15 +36,15 @@ Row = dict[str, Any]
 def answer(seen: SessionData, warnings: Sequence[Finding] = ()) -> Answer:
     """Return the answer of `best` for a session of collectives. Raises UsageError for a session of another kind."""
     seen.session.require("collectives", seen.results.path)
-    found = fastest(measured(seen.numbers), warnings)
-    if found.sentences:
-        return found
-    why = "No launch was recorded" if seen.numbers.empty else "No launch succeeded"
-    return Answer((f"{why}, so the fastest algorithm is unknown.",), found.tables, {}, tuple(warnings))
+    sentences, rows = fastest(measured(seen.numbers))
+    if not sentences:
+        why = "No launch was recorded" if seen.numbers.empty else "No launch succeeded"
+        sentences = [f"{why}, so the fastest algorithm is unknown."]
+    return Answer(tuple(sentences), tables(TABLES, rows), {}, tuple(warnings))
 
 
-def fastest(sizes: pd.DataFrame, warnings: Sequence[Finding] = ()) -> Answer:
-    """Return the answer from `bus.measured` numbers, with a sentence for each operation and number of ranks."""
+def fastest(sizes: pd.DataFrame) -> tuple[list[str], dict[str, list[Row]]]:
+    """Return a sentence for each operation and number of ranks of `bus.measured` numbers, and the rows of TABLES."""
     good = good_sizes(sizes)
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     sentences = []
@@ -60,7 +60,7 @@ def fastest(sizes: pd.DataFrame, warnings: Sequence[Finding] = ()) -> Answer:
         rows["ranges"] += ranges
         rows["changes"] += changes
         sentences.append(_sentence(operation, ranges, changes))
-    return Answer(tuple(sentences), tables(TABLES, rows), {}, tuple(warnings))
+    return sentences, rows
 
 
 def _operation(good: pd.DataFrame) -> Row:

@@ -119,27 +119,31 @@ def _halving_doubling(op: str, at: _Shape) -> Iterator[Round]:
 
     Exact for powers of two.
     """
-    splits = list(_splits(at))
-    if op == "broadcast":
-        yield from (replace(each, flows=1) for each in splits)
-    times = 2 if op == "all_reduce" else 1
-    yield from (replace(each, times=times) for each in splits)
-
-
-def _splits(at: _Shape) -> Iterator[Round]:
-    left = at.n
+    left, times, splits = at.n, 2 if op == "all_reduce" else 1, list[Round]()
     while left > 1:
         distance = (left + 1) // 2
         # Spans of `left` ranks are inside nodes if both are cut evenly.
         inside = at.m == 1 or (at.n % left == 0 and at.g % left == 0)
-        yield Round(1, distance / at.n, WITHIN if inside else BETWEEN, 1 if inside else min(distance, at.g))
+        flows = 1 if inside else min(distance, at.g)
+        splits.append(Round(times, distance / at.n, WITHIN if inside else BETWEEN, flows))
         left = distance
+    if op == "broadcast":
+        yield from (replace(each, flows=1) for each in splits)
+    yield from splits
 
 
 def _tree(op: str, at: _Shape) -> Iterator[Round]:
-    if op in ("reduce_scatter", "all_gather"):
-        return _trees_of_all(op, at)
-    return _double_tree(at) if op == "all_reduce" else _one_tree(at)
+    """A tree for broadcast, a pair of trees for all_reduce, and otherwise a tree for each rank.
+
+    Part r goes up or down the tree of rank r; the messages of all trees wait for one another.
+    """
+    if op == "all_reduce":
+        yield from _double_tree(at)
+    elif op == "broadcast":
+        yield from _one_tree(at)
+    else:
+        total = at.n * (log2(at.n) - 1) / (2 if op == "reduce_scatter" else 1) + 1
+        yield Round(total, 1 / at.n, at.across, max(1.0, at.g * (at.n - 1) / total) if at.m > 1 else 1)
 
 
 def _one_tree(at: _Shape) -> Iterator[Round]:
@@ -176,12 +180,6 @@ def _double_tree(at: _Shape) -> Iterator[Round]:
         return
     yield Round(far * k + crossed, share, BETWEEN)
     yield Round((stream - far) * k + alone - crossed, share, WITHIN)
-
-
-def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
-    """Part r goes up or down the tree of rank r; the messages of all trees wait for one another."""
-    total = at.n * (log2(at.n) - 1) / (2 if op == "reduce_scatter" else 1) + 1
-    yield Round(total, 1 / at.n, at.across, max(1.0, at.g * (at.n - 1) / total) if at.m > 1 else 1)
 
 
 def _binomial(op: str, at: _Shape) -> Iterator[Round]:

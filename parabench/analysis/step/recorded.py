@@ -5,6 +5,7 @@ Communication is the time when a collective ran. It is exposed while no other ke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
     return found
 
 
-def _call_name(call: dict[Any, Any]) -> str:
+def _call_name(call: Mapping[Any, Any]) -> str:
     size = f"{call['bytes']:,.0f} bytes" if format.known(call["bytes"]) else "size unknown"
     ranks = format.count(int(call["group_size"]), "rank") if format.known(call["group_size"]) else ""
     dtype = call["dtype"] if isinstance(call["dtype"], str) else ""

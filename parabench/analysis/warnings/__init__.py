@@ -1,1 +1,1 @@
-"""Reasons to doubt a number, as rules on tables, with one module for each source."""
+"""Reasons to doubt a number, as rules about the rows of tables."""

@@ -1,4 +1,4 @@
-"""Warnings about sessions of training runs: a table for each question, and the rules about its rows."""
+"""Warnings about sessions: for training runs, a table for each question, and the rules about its rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.carry_over import carry_over, sentence
+from parabench.analysis.collectives.bus import bus_table, measured
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
-from parabench.analysis.links import link_table
+from parabench.analysis.links import check_links, link_table
+from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.warnings import devices
 from parabench.analysis.warnings.codes import Rule
-from parabench.analysis.warnings.links import check_links
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS
-from parabench.store.record import Finding
+from parabench.plan.collective_case import size_text
+from parabench.store.record import Finding, Status
 from parabench.store.results import records
 from parabench.strategies import STRATEGIES, entry_of
 from parabench.strategies import Rule as Verified
@@ -368,3 +370,35 @@ _RULES = (
         "Load in more processes (--set workers, DataLoader's num_workers), or make a batch cheaper to load.",
     )),
 )  # fmt: skip
+
+
+# ---- sessions of collectives
+
+_OTHER_ALGORITHM = Rule(
+    "other_algorithm",
+    lambda row: row["ran"] != row["algorithm"],
+    "{label}: {ran} ran, because {algorithm} has no {op}.",
+    "The numbers are those of {ran}.",
+)
+_NOISY_SIZES = Rule(
+    "noisy",
+    lambda row: row["spread"] > row["limit"],
+    "{label}: launches differ, the most at {size}, by {spread:percent}.",
+    "Stop other processes on the machine, or run more launches.",
+)
+
+
+def check_collectives(seen: SessionData) -> list[Finding]:
+    """Return all computed warnings, the broadest first."""
+    launches = seen.numbers.drop_duplicates("launch_id")
+    of_case = launches.assign(ok=launches["status"] == Status.OK).groupby("case", sort=False)
+    fields = ["label", "world_size", "nodes", "threads", "device", "backend", "source"]
+    cases = of_case[fields].first().assign(status=of_case["status"].agg(status_counts), n_ok=of_case["ok"].sum())
+    cases = cases.assign(n_launches=of_case.size()).rename_axis("case_id").reset_index()
+    table = bus_table(measured(seen.numbers))
+    sizes = table.assign(limit=table["device"].map(NOISY).astype(float), size=table["bytes"].map(size_text))
+    return [
+        *common(cases, seen.session),
+        *_OTHER_ALGORITHM.findings(table.drop_duplicates(["case_id", "ran"])),
+        *_NOISY_SIZES.findings(sizes.sort_values("spread", ascending=False).drop_duplicates("case_id")),
+    ]

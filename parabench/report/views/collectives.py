@@ -15,11 +15,10 @@ from parabench.analysis.collectives.bus import bus_table, good_sizes, measured, 
 from parabench.analysis.collectives.crossover import answer
 from parabench.analysis.collectives.latency import fitted
 from parabench.analysis.environment.facts import environment_rows
-from parabench.analysis.links import link_table
+from parabench.analysis.links import check_links, link_table
 from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.codes import all_findings
-from parabench.analysis.warnings.collectives import check_collectives
-from parabench.analysis.warnings.links import check_links
+from parabench.analysis.warnings.launches import check_collectives
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.plan.collective_protocol import in_words

@@ -77,7 +77,6 @@ def test_other_models_take_what_the_reference_counted(tmp_path, flops, source, p
         (gpu_case(), on_gpus(2, name="Quadro 9"), "the peak of 'Quadro 9' is not in the table"),
         (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), whose peak is not published"),
         (gpu_case(), on_gpus(1), "2 ranks shared 1 device"),
-        (gpu_case(world_size=4), on_gpus(2), "4 ranks shared 2 devices"),
         (gpu_case(), fake.ENVIRONMENT, "which devices it ran on was not recorded"),
         (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bf16"),
     ],

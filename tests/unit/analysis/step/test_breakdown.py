@@ -146,10 +146,7 @@ def test_group_calls_join_the_ranks_of_a_call(seen_of):
     assert found["busbw"] == 0.002
 
 
-@pytest.mark.parametrize(
-    ("op", "factor"),
-    [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1.0)],
-)
+@pytest.mark.parametrize(("op", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1.0)])
 def test_busbw_is_defined_as_in_nccl_tests(seen_of, op, factor):
     launch = ddp(world_size=4)
     for rank in range(4):
