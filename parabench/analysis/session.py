@@ -16,7 +16,9 @@ from parabench import json_text
 from parabench.analysis.numbers import by_case, case_of, case_table, numbers
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
+from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import timing_of
 from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, records
 from parabench.store.schema import SessionRow
@@ -95,7 +97,6 @@ class Session:
     @property
     def timing(self) -> str:
         """Return how a session of collectives timed its calls (`collective_protocol.timing_of`)."""
-        from parabench.plan.collective_protocol import timing_of
 
         return timing_of(self.plan.get("protocol") or {})
 
@@ -117,7 +118,6 @@ class Session:
         protocol = self.plan.get("protocol") or {}
         if not (self.raced or protocol.get("rounds")) or self.interleaved:
             return False
-        from parabench.plan.cohorts import cohorts
 
         kind = CollectiveCase if self.kind == "collectives" else Case
         cases: list[Any] = [kind.from_dict(each) for each in self.plan.get("cases") or []]

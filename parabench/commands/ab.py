@@ -28,6 +28,7 @@ from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.schedule import MOST_ROUNDS
 from parabench.registry import working_directory
+from parabench.session.request import Request
 from parabench.signals import STOPPED
 
 
@@ -95,7 +96,6 @@ def ab(
     """
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.analysis.compare import gate
-    from parabench.session.request import Request
 
     working_directory()
     if series is not None:
@@ -123,7 +123,6 @@ def _series(
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
-    from parabench.session.request import Request
 
     # The folder decides them, or they belong to the gate.
     check_no_effect("--series", ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file"))
@@ -192,7 +191,6 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
     """
     from parabench.ab.noise import run_noise
     from parabench.analysis.noise import exit_code, lines, read_pilot, sensitivity
-    from parabench.session.request import Request
 
     files, axes = files_in(options), axes_in(options)
     if store is not None:

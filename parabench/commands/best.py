@@ -9,6 +9,7 @@ import click
 from parabench.commands.options import store_argument
 from parabench.commands.output import Command, Name, file_option, files_in, give
 from parabench.errors import UsageError
+from parabench.plan.case import RecordedCase
 
 
 @click.command(
@@ -36,7 +37,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     """
     from parabench.analysis.numbers import LAUNCH_NUMBERS
     from parabench.analysis.session import data_of, select_session, split
-    from parabench.plan.case import RecordedCase
     from parabench.store.results import load
 
     files, axes = files_in(options), tuple(name.strip() for text in by for name in text.split(","))

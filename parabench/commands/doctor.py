@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import psutil
 
 from parabench import __version__
 from parabench.analysis.answer import Answer, Columns, Records, columns, tables
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import gpu_checks
+from parabench.machine.machine import environment, this_machine
+from parabench.probes.devices import unreadable_metrics
 from parabench.registry import working_directory
 from parabench.store.record import Finding
 
@@ -77,8 +80,6 @@ def doctor(**options: Any) -> None:
 def examination() -> tuple[Records, tuple[Finding, ...]]:
     """Examine this machine. Return rows of TABLES, and warnings about conditions that disturb measurements."""
     import torch.distributed as dist
-
-    from parabench.machine.machine import environment, this_machine
 
     machine = this_machine()
     facts = environment(machine)
@@ -147,7 +148,6 @@ def _conclusions(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
 
 def _samplers() -> str:
     """Return the readings around a launch, and what cannot be read here."""
-    from parabench.probes.devices import unreadable_metrics
 
     devices, why = unreadable_metrics()
     found = ["resident sets and other processes' share of the CPU"]
@@ -160,7 +160,6 @@ def _samplers() -> str:
 
 def problems(machine: Machine) -> Iterator[Finding]:
     """Yield conditions that disturb measurements on this machine now."""
-    import psutil
 
     if not machine.gpus:
         yield Finding(

@@ -12,6 +12,7 @@ from parabench.commands.output import Command, note
 from parabench.errors import UsageError
 from parabench.exporters import EXPORTERS, content_of, exporter_of
 from parabench.files import STANDARD_OUTPUT, write_whole
+from parabench.imports import read_folder
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
@@ -93,7 +94,6 @@ def export(
             raise UsageError(
                 f"--from {source} goes with --trace alone: without a configuration, a database, --launch and --step"
             )
-        from parabench.imports import read_folder
         from parabench.imports.merged import write_merged
 
         note(write_merged(read_folder(source), Path(output or TRACE_FILE)))

@@ -21,10 +21,15 @@ from parabench.commands.options import axes_in, data_option, model_option, share
 from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
 from parabench.files import write_whole
-from parabench.models import MODELS
+from parabench.machine.machine import this_machine
+from parabench.models import MODELS, remedies
+from parabench.plan import validate
 from parabench.plan.case import Case
+from parabench.plan.plan import one_case, why_not
+from parabench.plan.suite import parse_axes
 from parabench.registry import find, import_from_here
 from parabench.store.record import Finding
+from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # {file: template}
@@ -59,7 +64,6 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
 
     FOLDER is the working directory by default, and your model is imported from there. Existing files are not replaced.
     """
-    from parabench.machine.machine import this_machine
 
     there = [name for name in TEMPLATES if os.path.lexists(folder / name)]
     if there:
@@ -129,7 +133,6 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
 @file_option("json", "Write JSON (docs/reference/json.md).")
 def check(**options: Any) -> None:
     """Try one batch of --model on the CPU, and list what each strategy needs. Nothing is launched or recorded."""
-    from parabench.plan.suite import parse_axes
 
     import_from_here()
     files, axes = files_in(options), parse_axes(axes_in(options))
@@ -150,11 +153,6 @@ TABLES: Mapping[str, Columns] = {
 def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Finding, ...]]:
     """Try a batch. Return rows of TABLES, and warnings. Raises UsageError for a mistake."""
     from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
-    from parabench.machine.machine import this_machine
-    from parabench.models import remedies
-    from parabench.plan.plan import one_case, why_not
-    from parabench.plan.validate import check, check_name
-    from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
     if "model" not in axes:
         raise UsageError("no model is given; give --model package.module:name")
@@ -165,10 +163,10 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Fin
     chosen = {"world_size": RANKS} | {name: values[0] for name, values in axes.items() if name != "strategy"}
     strategies = axes.get("strategy", tuple(STRATEGIES))
     for strategy in strategies:
-        check_name("strategy", strategy, STRATEGIES)
+        validate.check_name("strategy", strategy, STRATEGIES)
     single = {name: value for name, value in chosen.items() if name not in OPTIONAL}
     case = one_case(single | {"strategy": "single"}, machine)
-    check(case)
+    validate.check(case)
     trial = trial_of(case)
 
     def missing(strategy: str) -> str | None:

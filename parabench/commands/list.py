@@ -8,8 +8,14 @@ from typing import Any
 import click
 
 from parabench.analysis.answer import Answer, Columns, Records, tables
+from parabench.collectives import ALGORITHMS
 from parabench.commands.output import Command, file_option, files_in, give
+from parabench.data import DATASETS
 from parabench.machine import accelerator
+from parabench.machine.machine import this_machine
+from parabench.models import MODELS
+from parabench.plan.suite import load_suite, shipped
+from parabench.strategies import STRATEGIES
 
 # The tables of the answer.
 _SUMMARY = {"name": str, "summary": str}
@@ -36,12 +42,6 @@ def list(**options: Any) -> None:
 
 def contents() -> Records:
     """Return what can be measured here, as rows of TABLES."""
-    from parabench.collectives import ALGORITHMS
-    from parabench.data import DATASETS
-    from parabench.machine.machine import this_machine
-    from parabench.models import MODELS
-    from parabench.plan.suite import load_suite, shipped
-    from parabench.strategies import STRATEGIES
 
     machine = this_machine()
     gpus, no_gpus = tuple(gpu.name for gpu in machine.gpus), None if machine.gpus else machine.gpus_reason

@@ -12,6 +12,11 @@ import click
 from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError, did_you_mean
+from parabench.imports import read_folder
+from parabench.machine import accelerator
+from parabench.plan.case import UNKNOWN
+from parabench.plan.fields import parse_field
+from parabench.plan.suite import AXES, parse_axes
 
 if TYPE_CHECKING:
     from parabench.store.results import Results
@@ -78,8 +83,6 @@ def predict(
     from parabench.analysis.prediction import predict as text
     from parabench.analysis.prediction import question
     from parabench.analysis.prediction.base import base_of, trainings
-    from parabench.plan.fields import parse_field
-    from parabench.plan.suite import AXES, parse_axes
 
     files = files_in(options)
     if check is not None and (world_size or axes or ranks_per_node or best):
@@ -124,10 +127,7 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
     from parabench.analysis.numbers import numbers
     from parabench.analysis.prediction.links import Row
     from parabench.analysis.session import select_sessions
-    from parabench.imports import read_folder
     from parabench.imports.into_store import record
-    from parabench.machine import accelerator
-    from parabench.plan.case import UNKNOWN
     from parabench.store.results import load
 
     if backend != accelerator.BACKEND:

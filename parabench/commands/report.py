@@ -10,6 +10,8 @@ import click
 from parabench.commands.options import DEFAULT_OUT, command, complete_stores, store_argument, typed
 from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
+from parabench.files import is_special
+from parabench.imports import read_folder
 from parabench.signals import Interrupted, stop_signals
 
 
@@ -67,8 +69,6 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
 
     Nothing is written into the folder unless the page is `named` there. Raises UsageError, and then writes no file.
     """
-    from parabench.files import is_special
-    from parabench.imports import read_folder
     from parabench.imports.into_store import fresh_store, record
     from parabench.report.build import conclusions, write_report
     from parabench.store.results import load

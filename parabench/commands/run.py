@@ -26,6 +26,7 @@ from parabench.files import STANDARD_OUTPUT
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.registry import import_from_here
+from parabench.session.request import Request
 
 
 @click.command(
@@ -68,7 +69,6 @@ def collectives(**options: Any) -> None:
 
 def measure(kind: str, **options: Any) -> None:
     """Run a session of this kind with a command's options, or print its plan; then exit."""
-    from parabench.session.request import Request
 
     import_from_here()
     flags, dry = flags_of(options), options.pop("dry_run")
