@@ -27,7 +27,7 @@ from parabench.commands.output import Command, console, file_option, files_in, g
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.schedule import MOST_ROUNDS
-from parabench.registry import working_directory
+from parabench.registry import import_from_here, working_directory
 from parabench.session.request import Request
 from parabench.signals import STOPPED
 
@@ -198,7 +198,7 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
         found = sensitivity(read_pilot(store))
         give(files, lambda: found, lines(found), "answer")
         raise SystemExit(exit_code(found))
-    working_directory()
+    import_from_here()
     if options["suite"] is None and not options["resume"]:
         options["suite"] = "quick"
     run = Request.of(axes=axes, argv=command(), **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,9 @@ def lines(request: Request) -> list[str]:
     known = known_seconds(store, request.kind, plan.protocol)
     launches = [(*each[:2], expected_s(each, known)) for each in runner.expected()]
     found = [*notes, *skipped_lines(plan.skipped), "", *table(plan, launches), ""]
+    adding_s = request.adding_s(plan)
+    if adding_s is not None and math.isfinite(adding_s):
+        found.append(f"racing adds shared launches, for {format.duration(adding_s)} in all (--budget)")
     return [*found, estimate(launches, known, store), "dry run: nothing was launched or written"]
 
 
@@ -119,7 +123,7 @@ def estimate(launches: Sequence[ExpectedLaunch], known: Collection[str], store: 
         slowest = SLOWEST[estimated[0].device]
         rate = f"{slowest.flops_per_s / 1e9:g} GFLOP/s per rank, without communication"
         rate = f"{slowest.bytes_per_s / 1e6:g} MB/s" if estimated[0].kind == "collectives" else rate
-        basis.append(f"{len(estimated):,} estimated: upper bound from {rate}")
+        basis.append(f"{format.count(len(estimated), 'launch')} estimated: upper bound from {rate}")
     return f"expected: {_total([seconds for _, _, seconds in launches])} ({'; '.join(basis)})"
 
 

@@ -115,13 +115,21 @@ def _no_sync(case: Case) -> str:
     return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
 
 
+def _has_own_optimizer(case: Case) -> bool:
+    """Return whether the optimizer may be a user's, as of a model that is named `package.module:name`."""
+    return ":" in case.model
+
+
 def _zero1(case: Case) -> list[str]:
+    name, fused, remark = "AdamW", f" fused={case.fused},", "and your own settings"
+    if _has_own_optimizer(case):
+        name, fused, remark = "Optimizer", "", "Optimizer: the class of your optimizer, with its settings"
     return [
         "# Create it before DDP, because it moves the parameters.",
         "optimizer = ZeroRedundancyOptimizer(",
         "    [parameter for parameter in model.parameters() if parameter.requires_grad],",
-        f"    AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr,",
-        ")  # and your own settings",
+        f"    {name}, parameters_as_bucket_view=True,{fused} lr=lr,",
+        f")  # {remark}",
         _ddp(case),
         *_backward(case, _no_sync(case)),
     ]
@@ -212,7 +220,7 @@ def _no_server(case: Case) -> list[str]:
 
 
 def _optimizer(case: Case, parameters: str = "model") -> list[str]:
-    if case.fused == DEFAULTS["fused"]:
+    if case.fused == DEFAULTS["fused"] or _has_own_optimizer(case):
         return []
     return [f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"]
 

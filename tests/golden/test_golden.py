@@ -136,8 +136,8 @@ def of_doctor(monkeypatch: pytest.MonkeyPatch, gpus: bool) -> str:
         "links": {"matrix": [["X", "NV18"], ["NV18", "X"]]},
     }
     there = replace(HERE, gpus=(Gpu("NVIDIA H200", 150 * 10**9, 0), Gpu("NVIDIA H200", 150 * 10**9, 1)) if gpus else ())
-    monkeypatch.setattr(machine, "this_machine", lambda: there)
-    monkeypatch.setattr(machine, "environment", lambda of: facts)
+    monkeypatch.setattr(doctor, "this_machine", lambda: there)
+    monkeypatch.setattr(doctor, "environment", lambda of: facts)
     monkeypatch.setattr("parabench.machine.gpu_checks.check", lambda *of: [])
     monkeypatch.setattr(doctor, "_samplers", lambda: "resident sets and other processes' share of the CPU")
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0 if gpus else 60.0)

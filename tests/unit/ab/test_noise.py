@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
 from parabench.session.request import Request
 from parabench.signals import STOPPED
+from paths import ROOT
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
 SCHEMA = schema("noise")
@@ -42,6 +44,15 @@ class Asked:
         found = lab.said(lambda console: run_noise(run, minutes, console))
         self.answer = None if found is None else noise_of(found)
         self.code = STOPPED if self.answer is None else self.answer.exit_code
+
+
+def test_noise_imports_a_model_from_the_working_directory(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = (ROOT / "examples/own_model.py").read_text()
+    (lab.folder / "here_only.py").write_text(model)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(lab.folder))])
+    monkeypatch.setattr(noise, "measure", lambda *_: None)
+    ended = parabench("noise", "quick", "--model", "here_only:factory", "--set", "strategy=ddp", "--out", "out")
+    assert (ended.exit_code, ended.output) == (STOPPED, "")
 
 
 def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
