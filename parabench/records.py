@@ -9,6 +9,7 @@ names that a text may have, and the option of the command line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -72,6 +73,9 @@ class Declared(Struct, frozen=True, kw_only=True):
 
         Raises UsageError for a value that the field cannot hold.
         """
+        texts = value if self.listed and isinstance(value, (list, tuple)) else (value,)
+        if self.type is str and not all(each is None or is_text(each) for each in texts):
+            raise UsageError(f"{self.name} is {value!r}; it must be a text in UTF-8")
         if self.field.choices and value not in self.field.choices:
             raise unknown(self.name, value, self.field.choices)
         try:
@@ -177,3 +181,8 @@ def read(kind: type[R], values: Any, name: str) -> R:
         if not path and isinstance(values, (*_SCALARS, NoneType)):
             place += f" is {values!r}"
         raise UsageError(f"{place}: {text}") from error
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is a text that files can hold. Bytes that are not UTF-8 arrive as lone surrogates."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)

@@ -321,7 +321,8 @@ def _check(hello: Hello, secret: bytes | None, session: str, where: str) -> None
         raise UsageError(f"node 0 at {where} has another version of parabench; install the same on all nodes")
     if hello.session != session:
         raise UsageError(
-            f"the session at {where} has --rdzv-id {hello.session!a}, and this node {session}; give all nodes the same"
+            f"the session at {where} has --rdzv-id {hello.session[:64]!a}, and this node {session}; "
+            "give all nodes the same"
         )
     if hello.signed != (secret is not None):
         has = "has a secret, and this node has none" if hello.signed else "has no secret, and this node has one"

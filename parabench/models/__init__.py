@@ -143,19 +143,21 @@ SUSPECTS = {
         f"{_SPLIT} with ddp or zero1"
     ),
 }
+# The message for buffers at level `same_split`.
+_BUFFER_OF_A_RANK = "forward changes buffer {names}, and only DDP sends rank 0's to all ranks; use ddp or zero1"
 # The level SAME_SPLIT allows these.
 OF_THE_SPLIT = frozenset({DROPOUT, BATCH_NORM, IGNORED_LABELS})
 
 
 def remedies(suspects: Iterable[str], verification: str) -> dict[str, str]:
     """Return {suspect: message} for suspects that matter to the verification. Unknown keys are left out."""
-    allowed = OF_THE_SPLIT if verification == SAME_SPLIT else frozenset()
-    keys = {suspect: suspect.partition(":") for suspect in suspects}
-    return {
-        suspect: SUSPECTS[key].format(names=names)
-        for suspect, (key, _, names) in keys.items()
-        if key in SUSPECTS and key not in allowed
-    }
+    found = {}
+    for suspect in suspects:
+        key, _, names = suspect.partition(":")
+        if key in SUSPECTS and not (verification == SAME_SPLIT and key in OF_THE_SPLIT):
+            text = _BUFFER_OF_A_RANK if key == BUFFER and verification == SAME_SPLIT else SUSPECTS[key]
+            found[suspect] = text.format(names=names)
+    return found
 
 
 # How matrix products and convolutions are computed, and the columns of `peaks.py`.

@@ -16,7 +16,7 @@ from parabench.files import shipped_folder
 from parabench.plan.case import Case
 from parabench.plan.fields import parse_field
 from parabench.plan.protocol import Protocol
-from parabench.records import declared
+from parabench.records import declared, is_text
 
 # Weak scaling: the global batch grows with the world size. Cases have no field for this axis.
 BATCH_PER_RANK = "batch_per_rank"
@@ -147,13 +147,13 @@ def load_suite(name: str) -> Suite:
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
     each = {machine: (_sweeps(content, machine), _protocol(content, machine, "PROTOCOL")) for machine in MACHINES}
     question = content.get("__doc__")
-    if not isinstance(question, str) or not question.strip():
+    if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
     sweeps, protocol = each.pop(CPU)
     return Suite(
         name=path.stem,
         path=path,
-        question=question.strip(),
+        question=str(question).strip(),
         sweeps=sweeps,
         protocol=protocol,
         others=each,

@@ -177,12 +177,12 @@ def allocator(part: str, device: torch.device) -> list[Reading]:
 
 
 @functools.cache
-def _statm() -> int:
-    """Return the descriptor of this process's statm. It stays open to make readings fast."""
-    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+def _statm(pid: int) -> int:
+    """Return the descriptor of this process's statm. It stays open to make readings fast; a fork opens its own."""
+    return os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def resident_set(part: str) -> list[Reading]:
     """Return (name, bytes) of the resident set of this process."""
-    pages = int(os.pread(_statm(), 128, 0).split()[1])
+    pages = int(os.pread(_statm(os.getpid()), 128, 0).split()[1])
     return [("rss_bytes", float(pages * os.sysconf("SC_PAGE_SIZE")))]

@@ -53,21 +53,28 @@ def first_deadline_s(
     cases: Sequence[Case | CollectiveCase],
     protocol: TrainingSchedule | CollectiveProtocol,
     reference_s: float | None = None,
+    longer: float = 1.0,
 ) -> float:
     """Return the deadline, in seconds, of a launch of cases that were not measured yet.
 
-    One of the cases may take ten times its estimate, the others may take their estimates.
+    Training may take ten times its estimate. Of collectives, the longest case may, because one slow link is likely to
+    be the same for all.
 
     Args:
         reference_s: the measured time of the single-device reference of the only case, if it is known. It replaces the
             estimate.
+        longer: the ratio of the launch's steps to the steps of `protocol`.
     """
     slowest = SLOWEST[cases[0].device]
     estimates = [_estimate(case, protocol, slowest) for case in cases]
     expected_s, longest_s = sum(each for each, _ in estimates), max(each for each, _ in estimates)
     explains = isinstance(protocol, TrainingSchedule) and protocol.explain
     most_s = MOST_EXPLAINING_S if explains else slowest.most_s
-    allowed_s = min(DEADLINE_FACTOR * longest_s + expected_s - longest_s, most_s)
+    if isinstance(protocol, CollectiveProtocol):
+        allowed_s = DEADLINE_FACTOR * longest_s + expected_s - longest_s
+    else:
+        allowed_s = DEADLINE_FACTOR * longer * expected_s
+    allowed_s = min(allowed_s, most_s)
     if reference_s is not None:
         allowed_s = DEADLINE_FACTOR * reference_s
     return max(LEAST_DEADLINE_S, allowed_s) + slowest.start_s + sum(other_s for _, other_s in estimates)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self
 
 from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
-from parabench.errors import UsageError
+from parabench.errors import UsageError, unknown
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.cohorts import cohorts
@@ -291,6 +291,9 @@ def plan_collectives(request: Request, machine: Machine) -> Planned[CollectiveCa
     """
     asked = {name: value for name, value in request.options.items() if name in declared(CollectiveCase)}
     given = {name: value for name, value in request.options.items() if name not in asked}
+    for name in given:
+        if name not in declared(CollectiveProtocol):
+            raise unknown("option of collectives", name, {**declared(CollectiveCase), **declared(CollectiveProtocol)})
     if given.get("mode") == LATENCY:
         for option in typed(CollectiveProtocol, {name: given.get(name) for name in ("batches", "measure_s")}):
             raise UsageError(f"{option} is for mode throughput, and mode latency times every call; leave it out")

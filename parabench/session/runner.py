@@ -86,6 +86,8 @@ class Runner:
     peaks: dict[str, list[float]] = field(default_factory=dict)
     # The seconds of a separate launch by case id; else of the first shared launch, the case's part.
     _wall_s: dict[str, float] = field(default_factory=dict)
+    # The seconds of single-device references by case id. A reference has another number of steps than its case.
+    _reference_s: dict[str, float] = field(default_factory=dict)
     _failed_references: dict[str, int] = field(default_factory=dict)
 
     # -- the order of launches -----------------------------------------------------------------------------------------
@@ -287,7 +289,9 @@ class Runner:
         if launch.status is not Status.OK and launch.repetition >= FIRST_REPETITION:
             self.failed.add(case.id)
         ended = launch.status in (Status.OK, Status.WRONG) and launch.repetition != EXPLAIN_REPETITION
-        if ended and ("turns" not in launch.facts or case.id not in self._wall_s):
+        if ended and launch.repetition == REFERENCE_REPETITION:
+            self._reference_s[case.id] = launch.wall_s
+        elif ended and ("turns" not in launch.facts or case.id not in self._wall_s):
             self._wall_s[case.id] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
@@ -329,5 +333,9 @@ class Runner:
         known_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0
         if not new:
             return known_s
-        alone = self._verifies and not protocol.takes_turns
-        return known_s + first_deadline_s(new, protocol, self._wall_s.get(new[0].reference().id) if alone else None)
+        if not self._verifies:
+            return known_s + first_deadline_s(new, protocol)
+        if protocol.takes_turns:  # it builds and compiles each case as a separate launch does
+            own = self.plan.protocol.alone()
+            return known_s + first_deadline_s(new, own, longer=max(1.0, protocol.all_steps / own.all_steps))
+        return known_s + first_deadline_s(new, protocol, self._reference_s.get(new[0].reference().id))

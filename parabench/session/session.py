@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -44,9 +44,6 @@ from parabench.store.database import StoreError
 from parabench.store.record import FIRST_REPETITION, TRACES, Launch, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
-
-if TYPE_CHECKING:
-    pass
 
 NOT_OK = 1
 

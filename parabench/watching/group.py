@@ -147,7 +147,9 @@ def of_this(group: Group, machine: Machine) -> dict[str, Any]:
         about["used"] = asdict(used)
         about["record"] = {"reasons": record["driver"]["reasons"], **record["gpus"][0]}
     if group.local_rank == 0:
-        about["environment"] = environment(replace(machine, gpus=machine.gpus[: group.ranks_per_node]))
+        shown = machine.gpus[: group.ranks_per_node]
+        about["environment"] = environment(replace(machine, gpus=shown))
+        about["shown"] = [_place(gpu) for gpu in shown]
     return about
 
 
@@ -169,7 +171,7 @@ def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
     """Return the record of a host, with the cores and devices of all its ranks."""
     found: dict[str, Any] = dict(abouts[0]["environment"]) | {"cores": cores_of(abouts)}
     used = used_devices(abouts)
-    if len(used) != len(found["gpus"]):
+    if used and [_place(gpu) for gpu, _ in used] != abouts[0]["shown"]:
         found["gpus"] = [record | {"index": gpu.index} for gpu, record in used]
         found["links"] = {"matrix": None, "reasons": {"all": "the ranks of this host have different devices"}}
     return found
@@ -190,8 +192,12 @@ def used_devices(abouts: Sequence[About]) -> list[tuple[Gpu, dict[str, Any]]]:
     for about in abouts:
         if "used" in about:
             gpu = Gpu(**about["used"])
-            used[gpu.address or f"device {gpu.index}"] = gpu, about["record"]
+            used[_place(gpu)] = gpu, about["record"]
     if len({gpu.index for gpu, _ in used.values()}) < len(used):
         addresses = sorted(used)
         used = {at: (replace(gpu, index=addresses.index(at)), record) for at, (gpu, record) in used.items()}
     return [*used.values()]
+
+
+def _place(gpu: Gpu) -> str:
+    return gpu.address or f"device {gpu.index}"

@@ -151,7 +151,7 @@ def test_dry_run_estimates_from_measured_cases(suite, tmp_path):
     assert facts(text)["expected"] == f"24 s (9 {measured})"
     assert [row[2:] for row in rows(text)] == [["2", "8.0 s"], *[["2", "4.0 s"]] * 3]
     partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
-    assert f"(5 {measured}; 2 estimated: upper bound from 5 GFLOP/s per rank, without communication)" in partly
+    assert f"(5 {measured}; 2 launches estimated: upper bound from 5 GFLOP/s per rank, without communication)" in partly
     assert "as measured" not in said(suite, out, steps=4)
     assert (out / "results.db").read_bytes() == store
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]

@@ -137,6 +137,7 @@ def test_plan_of_a_newer_version_is_refused(part, machine):
         ('"""Q?"""\nfrom parabench import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
         ('"""Q?"""\nCASES = [1]', "declares no CASES"),
         ('from parabench import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
+        ('"""Q \\udcff?"""\nfrom parabench import sweep\nCASES = sweep()', "no docstring"),
         ("def broken(:", "SyntaxError"),
         ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
         ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),

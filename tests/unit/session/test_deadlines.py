@@ -25,13 +25,13 @@ def machine(nodes, gpus):
     return Machine(cores=64, gpus=devices, gpus_reason=None, nodes=nodes, ranks_per_node=gpus if nodes > 1 else None)
 
 
-def specs_if_all_hang(request, here):
+def specs_if_all_hang(request, here, status=Status.HUNG):
     """Return the spec of every launch of a session that always hangs."""
     specs = []
 
     def hang(spec):
         specs.append(spec)
-        return Launch(case=spec.cases[0], status=Status.HUNG, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
+        return Launch(case=spec.cases[0], status=status, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
 
     try:
         plan = request.plan(here).plan
@@ -71,3 +71,17 @@ def test_first_deadline_is_capped_on_an_accelerator_only():
     assert deadline_s("cuda", 1) == 120.0
     assert deadline_s("cuda", 1 << 40) == 660.0
     assert deadline_s("cuda", 1 << 40, reference_s=7.0) == 130.0
+
+
+def test_reference_does_not_set_the_deadline_of_a_longer_launch():
+    """`single` has the id of its own reference, which takes fewer steps."""
+    options = {"measure_s": 120.0, "launches": 1}
+    request = Request.of(suite="quick", argv=[], out=None, axes=("strategy=single", "model=mlp"), **options)
+    specs = specs_if_all_hang(request, Machine(cores=4), Status.WRONG)
+    assert min(spec.deadline_s for spec in specs if spec.protocol.seconds) >= 300.0
+
+
+def test_shared_launch_of_new_cases_may_take_ten_times_all_of_them():
+    one = Case(model="gpt2", device="cpu", backend="gloo", seq_len=1024, global_batch=64)
+    alone = first_deadline_s([one], TrainingSchedule())
+    assert first_deadline_s([one, one], TrainingSchedule(), longer=3.0) == pytest.approx(6 * alone)

@@ -51,6 +51,7 @@ def test_send_splits_long_messages() -> None:
         ([([address], None) for address in ADDRESSES], [0, 1, 2, 3]),
         ([(ADDRESSES, str(rank)) for rank in range(4)], [0, 1, 2, 3]),
         ([(ADDRESSES, "3,0,1")] * 2, [3, 0]),
+        ([(ADDRESSES, "0,1"), (ADDRESSES, "0,3")], [0, 3]),
     ],
 )
 def test_host_has_the_devices_of_all_its_ranks(
