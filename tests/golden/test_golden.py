@@ -38,10 +38,8 @@ from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
 from parabench.commands.init import warning
 from parabench.data.trial import Trial, warnings_of
-from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.session import session
 from parabench.session.progress import make_progress
 from parabench.session.request import Request
 from parabench.session.session import run_session
@@ -69,9 +67,9 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=3, instrumented=0)
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The same machine, terminal and folder for all."""
-    for room in (machine, session):
-        monkeypatch.setattr(room, "this_machine", lambda: HERE)
-    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: HERE)
+    commands = ("commands.doctor", "commands.init", "commands.list", "session.dry_run", "session.session")
+    for module in ("machine.machine", *commands):
+        monkeypatch.setattr(f"parabench.{module}.this_machine", lambda: HERE)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     with signals_restored():

@@ -25,7 +25,7 @@ def test_files_are_written_for_the_model_and_the_suite_is_one(here: Path) -> Non
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [*FILES, "next: parabench run suites/training.py"]
     suite = load_suite("suites/training.py")
-    assert suite.question == "Which configuration trains my.module fastest here, and did a change make it slower?"
+    assert suite.question == "Which configuration of my.module is fastest here, and did a change make it slower?"
     text = (here / "suites/training.py").read_text()
     assert '"model": "my.module:factory", "world_size": 4' in text
     note = (here / "PERFORMANCE.md").read_text()
