@@ -138,7 +138,7 @@ class VariantAgent:
     def resume(
         self, *, cases: list[str], aside: dict[str, str], store: str, run: str, side: str, instead: str
     ) -> dict[str, Any]:
-        """Continue a session. If cases are planned, the plan must be the stored one; `instead` is the right command."""
+        """Continue a session. If `cases` differ from the stored plan, the error suggests the command `instead`."""
         self._store = Store.open_or_create(Path(store))
         plan = self._share(cases, aside).plan if cases else None
         return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
@@ -182,9 +182,9 @@ class VariantAgent:
 
     @request
     def need(self, *, cases: list[str], repetition: int) -> dict[str, Any]:
-        """Return {"deadline_s", "timed", "memory"} of a launch that these cases share.
+        """Return the deadline, the measured steps and the memory of a shared launch of these cases.
 
-        "timed" are the measured steps per turn of each case. "memory" is {place: [needed bytes, free bytes]}, or the
+        "timed" has the measured steps per turn of each case. "memory" is {place: [needed bytes, free bytes]}, or the
         reason why it is unknown.
         """
         shared = self._cases(cases, repetition)

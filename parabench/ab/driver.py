@@ -227,7 +227,7 @@ class Turns:
         ]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
-        """Return the command that resumes variants with these settings."""
+        """Return the `ab` command that resumes this session, with the `settings` of both variants."""
         return ab_command(store.path, settings, *self._request.judging(), *self._request.files)
 
     def _walk(self, opened: list[dict[str, Any]]) -> None:

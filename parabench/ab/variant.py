@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # The variants in the results database, as users read them.
 ROLE = {"a": "baseline", "b": "candidate"}
 
-# The time that a variant has to end its ranks when it is stopped, in seconds. It gives them 2 s.
+# Seconds that a stopped variant has to end its ranks. The variant gives its ranks 2 s.
 STOP_S = 10.0
 # The longest part of a variant's last line that is shown.
 LONGEST = 200
@@ -169,7 +169,7 @@ class VariantProcess:
 
     def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
         """Send a request. `hear` returns its result."""
-        with contextlib.suppress(OSError):  # it has ended: `hear` reports how
+        with contextlib.suppress(OSError):  # if the variant has ended, `hear` reports the reason
             self.connection.say(request, *nothing, **values)
 
     def hear(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str]
     Raises UsageError if a variant refuses, or ends.
     """
     left = dict(enumerate(sides))
-    # (whether it only waited for the other one, its place in time, the variant, the status)
+    # (whether the launch only waited for the other one, its place in the order of failures, the variant, the status)
     failed: list[tuple[bool, int, int, str]] = []
     while left:
         ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
@@ -261,7 +261,7 @@ def end(sides: Sequence[VariantProcess]) -> None:
 
 @contextlib.contextmanager
 def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
-    """Run the variants during the block. Afterwards, none of their processes is left."""
+    """Run the variants during the block. At its end, end all of their processes."""
     adopt_orphans()
     me = psutil.Process()
     others = {child.pid for child in me.children()}

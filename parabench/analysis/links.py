@@ -37,7 +37,7 @@ class Tier:
 
 
 def link_table(results: Results, session: Session) -> pd.DataFrame:
-    """Return the session's links with their `tier`; no rows if they were not measured."""
+    """Return one row per measured link of the session. The `tier` is ACROSS nodes, in one NODE or on one DEVICE."""
     links = results.links
     table = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     table[["latency_s", "bytes_per_s"]] = table[["latency_s", "bytes_per_s"]].astype(float)
@@ -122,8 +122,8 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
             f"{reasons}.",
             "Resolve the reason, then measure again with --links (and --resume if launches are left).",
         )
-    # CPU ranks of one host share memory, and the scheduler decides the time of a message. Four ranks on two busy cores
-    # differed by five times.
+    # CPU ranks of one host share memory, and message times depend on the scheduler. With four ranks on two busy
+    # cores, they differed by a factor of five.
     known = links.drop(unknown.index)
     known = known[(known["tier"] == ACROSS) | (known["from_device"] != "cpu")]
     for tier, where in SAID.items():

@@ -139,9 +139,9 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
 def spread_of(differences: Numbers) -> Spread | None:
     """Return the spread of `differences` of shape (cases, pairs); None for fewer than two pairs.
 
-    A case's log variance is shrunk to the mean over cases, as far as its error exceeds the differences between cases
-    (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular
-    Biology 3, 2004).
+    Each case's log standard deviation is shrunk toward the mean over cases. It is shrunk more if its sampling error is
+    large compared with the differences between cases (G. K. Smyth, "Linear models and empirical Bayes methods",
+    Statistical Applications in Genetics and Molecular Biology 3, 2004).
     """
     cases, pairs = differences.shape
     if not cases or pairs < FEWEST_LAUNCHES:
@@ -156,8 +156,7 @@ def spread_of(differences: Numbers) -> Spread | None:
 
 
 def _bias(half: Any) -> Any:
-    """Return the mean logarithm of the ratio of a sample standard deviation to the true one, for 2 * half degrees of
-    freedom."""
+    """Return E[log(s / sigma)] for a sample standard deviation s with 2 * `half` degrees of freedom."""
     return (psi(half) - np.log(half)) / 2
 
 
@@ -272,7 +271,7 @@ def _predicted(pilot: Pilot, spread: Spread) -> tuple[list[Row], list[Row]]:
         at = int(np.searchsorted(minutes, budget, side="right")) - 1
         if at >= 0:
             n = int(launches[at])
-            # The pilot has an error, and the run itself. Changes of the noise after the pilot are unknown.
+            # The spreads of the pilot and of the run both have an error. Later changes of the noise are unknown.
             off = _off(cases, RESTLESS * spread.alike, pilot.pairs, n)
             row |= {name: float(values[at]) for name, values in changes.items()}
             row |= {"launches": n, "half_width": half_width(spread.typical, n), "sure": off <= RIGHT_WITHIN}
@@ -353,7 +352,7 @@ def lines(of: Answer) -> Iterator[str]:
     yield from format.aligned(found, texts=0)
     yield (
         f"detects: the smallest slowdown of a typical configuration that is a regression in {format.percent(POWER)} of "
-        "runs (with a tolerance of half of it); passes: the smallest tolerance that equal variants pass as often; "
+        "runs (if the tolerance is half of it); passes: the smallest tolerance that equal variants pass as often; "
         f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
     )
     gates = (each for each in needs[::-1] if each["gate_launches"] is not None and each["change"] >= TOLERANCE)

@@ -40,7 +40,7 @@ def curves(seen: SessionData) -> pd.DataFrame:
     bucket size. If cases differ in another field, the fastest at a world size represents it. `speedup` is the ratio of
     throughput to the `base` in common launches and repetitions, NaN if none connects the two; `efficiency` is speedup /
     (world size / base world size). The base is strategy `single` with the same workload, else the smallest world size
-    of the curve. A curve without a point there starts with the base, so `case_id` can be the base's.
+    of the curve. If a curve has no point at the world size of `single`, `single` is added as a point.
     """
     cases = seen.cases[seen.cases["tokens_per_s"].notna()]
     apart = [sharing(seen.session.environment, case) is None for case in records(cases)]

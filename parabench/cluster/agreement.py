@@ -85,7 +85,7 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 
 
 def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ) -> bytes | None:
-    """Return the secret in the file `path`, or that the environment has or names a file of; `None` if there is none.
+    """Return the secret from the file `path`, the variable SECRET or the file named by SECRET_FILE; `None` without one.
 
     A value is removed from the environment, so that no process that starts later has it. White space around the secret,
     which an editor leaves, is removed. Raises UsageError.

@@ -330,7 +330,7 @@ def _check(hello: Hello, secret: bytes | None, session: str, where: str) -> None
 
 
 def _signed(secret: bytes | None, *parts: str) -> bytes:
-    """Return a proof or key of a connection: the HMAC of these parts, in this order and division.
+    """Return a proof or key of a connection: the HMAC of these parts, their order and their lengths.
 
     Without a secret, anyone can compute it.
     """

@@ -276,7 +276,7 @@ class Coordinator(Participants):
         return number in self._members and self._members[number].lives
 
     def _decide(self, member: Member, identity: Identity) -> bool:
-        """Admit or reject a node. Return False if it has to wait until a node with its number is certainly lost.
+        """Admit or reject a node. Return False if it must wait: a silent node, which may be lost, has its number.
 
         Raises UsageError if it differs from node 0 before anything was launched.
         """

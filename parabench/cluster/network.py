@@ -28,7 +28,10 @@ class Route:
     restricted: bool = False
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return variables that restrict gloo to the interface, and NCCL if the user named it or it is loopback."""
+        """Return variables that restrict gloo to the interface, and NCCL too if the user named it or it is loopback.
+
+        Unless the user named the interface, variables that are already set keep their values.
+        """
         found = {}
         if self.interface is not None:
             found["GLOO_SOCKET_IFNAME"] = self.interface

@@ -56,7 +56,10 @@ class Observer(Protocol):
     def follow(
         self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        """Make a call of the backend, and return its watched work. With `waits`, the caller waits for it."""
+        """Make a call of the backend. Return its watched work, or None if the backend returned no work.
+
+        `waits` means that the caller requested a blocking call.
+        """
 
 
 class WatchedWork(Work):
@@ -89,7 +92,7 @@ class WatchedWork(Work):
 
 
 class FutureWork(WatchedWork):
-    """A Work that ends when `finish` is called. Unlike c10d's wrapper of a future, `wait` raises errors of the job."""
+    """The Work of a queued job, which `finish` ends. Unlike c10d's wrapper, `wait` raises the error of a failed job."""
 
     def __init__(self, device: torch.device, help: Callable[[], object] | None = None) -> None:
         super().__init__()
@@ -342,7 +345,8 @@ class StreamQueue(JobQueue):
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> StreamWork:
         """Enqueue `job`, which finishes `tensors`, after the caller's work. Errors name `what`.
 
-        With `waits` on the caller's stream itself, as NCCL does: its priority counts, and memory needs no care.
+        With `waits`, the job runs on the caller's stream, as in NCCL. It has the priority of that stream, and its
+        buffers need not be kept alive.
         """
         device = tensors[0].device
         callers = accelerator.api().current_stream(device)

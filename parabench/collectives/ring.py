@@ -40,7 +40,8 @@ Trip = tuple[tuple[tuple[int, int], ...], tuple[Arrival, ...]]
 def trip(rank: int, size: int, numel: int, count: int, reduces: bool, gathers: bool) -> Trip:
     """Return the pieces that `rank` sends first, and its arrivals in order, if each chunk has `count` pieces.
 
-    It is a scatter-reduce, an all-gather, or both in sequence. An all-gather sends a part that is not in the whole.
+    The trip is a scatter-reduce, an all-gather, or both in sequence. For an all-gather alone, no first pieces are
+    returned, because the caller sends its own part, which is a separate tensor.
     """
     edges = [numel * i // size for i in range(size + 1)]
     chunks = [

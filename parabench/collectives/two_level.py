@@ -1,8 +1,9 @@
 """Two levels: reduce-scatter inside each node, all-reduce of each shard across nodes, all-gather inside.
 
-All shards travel at once. The slow link between m nodes of g ranks carries 2(m-1)/m S/g bytes per rank, and with a flat
-ring 2(n-1)/n S. Each level has its own algorithm: `two_level(ring,tree)` is a ring in a node and trees across. NCCL's
-CollNet and Horovod's hierarchical all-reduce have these levels (Cho et al., "BlueConnect", 2019).
+All shards travel at once. To all-reduce S bytes on m nodes of g ranks, each rank sends 2(m-1)/m S/g bytes over the slow
+links between nodes. A flat ring of n ranks sends 2(n-1)/n S bytes over each link. Each level has its own algorithm:
+`two_level(ring,tree)` is a ring in a node and trees across. NCCL's CollNet and Horovod's hierarchical all-reduce have
+these levels (Cho et al., "BlueConnect", 2019).
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
 
 
 def _world_size(found: Sequence[Recording]) -> int:
-    """Return the number of ranks; if no trace has it, the smallest number that fits all recordings."""
+    """Return the number of ranks: the largest that traces and groups state, or that rank numbers require."""
     sizes = [one.world_size for one in found if one.world_size is not None]
     sizes += [size for one in found for size in one.calls["group_size"].dropna()]
     ranks = [one.rank for one in found if one.rank is not None]

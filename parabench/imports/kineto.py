@@ -209,7 +209,7 @@ def read(path: Path) -> Recording:
         found.unknown.append(
             "no collective ran within its steps, so communication is unknown"
             if calls
-            else "it has no collective, so whether the process communicated is unknown: if there were several "
+            else "it has no collective, so communication is unknown: if there were several "
             "processes, start the profiler after init_process_group"
         )
     found.calls = table_of(_calls(found, trace, calls, timed))

@@ -284,7 +284,7 @@ def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Laun
                 found.unknown.append(f"its busbw does not fit {test.op} among {n} ranks, so the operation is unknown")
                 test.op = None
         if not test.ended:
-            found.unknown.append("it ends before its last line, and what it has was read")
+            found.unknown.append("its end is missing, and only the lines that exist were read")
         for kind, kind_rows in rows.groupby(["dtype", "redop"], sort=False):
             key = (test.op, test.algorithm, n, kind)
             source = line(place if key in seen else found.file)

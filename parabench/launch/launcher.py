@@ -49,7 +49,7 @@ GROUP_GRACE_S = 60.0
 
 
 def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run | None = None) -> Launch:
-    """Run `spec` once, with one process for each rank. Faults inside the ranks raise nothing.
+    """Run `spec` once, with one process for each rank. Errors in the ranks are recorded, not raised.
 
     Args:
         workload: the kind of measurement; by default, that of the spec.

@@ -152,7 +152,7 @@ def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -
     """Yield a launch for each case at `places`, with its place, the facts of the shared launch and an equal part of its
     time.
 
-    Readings of hosts and devices stay with the first of the cases that have most ranks.
+    The case with the most ranks gets the readings of hosts and devices (the first one, if there are several).
     """
     reader = max(places, key=lambda place: cases[place].world_size, default=None)
     for place in places:
@@ -220,8 +220,8 @@ def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], s
     Both are empty if there is no such call. With several groups, the one with the fewest absent ranks counts.
 
     Args:
-        answers: the answers of `launch.hang` by rank. A rank that did not answer is absent nowhere, because its calls
-            are unknown.
+        answers: the answers of `launch.hang` by rank. A rank that did not answer is never counted as absent, because
+            its calls are unknown.
     """
     found = []
     groups = {

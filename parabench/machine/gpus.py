@@ -161,7 +161,7 @@ def in_child(script: str) -> dict[str, Any]:
 
 
 def why_unused(found: Sequence[Gpu], reason: str | None) -> str | None:
-    """Return why no GPU is used although torch or a driver is made for one; None if a GPU is `found`, or neither is."""
+    """Return why no GPU was found, if torch is built for GPUs or the system has a GPU device file; otherwise None."""
     if found:
         return None
     if versions.torch_cuda()[0] is not None or versions.torch_hip() is not None:

@@ -230,7 +230,7 @@ def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
 
     A sweep drops an axis for single strategies that lack it, but not for all of them.
     """
-    # The axes to check, and the strategies that may have them: those of each sweep, then the overrides.
+    # Pairs of axes to check and strategies that may have them: one for each sweep, then one for the overrides.
     default = (DEFAULTS["strategy"],)
     checked = (
         [] if "strategy" in overrides else [(each.axes, each.axes.get("strategy", default)) for each in suite.sweeps]

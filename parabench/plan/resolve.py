@@ -84,10 +84,10 @@ def default_ranks_per_node(size: int) -> int:
 
 
 def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
-    """Return the suite for the nodes of a session, if the number of ranks per node was given.
+    """Return the suite for all ranks of a session's nodes. Without a number of ranks per node, it is unchanged.
 
-    Every case does the same work: all sweeps use the smallest multiple of the suite's batch that divides among the
-    ranks.
+    The smallest multiple of the suite's batch that is divisible by each world size is used in all sweeps, so that every
+    case does the same work.
     """
     if machine.ranks_per_node is None:
         return suite

@@ -131,7 +131,7 @@ class Probe:
         """Read results of the measured steps."""
 
     def instrumented(self, clock: StepMarker) -> AbstractContextManager[StepMarker]:
-        """Surround the instrumented steps. Return the clock that they mark, which also marks `clock`."""
+        """Return a context for the instrumented steps. It yields the clock that they mark, which also marks `clock`."""
         return nullcontext(clock)
 
     def after_instrumented(self) -> None:

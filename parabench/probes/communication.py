@@ -62,7 +62,7 @@ class Call:
     measured_s: float | None = None  # the duration that NCCL measured
 
     def now(self) -> Moment:
-        """Return the time where the call runs: on the device's current stream, or on the host."""
+        """Return the time on the clock of the call: the device's current stream, or the host."""
         return self.recorder.moments.now() if self.on_stream else perf_counter()
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
@@ -145,9 +145,9 @@ class Recorder:
     def follow(
         self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
     ) -> Any:
-        """Make a call of the backend, and return its watched work.
+        """Make a call of the backend. Return its watched work, or None if the backend returned no work.
 
-        NCCL returns no work for calls in a batch, and if the caller `waits`: then it runs on the caller's stream.
+        NCCL returns no work for calls in a batch. With `waits`, it also returns none, and uses the caller's stream.
         """
         self.let_go()
         tensors = list(results)
@@ -194,7 +194,7 @@ class Recorder:
 class WatchedWork(Work):
     """A work of the backend, for one call or a batch, that records its end and the waits for it.
 
-    If it is not `futured`, it does not have a future, and c10d would wrap a null pointer.
+    Pass `futured=False` if the inner work has no future. Otherwise, c10d wraps a null pointer.
     """
 
     def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
@@ -302,7 +302,7 @@ def enable_nccl_timing(device: torch.device) -> None:
 
 
 class CommunicationProbe(Probe):
-    """Watch calls, waits and DDP's buckets."""
+    """Record collective calls, the waits for them, and DDP's buckets."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)

@@ -308,7 +308,10 @@ def packed(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _scripted(columns: Iterable[Column], table: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of a table that the page's script fills from `packed(table)`, and the columns of its file."""
+    """Return a table's columns for the script of the page, and [head, name] of each column of the CSV file.
+
+    `packed(table)` has the values of both.
+    """
     rows: list[dict[Any, Any]] = records(table)
     return {
         "columns": [

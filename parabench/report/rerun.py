@@ -25,9 +25,9 @@ _FLAGS |= {"--until-decided", "--resume", "--links", "--dry-run"}
 
 
 def rerun_of(session: Session) -> Callable[[Case], str]:
-    """Return a function that returns the command for a configuration: the suite, and the options of the command line.
+    """Return a function that returns the `parabench run` command of a configuration.
 
-    The command is empty if the configuration's strategy is not in the plan.
+    The command has the suite and the options of the session. It is empty if the strategy is not in the plan.
     """
     suite, named = _of_command(session.argv, session.suite)
     planned: list[dict[str, Any]] = list(session.plan.get("cases") or [])

@@ -109,7 +109,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
 class Live:
     """The newest page of a session and its progress.
 
-    `make` makes a page of a results database and a session id when launches were added and somebody looks.
+    `make` makes the page from a database and a session id, if launches were added when a browser asks.
     """
 
     def __init__(

@@ -240,8 +240,11 @@ def next_repetition(
 ) -> Plan[C, P] | None:
     """Return `plan` with another repetition of the cases that may still be the fastest, and store it.
 
-    Return None, and log the reason, if none is added: the winner is clear, the repetition would end after `adding_s`,
-    of which `spent_s` are over, or without such a limit, the noise is too large. `go_on` is the command that continues.
+    `spent_s` of the time limit `adding_s` are over. Return None, and log the reason, if no repetition is added:
+
+    - the winner is clear
+    - the repetition would end after the limit
+    - there is no limit, and the noise is too large; the command `go_on` continues anyway
     """
     from parabench.analysis import format
     from parabench.analysis.ranking.race import next_seconds, undecided

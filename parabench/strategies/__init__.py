@@ -21,7 +21,7 @@ class Layout(StrEnum):
 
 
 class Rule(StrEnum):
-    """The proof that a launch trained correctly."""
+    """The check that a launch of a strategy must pass to count as correct."""
 
     REFERENCE = "reference"  # every loss and the first gradient equal one device's
     FIRST_LOSS = "first_loss"  # ranks differ on purpose, so only the first loss equals one device's

@@ -120,7 +120,7 @@ def scheduled(
     whole_loss = model.loss
     assert whole_loss is not None  # checked before the launch
 
-    # If torch scaled gradients instead of the loss, it would scale weights twice that two stages of a rank share.
+    # If torch scaled gradients instead of the loss, it would scale a weight twice if two stages of a rank share it.
     def loss(output: Tensor, targets: Tensor) -> Tensor:
         with context.autocast():
             return whole_loss(output, targets) / microbatches

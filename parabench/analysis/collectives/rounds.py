@@ -133,9 +133,9 @@ def _halving_doubling(op: str, at: _Shape) -> Iterator[Round]:
 
 
 def _tree(op: str, at: _Shape) -> Iterator[Round]:
-    """A tree for broadcast, a pair of trees for all_reduce, and otherwise a tree for each rank.
+    """Yield the rounds of one tree for broadcast, of two trees for all_reduce, and otherwise of a tree for each rank.
 
-    Part r goes up or down the tree of rank r; the messages of all trees wait for one another.
+    Part r goes up or down the tree of rank r. All trees use the same ranks, so their messages delay each other.
     """
     if op == "all_reduce":
         yield from _double_tree(at)

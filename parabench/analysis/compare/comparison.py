@@ -201,10 +201,10 @@ def _judge_steps(
     tolerance: float,
     alpha: float,
 ) -> None:
-    """Add the outcome to each row of step times. The ends of launches decide first, then the test.
+    """Add the outcome to each row of step times. Failed launches decide first; the statistical test decides the rest.
 
-    Configurations that fail in both sessions broke if their share of failures rose, by Fisher's exact test with Holm's
-    method at level `alpha`.
+    If launches of a configuration failed in both sessions, the outcome is `broke` if the failure rate rose, by Fisher's
+    exact test with Holm's method at level `alpha`.
     """
     base, candidate = sides
     ends = [(_ends(old, base), _ends(new, candidate)) for old, new in pairs]
@@ -298,7 +298,7 @@ def _end(base: _Ends, candidate: _Ends, rose: bool) -> tuple[Outcome | None, str
 
 
 def _given(side: SessionData, name: str) -> tuple[Mapping[str, pd.Series[float]], Mapping[str, str]]:
-    """Return a quantity of GIVES by configuration, and why others have none."""
+    """Return a quantity of GIVES by configuration, and the reason for each configuration without a value."""
     own = side.counted
     if name == "per_joule":
         found = own.assign(value=1 / own["token_j"], reason=own["joules_reason"])

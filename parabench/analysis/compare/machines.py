@@ -242,7 +242,7 @@ def _other_causes(of: Comparison) -> Iterator[Finding]:
             f"The step time of a launch is the {one} of its steps on {base} and the {other} on {candidate}, because "
             "CPUs are shared and devices are not. "
             f"Peak memory is the {its_memory} on {base} and the {other_memory} on {candidate}.",
-            "Read nothing into a ratio near 1, or into the ratio per GB.",
+            "Do not draw conclusions from a ratio near 1, or from the ratio per GB.",
         )
     own, new = (" and ".join(sorted(set(side.counted["joules_source"].dropna()))) for side in sides)
     if own and new and own != new:

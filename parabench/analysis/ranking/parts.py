@@ -86,7 +86,7 @@ def _groups(cases: Mapping[str, Case]) -> list[list[str]]:
 
 
 def _without_bucket(case: Case, label: str) -> str:
-    """Return the label without the bucket size, with anything that it has beyond the label of its case."""
+    """Return the label without the bucket size. A suffix after the label of the case is kept."""
     bare = Case(**case.to_dict() | {"bucket_mib": DEFAULTS["bucket_mib"]}).label
     return bare + label.removeprefix(case.label)
 

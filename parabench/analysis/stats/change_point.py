@@ -120,10 +120,10 @@ def qn_scale(values: Numbers) -> float:
 def launch_noise(sessions: Sequence[Numbers]) -> float | None:
     """Return the standard deviation of a launch within its session; None if no session has two.
 
-    It is the median of the sessions' variances, each divided by its median for normal values with variance 1.
+    Each session's sum of squared deviations is divided by the median of the chi-square distribution with the same
+    degrees of freedom. The result is the square root of the median of these quotients.
     """
     several = [session for session in sessions if len(session) >= FEWEST_LAUNCHES]
-    # The sum of squares, over the median of a chi-square with its degrees of freedom.
     typical = [
         session.var(ddof=0) * len(session) / (2 * gammaincinv((len(session) - 1) / 2, 0.5)) for session in several
     ]

@@ -44,7 +44,8 @@ def choices(seen: SessionData) -> pd.DataFrame:
 def wiring(seen: SessionData) -> str:
     """Return how NCCL connected the ranks, a sentence for each different answer; empty without debug logs.
 
-    For example 'NCCL 2.27.5: network IB; channels 24 coll; connections 12 NET, 12 SHM.' Connections are of all ranks.
+    For example 'NCCL 2.27.5: network IB; channels 24 coll; connections 12 NET, 12 SHM.' The counts of connections are
+    over all ranks.
     """
     found = []
     for _, logs in _logs(seen):

@@ -50,7 +50,7 @@ class FindingGroup:
 
 
 def all_findings(results: Results, session: Session, computed: Iterable[Finding]) -> list[Finding]:
-    """Return stored and computed findings without duplicates."""
+    """Return stored and computed warnings without duplicates."""
     table = results.of([session.id]).finding
     rows = records(table)
     stored = [Finding(row["code"], row["message"], row["advice"], row["case_id"]) for row in rows]
@@ -60,12 +60,12 @@ def all_findings(results: Results, session: Session, computed: Iterable[Finding]
 def finding_groups(
     results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
 ) -> list[FindingGroup]:
-    """Return stored and computed findings by code and advice. `labels` are by case id."""
+    """Return stored and computed warnings, grouped by code and advice. `labels` maps case ids to labels."""
     return grouped(all_findings(results, session, computed), labels)
 
 
 def grouped(findings: Iterable[Finding], labels: Mapping[str, str]) -> list[FindingGroup]:
-    """Return findings by code and advice. `labels` are by case id."""
+    """Return warnings, grouped by code and advice. `labels` maps case ids to labels."""
     groups: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
         label = labels.get(finding.case_id or "", "")

@@ -172,7 +172,7 @@ def _arithmetic(seen: SessionData) -> pd.DataFrame:
 def _configurations(seen: SessionData) -> pd.DataFrame:
     """Return the configurations with the limit of their spread, and the share of a step that waits for its batch.
 
-    The share is of the sum of the parts, which are medians: a step's own number may be another quantile.
+    The share is relative to the sum of the median parts, because the step time may be another quantile.
     """
     whole_s = seen.cases[list(STEP_PARTS)].sum(axis=1)
     limit = seen.cases["device"].map(NOISY).astype(float)
@@ -244,8 +244,8 @@ def _host_lags(seen: SessionData) -> pd.DataFrame:
     """Return the rank whose device lags least in the median launch of each configuration on CUDA.
 
     A host enqueues kernels without waiting. A slower device lags until the launch queue is full (about 1,000 kernels);
-    with a slower host, it lags by a kernel or two. Launches whose collectives block the host, as gloo's do, are left
-    out: there, the lag says nothing.
+    with a slower host, it lags by a kernel or two. If collectives block the host, as with gloo, the launch is left out,
+    because its lag is not informative.
     """
     medians, good = seen.results.medians, seen.counted
     free = (good["device"] == accelerator.TYPE) & ((good["world_size"] == 1) | (good["backend"] == accelerator.BACKEND))
@@ -378,7 +378,7 @@ _OTHER_ALGORITHM = Rule(
     "other_algorithm",
     lambda row: row["ran"] != row["algorithm"],
     "{label}: {ran} ran, because {algorithm} has no {op}.",
-    "The numbers are those of {ran}.",
+    "Read its times as times of {ran}.",
 )
 _NOISY_SIZES = Rule(
     "noisy",

@@ -26,7 +26,7 @@ _READING = (
     "corrected by measured training runs. Collectives are from the latency and bandwidth of measured links. Each "
     "strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
 )
-_NOTE = "A step is what a rank computes, its wait for the slowest rank, and the communication that nothing hides."
+_NOTE = "A step consists of a rank's computation, its wait for the slowest rank, and exposed communication."
 _TABLE = (
     Column("Configuration", lambda each: each.case.label),
     Column("Predicted", "step_s", "ms"),

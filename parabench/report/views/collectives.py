@@ -247,7 +247,7 @@ def _compared_section(seen: SessionData) -> Section:
         "is the algorithm bandwidth.",
         "No two tests have the same operation, ranks, type and reduction.",
         tuple(_side_by_side(one_form(sizes[sizes["good"] > 0]))),
-        reading="Out of place where the log has it. Ratio is the time of the second log over the first.",
+        reading="Out of place, if the logs have it. Ratio is the time of the second log over the first.",
     )
 
 
