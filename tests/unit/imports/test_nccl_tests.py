@@ -50,7 +50,7 @@ ROWS = [
         {"a__log": log() + log("alltoall", redop="none") + log(ranks=8)},
         [("all_reduce", 4, 2, 6), ("all_to_all", 4, 2, 6), ("all_reduce", 8, 2, 6)],
     ),
-    Row("cut in a row", {"a__log": CUT_IN_ROW}, [("all_reduce", 4, 2, 4)], ("it ends before its last line",)),
+    Row("cut in a row", {"a__log": CUT_IN_ROW}, [("all_reduce", 4, 2, 4)], ("its end is missing",)),
     Row("no operation", {"log__txt": log(named=False)}, [("unknown", 4, 2, 6)], ("log.txt: neither the log nor its",)),
     Row("operation in the name", {"allreduce-16__txt": log(named=False)}, ONE),
     Row("another operation in the name", {"all_gather__txt": log(named=False)}, [("unknown", 4, 2, 6)],
