@@ -131,7 +131,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     @property
     def bucket_cap(self) -> float | None:
-        """The one cap of all buckets, or of FSDP's units, in MiB; None where there is none, or a list."""
+        """The cap of all buckets, or of FSDP's units, in MiB. None if there is no cap, or a list of caps."""
         return None if isinstance(self.bucket_mib, tuple) else self.bucket_mib
 
     @property

@@ -42,8 +42,9 @@ def sweep(**axes: Any) -> Sweep:
 
     A tuple within the values of `bucket_mib` is a list of caps.
 
-    >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
-    {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
+    Examples:
+        >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
+        {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
     """
     found = {}
     for name, value in axes.items():
