@@ -15,13 +15,12 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.launch_cost import launched
 from benchmarks.ratios import mean_ratio
-from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import Launch, Phase, Status
+from parabench.store.record import Launch, Phase
 
 CASES = (
     Case(strategy="ddp", world_size=2, device="cpu", backend="gloo"),
@@ -34,14 +33,6 @@ SEEN = Protocol(warmup=5, steps=40, instrumented=8)
 
 # On shared cores, other processes only make a step slower (`analysis.launch_number.QUANTILE`).
 QUANTILE = 0.1
-
-
-def launched(case: Case, protocol: Protocol) -> Launch:
-    """Launch a case once. Raises RuntimeError if the launch fails."""
-    done = launch(LaunchSpec.of(case, protocol, deadline_s=120.0))
-    if done.status is not Status.OK:
-        raise RuntimeError(f"{case.label}: {done.status}: {done.failure}")
-    return done
 
 
 class NoSampler:

@@ -6,6 +6,8 @@
 A launch includes fresh ranks, the process group, gpt-nano, DDP, the optimizer, the data, the steps, and the transfer of
 the samples. The time of the steps themselves (the slowest rank's, every step) is subtracted. On one node, launches of
 two ranks are interleaved with `torchrun`. `nodes` uses two network namespaces with two ranks each (root, `ip`, `tc`).
+
+Every rank imports this module, so it must not import slow modules.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import time
 from pathlib import Path
 
 from benchmarks.hosts import Host, NoNodes, hosts, rendezvous, run
-from parabench.launch.launcher import launch as launch_once
+from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Status
 from parabench.store.results import load
 
 RANKS = 2
@@ -44,10 +47,16 @@ def torchrun_s(script: Path) -> float:
     return time.perf_counter() - begin
 
 
+def launched(case: Case, protocol: Protocol) -> Launch:
+    """Launch a case once. Raises RuntimeError if the launch fails."""
+    done = launch(LaunchSpec.of(case, protocol, deadline_s=120.0))
+    if done.status is not Status.OK:
+        raise RuntimeError(f"{case.label}: {done.status}: {done.failure}")
+    return done
+
+
 def beyond_steps_s() -> float:
-    # Every rank imports this module again, so it imports no module that is slow.
-    done = launch_once(LaunchSpec.of(CASE, PROTOCOL, 120.0))
-    assert done.status == "ok", done.failure
+    done = launched(CASE, PROTOCOL)
     return done.wall_s - sum(done.step_times())
 
 

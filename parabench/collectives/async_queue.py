@@ -33,10 +33,10 @@ class Watch(Protocol):
         """Return `job` with its start and end recorded."""
 
     def handing(self, *, waits: bool) -> AbstractContextManager[None]:
-        """Surround the start of the job. With `waits`, the caller is blocked until the job ends."""
+        """Return a context in which the caller starts the job. With `waits`, it is blocked until the job ends."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Surround a caller's wait for the outcome."""
+        """Return a context in which the caller waits for the outcome."""
 
     def futured(self) -> None:
         """Record that the caller has the future, so its waits are not observed."""

@@ -77,14 +77,14 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Surround the start of the job. With `waits`, the caller is blocked until the job ends."""
+        """Return a context in which the caller starts the job. With `waits`, it is blocked until the job ends."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Surround a caller's wait for the outcome."""
+        """Return a context in which the caller waits for the outcome."""
         if not self.recorder.computes_here():
             yield
             return

@@ -88,7 +88,9 @@ class SuiteFile(pytest.File):
 
     @cached_property
     def outcomes(self) -> dict[str, list[float] | str]:
-        """{case id: its step times, or why it failed}; measures the selected cases in one session, with its report.
+        """The step times of each selected case, or the reason of its failure, by case id.
+
+        The cases are measured in one session, with a report, on first use.
 
         Ends pytest if the session is stopped.
         """

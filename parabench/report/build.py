@@ -122,7 +122,7 @@ _LINES = 5
 
 
 def conclusions(results: Results) -> list[str]:
-    """Return what the newest session of recordings shows, and its warnings, in a few lines."""
+    """Return the conclusions and warnings about the newest session of recordings, in a few lines."""
     from parabench.analysis.collectives.crossover import answer
     from parabench.report.views import recorded
 

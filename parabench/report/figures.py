@@ -110,7 +110,7 @@ def bars(y: Any, begin_s: Any, length_s: Any, name: str, hovers: list[str], **mo
 
 def case_bars(cases: pd.DataFrame, x: Any, name: str, color: str, texts: Iterable[str], **more: Any) -> Trace:
     """Return a horizontal bar for each of the `cases` (`page_cases`), in their order. `texts` are for hovering, before
-    what is shown of each case everywhere."""
+    the text that all figures show for a case."""
     marker = {"color": color, "line": {"width": 0}}
     own = {"type": "bar", "orientation": "h", "y": [*range(len(cases))], "x": listed(x), "name": name, "marker": marker}
     return own | {"customdata": cases["case_id"].to_list()} | _hovers(_joined(texts, cases["hover"])) | more

@@ -57,8 +57,8 @@ def first_deadline_s(
 ) -> float:
     """Return the deadline, in seconds, of a launch of cases that were not measured yet.
 
-    Training may take ten times its estimate. Of collectives, the longest case may, because one slow link is likely to
-    be the same for all.
+    All training cases may take ten times their estimates. Among collectives, only the longest case may, and the others
+    may take their estimates.
 
     Args:
         reference_s: the measured time of the single-device reference of the only case, if it is known. It replaces the

@@ -40,7 +40,8 @@ KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') 
 LISTED = ("label", "suite", "started_utc", "finished_utc")
 
 
-# The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of no step.
+# The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of samples without a
+# step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 

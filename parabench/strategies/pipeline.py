@@ -163,7 +163,7 @@ class BusyShare:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Surround forward and backward of a step."""
+        """Return a context for forward and backward of a step."""
         self._watching = next(self._steps) == WATCHED
         if not self._watching:
             yield

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
+from parabench.models import MODELS
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.fields import number
 from parabench.strategies import STRATEGIES, entry_of
@@ -115,14 +116,9 @@ def _no_sync(case: Case) -> str:
     return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
 
 
-def _has_own_optimizer(case: Case) -> bool:
-    """Return whether the optimizer may be a user's, as of a model that is named `package.module:name`."""
-    return ":" in case.model
-
-
 def _zero1(case: Case) -> list[str]:
     name, fused, remark = "AdamW", f" fused={case.fused},", "and your own settings"
-    if _has_own_optimizer(case):
+    if case.model not in MODELS:  # a custom model may have another optimizer
         name, fused, remark = "Optimizer", "", "Optimizer: the class of your optimizer, with its settings"
     return [
         "# Create it before DDP, because it moves the parameters.",
@@ -220,7 +216,7 @@ def _no_server(case: Case) -> list[str]:
 
 
 def _optimizer(case: Case, parameters: str = "model") -> list[str]:
-    if case.fused == DEFAULTS["fused"] or _has_own_optimizer(case):
+    if case.fused == DEFAULTS["fused"] or case.model not in MODELS:
         return []
     return [f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"]
 

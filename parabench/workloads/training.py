@@ -265,7 +265,7 @@ def _add_instruments(report: CaseReport, training: Training, probes: Sequence[Pr
 # Ranks with different numbers of steps would wait for each other forever. After each piece of the warm-up, every rank
 # publishes the time of the piece, and the longest one counts.
 
-# Into how many pieces a warm-up by time is cut at least: the last of them tells how long a step takes.
+# The fewest pieces of a warm-up by time. The last one determines the step time.
 PIECES = 4
 
 # Warm-up steps after the last wait for the device.
@@ -291,7 +291,7 @@ def warm_up(
         began = now()
         take(steps)
         wait()
-        # A clock may not have moved; what follows divides by it.
+        # The clock may not have moved, and the result is a divisor.
         return max(agree(now() - began) / steps, 1e-9)
 
     least = schedule.counts()

@@ -67,8 +67,8 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=3, instrumented=0)
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The same machine, terminal and folder for all."""
-    commands = ("commands.doctor", "commands.init", "commands.list", "session.dry_run", "session.session")
-    for module in ("machine.machine", *commands):
+    users = ("commands.doctor", "commands.init", "commands.list", "session.dry_run", "session.session")
+    for module in ("machine.machine", *users):
         monkeypatch.setattr(f"parabench.{module}.this_machine", lambda: HERE)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
