@@ -27,7 +27,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
-from parabench.store.results import load
 
 RANKS = 2
 CASE = Case(strategy="ddp", world_size=RANKS, device="cpu", backend="gloo", seq_len=32)
@@ -62,6 +61,8 @@ def beyond_steps_s() -> float:
 
 def beyond_steps_on_nodes_s(nodes: tuple[Host, ...], folder: Path, launches: int) -> list[float]:
     """Return the seconds of each launch of a session, without its steps."""
+    from parabench.store.results import load  # it imports pandas, which no rank needs
+
     suite = folder / "suite.py"
     suite.write_text(SUITE.format(ranks=len(nodes) * RANKS, launches=launches))
     run(nodes, [sys.executable, "-m", "parabench", "run", str(suite), "--out", str(folder), *rendezvous(nodes, RANKS)],

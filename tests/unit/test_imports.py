@@ -163,3 +163,10 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_launch_cost_benchmark_imports_no_pandas() -> None:
+    # Every rank imports the driver's main module again, so the benchmark would measure this import as well.
+    code = "import benchmarks.launch_cost, sys; assert 'pandas' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
