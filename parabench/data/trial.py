@@ -20,20 +20,22 @@ from parabench.data import SYNTHETIC
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.models import EXACT, IEEE, IGNORED_LABELS, MODELS, RANDOM_DATA, remedies
-from parabench.models.base import Model, loss_of, output_of
-from parabench.models.batches import Batch, inputs_of, rows_of, shapes_of, take_rows, tensors_of
-from parabench.models.factory import build_model, describe, own_optimizer, own_scheduler, what_is
-from parabench.models.suspects import (
+from parabench.models.base import (
+    Model,
     buffer_suspect,
     buffers_of,
-    changed,
+    changed_buffers,
     copies_of_buffers,
-    first_of,
+    first_names,
     ignores_labels,
-    same,
+    loss_of,
+    output_of,
+    same_bits,
     set_buffers,
     suspects_of,
 )  # fmt: skip
+from parabench.models.batches import Batch, inputs_of, rows_of, shapes_of, take_rows, tensors_of
+from parabench.models.factory import build_model, describe, own_optimizer, own_scheduler, what_is
 from parabench.plan.case import Case
 from parabench.registry import users_code
 from parabench.strategies import entry_of
@@ -86,16 +88,16 @@ def notes_of(case: Case) -> Iterator[str]:
 def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator[str]:
     """Yield the warnings of a trial, one line each. With `gradients`, missing gradients are reported."""
     if gradients and (found := (*trial.unused, *trial.unread)):
-        yield f"the loss does not depend on {first_of(found)}; DDP needs --set find_unused_parameters=on"
+        yield f"the loss does not depend on {first_names(found)}; DDP needs --set find_unused_parameters=on"
     if gradients and trial.hidden:
         yield (
-            f"the loss does not depend on {first_of(trial.hidden)}, and no option of DDP helps, because the output is "
-            "a dataclass; return a dict or a tuple, with --set find_unused_parameters=on"
+            f"the loss does not depend on {first_names(trial.hidden)}, and no option of DDP helps, because the output "
+            "is a dataclass; return a dict or a tuple, with --set find_unused_parameters=on"
         )
     if trial.left_out:
         yield (
-            f"the optimizer leaves out {first_of(trial.left_out)} ({len(trial.left_out)} of the trainable parameters); "
-            "they are not trained"
+            f"the optimizer leaves out {first_names(trial.left_out)} ({len(trial.left_out)} of the trainable "
+            "parameters); they are not trained"
         )
     yield from remedies(trial.suspects, verification).values()
 
@@ -207,7 +209,7 @@ def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
     new = [key for key, each in model.module.named_parameters() if each is not before.get(key, each)]
     if new:
         raise UsageError(
-            f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still use the old one; "
+            f"{name}: forward replaces parameter {first_names(new)}, and the optimizer and DDP still use the old one; "
             "change the values in place, under torch.no_grad()"
         )
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):
@@ -254,13 +256,13 @@ def _moved_buffers(model: Model, batch: Batch) -> list[str]:
     last = rows_of(batch) - 1
     try:
         (_, one), (_, other) = (forward(take_rows(batch, [at] * ROWS), start) for at in (0, last))
-        moved = changed(one, other)
+        moved = changed_buffers(one, other)
         if not moved:
             return []
         (outputs, _), (after, _) = forward(batch, start), forward(batch, other)
     except Exception:  # forward may accept only the samples of this batch
         return []
-    return moved if not all(map(same, outputs, after)) else []
+    return moved if not all(map(same_bits, outputs, after)) else []
 
 
 def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A model and how to train it, and its size."""
+"""Model: a module and how to train it. Its forward and loss, size, buffers, and suspect properties."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.modules.batchnorm import _NormBase
 
 from parabench.errors import UsageError
-from parabench.models import EXACT, MODELS
-from parabench.models.batches import Batch, call, inputs_of, targets_of
+from parabench.models import BATCH_NORM, BUFFER, DROPOUT, EXACT, IGNORED, MODELS
+from parabench.models.batches import Batch, call, inputs_of, targets_of, tensors_of
 from parabench.plan.case import Case
 from parabench.registry import find
 
@@ -22,7 +23,7 @@ MakeBatch = Callable[..., Batch]
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Convert `values` for a loss to float32, because a mean needs the digits. float64 stays."""
+    """Convert `values` to float32, because a mean needs its digits. float64 is not changed."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -94,12 +95,12 @@ class Model:
 
 
 def output_of(model: Model, module: nn.Module, batch: Batch) -> Any:
-    """Run forward of `module`, the model's module with the wrapper of a strategy."""
+    """Run the forward pass of `module`: the model's module, possibly wrapped by a strategy."""
     return call(module, inputs_of(batch)) if model.forward is None else model.forward(module, batch)
 
 
 def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
-    """Return the loss of a batch. Raises UsageError if neither `Model.loss` nor the output has one."""
+    """Return the loss of a batch. Raises UsageError if there is no `Model.loss` and the output has no loss."""
     if model.loss is not None:
         return model.loss(output, targets_of(batch))
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -109,9 +110,10 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
 
 
 def sizes(model: Model) -> dict[str, int]:
-    """Return the bytes of all parameters and of split ones, and the numbers of all parameters and of embeddings.
+    """Return the size of a model: `bytes`, `tensor_parallel_bytes`, `parameters` and `embedding_parameters`.
 
-    Embeddings that are tied to a head do not count as embeddings, because they are multiplied.
+    `tensor_parallel_bytes` are the bytes of the parameters that tensor parallel splits. Embeddings that are tied to a
+    head do not count as embeddings, because they take part in a matrix product.
     """
     parameters = {id(p): p for p in model.module.parameters()}
     split: set[int] = set()
@@ -136,3 +138,74 @@ def attention_of(case: Case) -> dict[str, int]:
     if entry is None or entry.heads is None or entry.width is None:
         return {}
     return {"layers": entry.blocks, "heads": entry.heads, "head_dim": entry.width // entry.heads}
+
+
+# ---- suspects: properties that change correct training runs, relative to one device
+
+
+def suspects_of(module: nn.Module) -> list[str]:
+    """Return which of `models.DROPOUT` and `models.BATCH_NORM` the module has in training mode."""
+    found = set()
+    for each in module.modules():
+        dropout = 0.0
+        if isinstance(each, nn.modules.dropout._DropoutNd):
+            dropout = each.p
+        elif isinstance(each, (nn.RNNBase, nn.MultiheadAttention)):
+            dropout = each.dropout
+        if each.training and dropout > 0:
+            found.add(DROPOUT)
+        normalizes = isinstance(each, nn.modules.batchnorm._BatchNorm) and not isinstance(each, nn.SyncBatchNorm)
+        if each.training and normalizes:
+            found.add(BATCH_NORM)
+    return sorted(found)
+
+
+def ignores_labels(batch: Any) -> bool:
+    """Return whether a batch has targets that torch's cross_entropy ignores by default (label -100)."""
+    targets = (each for each in tensors_of(targets_of(batch)) if each.dtype == torch.int64)
+    return any(bool(torch.any(each == IGNORED)) for each in targets)
+
+
+def buffer_suspect(names: Sequence[str]) -> list[str]:
+    """Return the suspect for changing buffers, such as ["buffer:ema.mean"]; empty without names."""
+    return [f"{BUFFER}:{first_names(names)}"] if names else []
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Join the first three names and the number of further ones: 'a, b, c and 2 more'."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def copies_of_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's buffers by name."""
+    return {name: each.detach().clone() for name, each in module.named_buffers()}
+
+
+def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Set the module's buffers to these values, in place."""
+    with torch.no_grad():
+        for name, each in module.named_buffers():
+            if name in values:
+                each.copy_(values[name])
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's buffers, except the statistics of norms, which training does not read."""
+    norms = {id(each) for part in module.modules() if isinstance(part, _NormBase) for each in part.buffers()}
+    return {name: each.clone() for name, each in module.named_buffers() if id(each) not in norms}
+
+
+def changed_buffers(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of buffers whose bits differ, or that only one of `before` and `after` has."""
+    return [
+        name
+        for name in dict.fromkeys((*before, *after))
+        if name not in before or name not in after or not same_bits(before[name], after[name])
+    ]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same shape, dtype and bits. Equal NaN are the same."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))

@@ -12,7 +12,7 @@ from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import answered, next_command, of_turns
 from parabench.analysis.session import SessionData, data_of, select_session, session_data
 from parabench.analysis.step import summary
-from parabench.analysis.warnings.codes import finding_groups
+from parabench.analysis.warnings import all_findings, grouped
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
@@ -174,7 +174,7 @@ def render(results: Results, session: str | None = None) -> str:
         trust=_trust(seen),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(seen.cases["statistic"].unique()),
-        findings=finding_groups(results, chosen, seen.once(session_warnings), seen.labels),
+        findings=grouped(all_findings(results, chosen, seen.once(session_warnings)), seen.labels),
         launches=len(launches),
         failed=failed,
         skipped=skipped_cases(chosen),

@@ -18,7 +18,7 @@ from parabench.analysis.ranking.race import exits
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings import all_findings
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from parabench.models import SAME_SPLIT
-from parabench.models.base import Model, loss_of, output_of
+from parabench.models.base import Model, copies_of_buffers, loss_of, output_of, set_buffers
 from parabench.models.batches import Batch, split
 from parabench.models.factory import own_optimizer
-from parabench.models.suspects import copies_of_buffers, set_buffers
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is similar to nanoGPT's.

@@ -23,9 +23,8 @@ from parabench.data import source_of
 from parabench.data.datasets import first_sample
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
-from parabench.models.base import Model
+from parabench.models.base import Model, copies_of_buffers, set_buffers
 from parabench.models.batches import Batch, inputs_of
-from parabench.models.suspects import copies_of_buffers, set_buffers
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, squares_of
 

@@ -16,11 +16,19 @@ from parabench.errors import UsageError
 from parabench.launch.rank import loaded_nccl
 from parabench.metrics import METRICS
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
-from parabench.models.base import Model, attention_of, sizes
+from parabench.models.base import (
+    Model,
+    attention_of,
+    buffer_suspect,
+    buffers_of,
+    changed_buffers,
+    ignores_labels,
+    sizes,
+    suspects_of,
+)
 from parabench.models.batches import Batch
 from parabench.models.factory import build_model, own_scheduler
 from parabench.models.options import CompileCounts, apply_options, arithmetic_of, move_model, set_arithmetic
-from parabench.models.suspects import buffer_suspect, buffers_of, changed, ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import CaseReport, Probe
 from parabench.probes.replicas import checksums
@@ -112,7 +120,7 @@ class Training:
             if ignores_labels(batch):
                 self.suspects.append(IGNORED_LABELS)
             if self.buffers:
-                self.suspects += buffer_suspect(changed(self.buffers, buffers_of(self.parallel.module)))
+                self.suspects += buffer_suspect(changed_buffers(self.buffers, buffers_of(self.parallel.module)))
                 self.buffers = {}
             for probe in self.probes:
                 probe.after_first_backward()

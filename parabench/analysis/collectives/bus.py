@@ -1,7 +1,7 @@
-"""Time and bandwidth of collectives at each size, with one number per launch.
+"""Compute the time and the bandwidths of collectives at each size, and fit latency and bandwidth to the times.
 
 As in nccl-tests (doc/PERFORMANCE.md), a size is the whole buffer, algbw is size / time, and busbw is the traffic of a
-link.
+link. Each launch has one number per size.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE, STATISTIC
 from parabench.analysis.session import Session
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.analysis.turns import in_rounds, shares_launch, turns_of
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store.record import GB, Phase, Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 # The statistic of a launch whose calls were timed back to back.
@@ -88,10 +91,10 @@ def bus_factor(op: str, world_size: int) -> float:
 
 
 def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
-    """Return one row per call, or per batch of `calls` back to back: `launch_id, bytes, in_place, seq, seconds, calls`.
+    """Return one row per measured call: `launch_id, bytes, in_place, seq, seconds, calls`.
 
-    `seconds` is the time of one call on its slowest rank. Calls that a rank did not complete are left out. `logged` are
-    launches from logs, with one row for all ranks.
+    A row can be a batch of `calls` that ran back to back; `seconds` is the time of one call on its slowest rank. Calls
+    that a rank did not complete are left out. `logged` are the launches from logs, whose rows are for all ranks.
     """
     keys = [*_SIZE, "seq"]
     calls = (
@@ -109,10 +112,10 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
 
 
 def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
-    """Return `numbers.numbers` for a session of collectives: one row per launch, configuration, size and form.
+    """Return one row per launch, configuration, size and form, in place or not, of a session of collectives.
 
-    `launches` are its launches with the columns of `numbers` that are stored. A launch without a completed call has one
-    row, whose size is unknown.
+    `numbers.numbers` returns this table for such sessions. `launches` are its launches with the stored columns. A
+    launch without a completed call has one row, whose size is unknown.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
     fields = {text: case.to_dict() | {"label": case.label, "algorithm": case.line} for text, case in cases.items()}
@@ -150,7 +153,7 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
 
 
 def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFrame, session: Session) -> pd.DataFrame:
-    """Return the numbers of each launch, size and form."""
+    """Return one row per launch, size and form: calls, batches, quantiles, `call_s`, and wrong elements."""
     groups = calls.groupby(_SIZE)
     if session.timing == LATENCY:
         quantiles = calls["launch_id"].map(launches.set_index("launch_id")["device"]).map(QUANTILE)
@@ -172,9 +175,10 @@ def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFr
 
 
 def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
-    """Return `call_s` as compared round by round, among configurations with the same operation and number of ranks.
+    """Return `call_s` as compared round by round, for configurations that were interleaved; `call_s` for others.
 
-    The number of a round is the median of its calls or batches.
+    Configurations are compared if operation, number of ranks, type, size and form agree. The number of a round is the
+    median of its calls or batches.
     """
     shared = table[table["in_turns"] & table["counted"]]
     if shared.empty:
@@ -191,13 +195,13 @@ def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `numbers` with a time, with whole numbers for sizes and counts."""
+    """Return the rows of `numbers` that have a time. Sizes and counts are converted to integers."""
     found = table[table["call_s"].notna()]
     return found.astype({"bytes": int, "calls": int, "batches": int, "in_place": bool})
 
 
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per case, size and form, from `measured` numbers; by operation, ranks, algorithm and size.
+    """Return one row per case, size and form, from `measured` numbers, sorted by operation, ranks, algorithm, size.
 
     - `good`: the number of successful launches; without any, launches with wrong results count below
     - `call_s`, `p50_s`, `p95_s` and `p99_s`: geometric means over launches
@@ -232,12 +236,77 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_form(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the form that algorithms are compared in: out of place, if torch has it for the operation."""
+    """Return the rows that algorithms are compared by: out of place, or in place if that is the only form."""
     out_of_place = ~table["in_place"].astype(bool)
     has_both = table["op"].isin(table.loc[out_of_place, "op"].unique())
     return table[out_of_place | ~has_both]
 
 
 def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that count, in the form that algorithms are compared in."""
+    """Return the rows of successful launches in the form that algorithms are compared by (`one_form`)."""
     return one_form(sizes[sizes["counted"]])
+
+
+# ---- the fit: a call with S bytes takes a + S b seconds, where a is the latency, and 1 / b the bandwidth of large sizes.
+# Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994.
+
+# Reweighting ends when both constants move by less than this, relatively, or after the most iterations.
+_STEADY, _MOST_ITERATIONS = 1e-10, 100
+_FIT = ["latency_s", "latency_s_low", "latency_s_high", "busbw", "busbw_low", "busbw_high", "error"]
+
+
+def fitted(good: pd.DataFrame) -> pd.DataFrame:
+    """Fit latency and bandwidth to `good_sizes`. Return one row per configuration with two sizes or more.
+
+    Unknown numbers are NaN.
+
+    - `latency_s`: the time of an empty buffer
+    - `busbw`: the bus bandwidth of large buffers, GB/s
+    - `..._low` and `..._high`: their 95% confidence intervals over launches
+    - `error`: the root mean square of (fitted - measured) / measured
+    """
+    rows = []
+    for case, group in good.groupby("case", sort=False):
+        if group["bytes"].nunique() > 1:
+            row = records(group.iloc[:1])[0]
+            numbers = _fit_numbers(group, bus_factor(row["op"], int(row["world_size"])))
+            rows.append({"case_id": case, "label": row["label"]} | dict(zip(_FIT, numbers, strict=True)))
+    return pd.DataFrame(rows, columns=["case_id", "label", *_FIT])
+
+
+def _fit_numbers(group: pd.DataFrame, factor: float) -> list[float]:
+    """Return the numbers of _FIT for the rows of one configuration. `factor` is busbw / algbw."""
+    sizes, seconds = group["bytes"].to_numpy(dtype=float), group["call_s"].to_numpy(dtype=float)
+    latency, per_byte = line = _line(sizes, seconds)
+    error = math.sqrt(np.mean(((latency + per_byte * sizes) / seconds - 1) ** 2))
+    bandwidth = factor / per_byte / GB if per_byte > 0 else math.nan
+    launches = group["launch_id"].to_numpy()
+    others = [launches != each for each in np.unique(launches)]
+    unknown = any(len(np.unique(sizes[kept])) < 2 for kept in others)
+    if len(others) < 2 or unknown or per_byte <= 0:
+        return [latency, math.nan, math.nan, bandwidth, math.nan, math.nan, error]
+    # A jackknife over launches, because a disturbed launch shifts all of its sizes (MacKinnon, Nielsen and Webb, "Fast
+    # and reliable jackknife and bootstrap methods for cluster-robust inference", 2023: CV3).
+    moved = np.array([_line(sizes[kept], seconds[kept]) for kept in others]) - line
+    n = len(others)
+    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * np.sqrt((1 - 1 / n) * np.square(moved).sum(axis=0))
+    ends, factor_off = (max(0.0, latency - half[0]), latency + half[0]), math.exp(half[1] / per_byte)
+    return [latency, *ends, bandwidth, bandwidth / factor_off, bandwidth * factor_off, error]
+
+
+def _line(sizes: NDArray[Any], seconds: NDArray[Any]) -> NDArray[Any]:
+    """Return a and b, not below 0, with the least squares of the errors relative to the fitted times.
+
+    Errors relative to the measured times would make a and b too small.
+    """
+    from scipy import optimize  # takes a third of a second to import, which most commands do not need
+
+    design, weights, line = np.stack([np.ones_like(sizes), sizes], axis=1), 1 / seconds, np.zeros(2)
+    for _ in range(_MOST_ITERATIONS):
+        before, weighted = line, design * weights[:, None]
+        scale = np.linalg.norm(weighted, axis=0)
+        line = optimize.nnls(weighted / scale, seconds * weights)[0] / scale
+        if np.allclose(line, before, rtol=_STEADY, atol=0):
+            break
+        weights = 1 / (design @ line)
+    return line

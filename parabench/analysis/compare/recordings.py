@@ -11,7 +11,7 @@ from parabench.analysis import format
 from parabench.analysis.answer import Answer
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
-from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings import all_findings
 from parabench.store.results import records
 
 SIDES = ("base", "candidate")

@@ -22,7 +22,7 @@ from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS
 from parabench.analysis.step import summary
-from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings import all_findings
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MEASURED_ON_CPU, WATCHED, Finding

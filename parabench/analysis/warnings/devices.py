@@ -12,7 +12,7 @@ from parabench.analysis import format
 from parabench.analysis.environment.nodes import device_said, nodes_said, samplers, several_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
-from parabench.analysis.warnings.codes import Rule
+from parabench.analysis.warnings import Rule
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED
 from parabench.store.results import records
 

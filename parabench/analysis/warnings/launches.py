@@ -18,8 +18,7 @@ from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.warnings import devices
-from parabench.analysis.warnings.codes import Rule
+from parabench.analysis.warnings import Rule, devices
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS

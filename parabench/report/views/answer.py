@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
-from parabench.analysis.warnings.codes import grouped
+from parabench.analysis.warnings import grouped
 from parabench.report.page import fill
 from parabench.report.spec import Section, Table
 

@@ -11,13 +11,12 @@ import pandas as pd
 from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
-from parabench.analysis.collectives.bus import bus_table, good_sizes, measured, one_form
+from parabench.analysis.collectives.bus import bus_table, fitted, good_sizes, measured, one_form
 from parabench.analysis.collectives.crossover import answer
-from parabench.analysis.collectives.latency import fitted
 from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.links import check_links, link_table
 from parabench.analysis.session import SessionData
-from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings import all_findings
 from parabench.analysis.warnings.launches import check_collectives
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text

@@ -14,7 +14,7 @@ from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wiring
-from parabench.analysis.warnings.codes import all_findings
+from parabench.analysis.warnings import all_findings
 from parabench.metrics import STEP_PARTS
 from parabench.report.sections.step import nccl_section
 from parabench.report.sections.timeline import MOST_RANKS, timeline_panel

@@ -16,10 +16,9 @@ from parabench import Model
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models import BATCH_NORM, DROPOUT
-from parabench.models.base import loss_of
+from parabench.models.base import ignores_labels, loss_of, suspects_of
 from parabench.models.factory import build_model
 from parabench.models.options import apply_options, set_arithmetic
-from parabench.models.suspects import ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.plan.validate import missing_requirement
 

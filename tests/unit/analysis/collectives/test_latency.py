@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.collectives.latency import fitted
+from parabench.analysis.collectives.bus import fitted
 
 SIZES = np.array([2**16 * 4**i for i in range(6)])
 LATENCY_S, PER_BYTE_S = 1e-4, 2e-10
