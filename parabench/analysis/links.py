@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from parabench.analysis import format
@@ -16,24 +15,9 @@ from parabench.store.results import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-# The tiers, from the farthest, and their names in sentences.
+# The tiers of links, and {tier: its name in sentences} from the farthest.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
-SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
-
-
-@dataclass(frozen=True)
-class Tier:
-    """The links of one tier: the number of measured directions, medians, and the lowest and highest bandwidth.
-
-    None is unknown.
-    """
-
-    name: str
-    links: int
-    latency_s: float | None
-    bytes_per_s: float | None
-    low: float | None
-    high: float | None
+TIERS = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
 
 def link_table(results: Results, session: Session) -> pd.DataFrame:
@@ -47,30 +31,33 @@ def link_table(results: Results, session: Session) -> pd.DataFrame:
     return table.assign(tier=tier.where(table["from_node"] == table["to_node"], ACROSS))
 
 
-def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
-    """Return the tiers of a `link_table`, from the farthest."""
-    found = {}
-    for name in SAID:
-        tier_links = links[links["tier"] == name]
-        if len(tier_links):
-            latencies, rates = tier_links["latency_s"].dropna(), tier_links["bytes_per_s"].dropna()
-            numbers = (latencies.median(), rates.median(), rates.min(), rates.max())
-            found[name] = Tier(name, len(tier_links), *(format.number_or_none(number) for number in numbers))
-    return found
+def tiers_of(links: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per tier of a `link_table`, from the farthest; unknown is NaN.
+
+    - `tier` (index) and `links`: its name, and the number of measured directions
+    - `latency_s` and `bytes_per_s`: medians
+    - `low` and `high`: the lowest and the highest bandwidth, bytes/s
+    """
+    rates = {"bytes_per_s": "median", "low": "min", "high": "max"}
+    table = links.groupby("tier").agg(
+        links=("tier", "size"),
+        latency_s=("latency_s", "median"),
+        **{name: ("bytes_per_s", function) for name, function in rates.items()},
+    )
+    return table.loc[[tier for tier in TIERS if tier in table.index]]
 
 
-def times_less(tiers: Mapping[str, Tier]) -> float | None:
-    """Return the bandwidth in a node divided by the bandwidth across nodes; None if a value is unknown."""
-    across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))
-    return inside / across if inside and across else None
+def times_less(tiers: pd.DataFrame) -> float:
+    """Return the bandwidth in a node divided by the bandwidth across nodes; NaN if a value is unknown."""
+    across, inside = tiers["bytes_per_s"].reindex([ACROSS, NODE])
+    return float(inside / across)
 
 
-def tiers_said(tiers: Mapping[str, Tier]) -> str:
+def tiers_text(tiers: pd.DataFrame) -> str:
     """Return 'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty if no bandwidth is known."""
-    known = [tier for tier in tiers.values() if tier.bytes_per_s]
-    text = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
-    times = times_less(tiers)
-    if times is None:
+    rates, times = tiers["bytes_per_s"].dropna(), times_less(tiers)
+    text = ", ".join(f"{TIERS[str(tier)]} {gigabytes(rate)}" for tier, rate in rates.items())
+    if not format.known(times):
         return text
     return f"{text}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
@@ -85,11 +72,11 @@ def microseconds(seconds: float | None) -> str:
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
 
 
-def explained(best: Case, others: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+def explained(best: Case, others: Sequence[Case], tiers: pd.DataFrame) -> str:
     """Return the tiers as a sentence; empty if all cases ran on one node, or a tier is unknown."""
-    if times_less(tiers) is None or max(case.nodes for case in (best, *others)) < 2:
+    if not format.known(times_less(tiers)) or max(case.nodes for case in (best, *others)) < 2:
         return ""
-    return f"Measured links: {tiers_said(tiers)}."
+    return f"Measured links: {tiers_text(tiers)}."
 
 
 # ---- warnings: a slow link, and a node or a rank with only slow links
@@ -126,7 +113,7 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
     # cores, they differed by a factor of five.
     known = links.drop(unknown.index)
     known = known[(known["tier"] == ACROSS) | (known["from_device"] != "cpu")]
-    for tier, where in SAID.items():
+    for tier, where in TIERS.items():
         of_tier = known[known["tier"] == tier]
         for end in ("node",) if tier == ACROSS else ("node", "rank"):
             ends = of_tier[[f"from_{end}", f"to_{end}"]]
@@ -146,7 +133,7 @@ def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) ->
     own, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < _ENOUGH_PARTNERS or others.empty:
         return ""
-    inside = end == "node" and where != SAID[ACROSS]
+    inside = end == "node" and where != TIERS[ACROSS]
     every = f"All links {'inside' if inside else 'of'} {end} {number}"
     (rate, latency), (typical, usual) = (rows[["bytes_per_s", "latency_s"]].median() for rows in (own, others))
     if (own["bytes_per_s"] < _SLOW_BANDWIDTH * typical).all():

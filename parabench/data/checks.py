@@ -3,7 +3,7 @@ models."""
 
 from __future__ import annotations
 
-from parabench.data import MNIST, SYNTHETIC, TEXT, check_count, mnist, source_of, text
+from parabench.data import MNIST, SYNTHETIC, TEXT, check_count, files, source_of
 from parabench.errors import UsageError
 from parabench.models import BYTES_VOCABULARY, MODELS, ModelEntry
 from parabench.plan.case import Case
@@ -21,7 +21,7 @@ def check(case: Case, model: ModelEntry) -> None:
     elif name == MNIST:
         if not model.images:
             raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
-        check_count(case.data, mnist.count(argument), case.global_batch)
+        check_count(case.data, files.count_mnist(argument), case.global_batch)
     elif name == SYNTHETIC and argument:
         raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
     elif name == SYNTHETIC and not model.synthetic:
@@ -45,18 +45,18 @@ def _check_text(case: Case, model: ModelEntry) -> None:
     if model.vocabulary is None:
         raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
     if case.vocabulary:
-        tokens = text.vocabulary_size(case.vocabulary)
+        tokens = files.vocabulary_size(case.vocabulary)
         if tokens > model.vocabulary:
             raise UsageError(
                 f"vocabulary {case.vocabulary!r} has {tokens} tokens, model {case.model} supports {model.vocabulary}; "
                 "use a model with a larger vocabulary, such as gpt2, or a smaller vocabulary file"
             )
-        have, unit = text.token_file(case.data, case.vocabulary).stat().st_size // text.TOKEN_BYTES, "tokens"
+        have, unit = files.token_file(case.data, case.vocabulary).stat().st_size // files.TOKEN_BYTES, "tokens"
     elif not model.reads_bytes:
         raise UsageError(f"model {case.model} supports fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
     else:
-        text.readable("data", text.path_of(case.data))
-        have, unit = text.path_of(case.data).stat().st_size, "bytes"
+        files.check_readable("data", files.text_path(case.data))
+        have, unit = files.text_path(case.data).stat().st_size, "bytes"
     needed = case.global_batch * case.seq_len + 1
     if have < needed:
         raise UsageError(

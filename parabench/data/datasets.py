@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from parabench.data import DATASETS, check_count, source_of
-from parabench.data import mnist as idx
-from parabench.data import text as corpus
+from parabench.data import DATASETS, check_count, files, source_of
 from parabench.errors import UsageError
 from parabench.models import ModelEntry
 from parabench.models.base import Model
@@ -67,9 +65,9 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
 
 def text(case: Case, model: Model) -> Dataset[Any]:
     """Return the text as bytes or, with a vocabulary, as tokens."""
-    path, dtype = corpus.path_of(case.data), torch.uint8
+    path, dtype = files.text_path(case.data), torch.uint8
     if case.vocabulary:
-        path, dtype = corpus.token_file(case.data, case.vocabulary), torch.int32
+        path, dtype = files.token_file(case.data, case.vocabulary), torch.int32
     # Only used pages of a mapped file are loaded, once for all ranks.
     size = path.stat().st_size // dtype.itemsize
     return sequences(torch.from_file(str(path), shared=False, size=size, dtype=dtype), case.seq_len)
@@ -77,7 +75,7 @@ def text(case: Case, model: Model) -> Dataset[Any]:
 
 def mnist(case: Case, model: Model) -> Dataset[Any]:
     """Return the training images of the folder."""
-    images, digits = idx.read(source_of(case.data)[1])
+    images, digits = files.read_mnist(source_of(case.data)[1])
 
     def normalized(rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Convert bytes (n, 28, 28) to float32 images (n, 1, 28, 28), and the digits (n) to int64."""

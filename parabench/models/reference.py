@@ -189,37 +189,23 @@ class Pair(nn.Module):
         return out
 
 
-class MLP(nn.Module):
-    """Features (batch, features) to logits (batch, classes)."""
-
-    def __init__(self, features: int, width: int, hidden: int, blocks: int, classes: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(features, width)
-        self.blocks = nn.ModuleList(Pair(width, hidden) for _ in range(blocks))
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of each class."""
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.head(x)
-        return logits
-
-
 def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy in nats with smoothed labels, in float32 or wider."""
     return F.cross_entropy(at_least_float32(logits), targets, label_smoothing=LABEL_SMOOTHING)
 
 
 def mlp(entry: ModelEntry, case: Case) -> Model:
-    """Return the perceptron: a first layer, residual pairs of linear layers, a head.
+    """Return a perceptron: a first layer, residual pairs of linear layers, and a head.
 
-    It supports all splits of data, because its first layer can be split by features.
+    It maps features (batch, features) to logits (batch, classes). It supports all splits of data, because its first
+    layer can be split by features.
     """
     features = entry.features
     assert features is not None
-    module = MLP(features, MLP_WIDTH, MLP_HIDDEN, entry.blocks, MLP_CLASSES)
+    first = nn.Linear(features, MLP_WIDTH)
+    blocks = nn.Sequential(*(Pair(MLP_WIDTH, MLP_HIDDEN) for _ in range(entry.blocks)))
+    head = nn.Linear(MLP_WIDTH, MLP_CLASSES)
+    module = nn.Sequential(OrderedDict(first=first, blocks=blocks, head=head))
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return noise, with higher values in the group of features of the class."""
@@ -232,9 +218,9 @@ def mlp(entry: ModelEntry, case: Case) -> Model:
         module=module,
         loss=class_loss,
         batch=batch,
-        blocks=list(module.blocks),
-        stem=module.first,
-        head=module.head,
+        blocks=list(blocks),
+        stem=first,
+        head=head,
         tensor_parallel={
             "first": RowwiseParallel(input_layouts=Replicate()),
             "blocks.*.up": ColwiseParallel(),

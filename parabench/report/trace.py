@@ -61,7 +61,7 @@ def write_trace(
     lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]
     if chosen.began_s is None:
         lines.append("no memory is drawn: the start of the launch is unknown")
-    lines += filter(None, [nodes.clocks_said([chosen.facts])])
+    lines += filter(None, [nodes.clocks_text([chosen.facts])])
     if profile := chosen.facts.get("profile"):
         files = ", ".join(str(seen.results.path.parent / TRACES / each["file"]) for each in profile)
         lines.append(f"torch.profiler's own traces of this launch: {files}")
@@ -118,7 +118,7 @@ def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
     calls = calls[(calls["phase"] == Phase.INSTRUMENT) & calls["start_s"].notna()]
     events: list[Event] = []
     for rank in sorted(map(int, spans["rank"].unique())):
-        events += _named("process", rank + 1, 0, nodes.rank_said(rank, chosen.facts), rank)
+        events += _named("process", rank + 1, 0, nodes.rank_text(rank, chosen.facts), rank)
         events += _step(rank, spans[spans["rank"] == rank], chosen.step)
         events += _communication(rank, calls[calls["rank"] == rank], chosen.facts.get("buckets") or [])
     events += _memory(seen, chosen, spans["start_s"].min(), spans["end_s"].max())
@@ -197,7 +197,7 @@ def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iter
             shown = ~((at < at[at <= begin].max()) | (at > at[at >= end].min()))
             pid = number + 1 if by == "rank" else number + DEVICES + node * DEVICES_OF_A_NODE
             if by == "device" and shown.any():
-                yield from _named("process", pid, 0, nodes.device_said(number, node, several), pid)
+                yield from _named("process", pid, 0, nodes.device_text(number, node, several), pid)
             for t_s, value in zip(at[shown], readings["value"][shown], strict=True):
                 yield {"ph": "C", "ts": t_s, "pid": pid, "tid": pid, "name": "memory", "args": {metric: float(value)}}
 

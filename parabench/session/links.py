@@ -23,7 +23,7 @@ def measure_links(
 
     Raises Interrupted if asked to stop, NodeGone if a node does not come back.
     """
-    from parabench.analysis.links import check_links, link_table, tiers_of, tiers_said
+    from parabench.analysis.links import check_links, link_table, tiers_of, tiers_text
     from parabench.analysis.session import select_session
 
     # Links that were lost with a node, or in a hang, can be measured again.
@@ -40,7 +40,7 @@ def measure_links(
     store.add_links(state.session_id, launched.links, launched.messages)
     results = load(store.path).of([state.session_id])
     links = link_table(results, select_session(results, state.session_id))
-    log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
+    log(f"links: {tiers_text(tiers_of(links)) or 'unknown'}")
     for finding in check_links(links):
         log(f"links: {finding.message}")
 

@@ -18,8 +18,7 @@ from torch.utils.data import default_collate
 
 import own_helpers
 from guard import GUARD_S
-from parabench.data import mnist
-from parabench.data import text as corpus
+from parabench.data import files
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
 from parabench.data.loader import Loading, contiguous, shuffled
 from parabench.errors import UsageError
@@ -178,7 +177,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tokens_in(text: Path, words: str) -> int:
-    return corpus.token_file(f"text:{text}", words).stat().st_size // corpus.TOKEN_BYTES
+    return files.token_file(f"text:{text}", words).stat().st_size // files.TOKEN_BYTES
 
 
 def test_text_becomes_tokens_by_the_merges_and_the_split(tmp_path: Path, kept: Path) -> None:
@@ -187,8 +186,8 @@ def test_text_becomes_tokens_by_the_merges_and_the_split(tmp_path: Path, kept: P
     text.write_text("the the  the!!é<|endoftext|>th")
     expected = [257, THE, 32, THE, 259, 0xC3, 0xA9, END, 256]
     words = str(vocabulary(tmp_path))
-    assert corpus.vocabulary_size(words) == END + 1
-    assert corpus.encode(text, words).tolist() == expected
+    assert files.vocabulary_size(words) == END + 1
+    assert files.encode(text, words).tolist() == expected
     assert tokens_in(text, words) == len(expected)
     dataset: Any = dataset_of(
         Case(model="own_helpers:sequential", data=f"text:{text}", vocabulary=words, seq_len=4), None
@@ -205,8 +204,8 @@ def test_a_text_is_encoded_once_and_again_when_it_changed(
     text, words = tmp_path / "t.txt", str(vocabulary(tmp_path))
     text.write_text("the the")
     calls = []
-    encode = corpus.encode
-    monkeypatch.setattr(corpus, "encode", lambda *args: calls.append(args) or encode(*args))
+    encode = files.encode
+    monkeypatch.setattr(files, "encode", lambda *args: calls.append(args) or encode(*args))
     assert [tokens_in(text, words) for _ in range(3)] == [2, 2, 2]
     assert len(calls) == 1
     text.write_text("the the the")
@@ -253,7 +252,7 @@ LABELS = np.arange(20) % 10
 
 def digits(folder: Path, images: bytes | None = None, labels: bytes | None = None, zipped: bool = False) -> str:
     folder.mkdir(exist_ok=True)
-    for name, content in ((mnist.IMAGES, images or idx_bytes(IMAGES)), (mnist.LABELS, labels or idx_bytes(LABELS))):
+    for name, content in ((files.IMAGES, images or idx_bytes(IMAGES)), (files.LABELS, labels or idx_bytes(LABELS))):
         (folder / f"{name}.gz" if zipped else folder / name).write_bytes(gzip.compress(content) if zipped else content)
     return str(folder)
 

@@ -247,9 +247,9 @@ def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
     return one_form(sizes[sizes["counted"]])
 
 
-# ---- the fit: a call with S bytes takes a + S b seconds, where a is the latency, and 1 / b the bandwidth of large sizes.
-# Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994.
+# ---- the fit: a call with S bytes takes a + S b seconds; a is the latency, and 1 / b is the bandwidth of large sizes
 
+# Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994.
 # Reweighting ends when both constants move by less than this, relatively, or after the most iterations.
 _STEADY, _MOST_ITERATIONS = 1e-10, 100
 _FIT = ["latency_s", "latency_s_low", "latency_s_high", "busbw", "busbw_low", "busbw_high", "error"]

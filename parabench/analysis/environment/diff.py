@@ -8,7 +8,7 @@ from typing import Any
 
 from parabench.analysis import format
 from parabench.analysis.environment.facts import gpu_rows, machine_pairs
-from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
+from parabench.analysis.environment.nodes import cluster_text, node_records, nodes_compared, several_nodes
 from parabench.analysis.session import Session, SessionData
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine import accelerator
@@ -47,7 +47,7 @@ def _facts(session: Session) -> dict[str, str | None]:
         "driver": session.known("driver", "version"),
         "cpu": session.known("cpu"),
         "cores": session.known("cores"),
-        "cluster": cluster_said(environment),
+        "cluster": cluster_text(environment),
         "nodes": nodes_compared(environment) or "one",
         **{name: session.known("versions", name) for name in sorted(environment.get("versions") or {})},
         "host": session.known("host"),
@@ -96,7 +96,7 @@ def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[
 
 def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool) -> dict[str, str]:
     """Return the facts of a machine as text. `devices` means that both machines have some."""
-    facts = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} if several else {}
+    facts = {"cluster": cluster_text(environment), "nodes": nodes_compared(environment) or "one"} if several else {}
     facts |= dict(machine_pairs(environment))
     if not devices:
         return {name: text for name, text in facts.items() if name not in ("driver", "newest CUDA it runs")}

@@ -71,7 +71,7 @@ def machine_pairs(environment: Record) -> Iterator[tuple[str, str]]:
         yield "container", str(container["kind"] or why.get("kind", format.UNKNOWN))
         yield "cores it may use", why.get("cores", format.UNKNOWN) if cores is None else f"{cores:g}"
         yield "memory it may use", format.gibibytes(memory) if memory else why.get("memory_bytes", format.UNKNOWN)
-    yield "GPUs", devices_said(environment)
+    yield "GPUs", devices_text(environment)
     if environment.get("gpus") and driver:
         for name, key in (("driver", "version"), ("newest CUDA it runs", "cuda")):
             yield name, _why(driver, key) if driver.get(key) is None else str(driver[key])
@@ -90,7 +90,7 @@ def speed(bits_per_s: float | None) -> str:
     return f"{format.digits(bits_per_s / 1e9)} Gb/s" if bits_per_s else "speed unknown"
 
 
-def devices_said(environment: Record) -> str:
+def devices_text(environment: Record) -> str:
     """Return '8 × NVIDIA H200 (140 GiB)', or 'none'."""
     named = [
         f"{gpu.get('name')} ({format.gibibytes(gpu.get('memory_bytes'))})" for gpu in environment.get("gpus") or []

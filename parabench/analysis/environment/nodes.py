@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from parabench.analysis import format
-from parabench.analysis.environment.facts import Record, Rows, devices_said, gpu_rows, link_rows, machine_pairs, speed
+from parabench.analysis.environment.facts import Record, Rows, devices_text, gpu_rows, link_rows, machine_pairs, speed
 from parabench.machine import accelerator
 
 
@@ -23,7 +23,7 @@ def several_nodes(environment: Record) -> bool:
     return len(node_records(environment)) > 1
 
 
-def cluster_said(environment: Record) -> str:
+def cluster_text(environment: Record) -> str:
     """Return '2 nodes x 8 ranks', or '1 node' for one machine."""
     nodes = format.count(len(node_records(environment)), "node")
     ranks = (environment.get("cluster") or {}).get("ranks_per_node")
@@ -39,12 +39,12 @@ def cluster_options(environment: Record) -> list[str]:
     return [*size, "--rdzv-endpoint", "HOST:PORT"]
 
 
-def device_said(device: object, node: object, of_several: bool) -> str:
+def device_text(device: object, node: object, of_several: bool) -> str:
     """Return 'device 3', or 'node 1, device 3' if there are several nodes."""
     return f"node {node}, device {device}" if of_several else f"device {device}"
 
 
-def nodes_said(nodes: Iterable[int]) -> str:
+def nodes_text(nodes: Iterable[int]) -> str:
     """Return 'node 17', 'nodes 0-16, 18'."""
     numbers = list(nodes)
     return f"{'node' if len(numbers) == 1 else 'nodes'} {format.runs(numbers)}"
@@ -59,7 +59,7 @@ def node_of_rank(facts: Record) -> dict[int, int]:
     }
 
 
-def rank_said(rank: int, facts: Record) -> str:
+def rank_text(rank: int, facts: Record) -> str:
     """Return 'rank 9', or 'rank 9 (node 1)' for a launch on several nodes."""
     node = node_of_rank(facts).get(rank)
     return f"rank {rank}" if node is None else f"rank {rank} (node {node})"
@@ -116,7 +116,7 @@ def clock_error_s(facts: Record) -> float | None:
     return sum(sorted(known)[-2:]) if len(known) == len(errors) else None
 
 
-def clocks_said(launches: Iterable[Record]) -> str:
+def clocks_text(launches: Iterable[Record]) -> str:
     """Return the precision of comparisons of timestamps between nodes, from the facts of launches; empty for one node.
 
     For example 'clocks of nodes agree within 0.020 ms'.
@@ -153,7 +153,7 @@ def _compared(record: Record) -> dict[str, str]:
     facts = {
         "CPU": record.get("cpu"),
         "cores for ranks": record.get("cores"),
-        "GPUs": devices_said(record),
+        "GPUs": devices_text(record),
         "driver": (record.get("driver") or {}).get("version"),
         "OS": record.get("os"),
         "network": cards,
@@ -186,7 +186,7 @@ def nodes_compared(environment: Record) -> str:
     if not others:
         return f"all {len(alike)} nodes are alike"
     like = [f"{format.count(len(alike) - 1, 'node')} like node 0"] if len(alike) > 1 else []
-    differ = (f"{nodes_said(own)} {'differs' if len(own) == 1 else 'differ'}: {how}" for own, _, how in others)
+    differ = (f"{nodes_text(own)} {'differs' if len(own) == 1 else 'differ'}: {how}" for own, _, how in others)
     return "; ".join([*like, *differ])
 
 
@@ -199,7 +199,7 @@ def node_rows(environment: Record) -> tuple[tuple[str, ...], Rows]:
         cells = [facts.get(name, format.UNKNOWN) for facts in told]
         mark = " (differs)" if name != "host" and len(set(cells)) > 1 else ""
         rows.append((name + mark, *cells))
-    return ("", *(nodes_said(own) for own, *_ in found)), rows
+    return ("", *(nodes_text(own) for own, *_ in found)), rows
 
 
 def device_kinds(environment: Record) -> list[tuple[list[int], Record]]:

@@ -83,7 +83,7 @@ def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
 
 def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
     several = nodes.several_nodes(seen.session.environment)
-    return [nodes.device_said(*place, several) for place in zip(rows["device"], rows["node"], strict=True)]
+    return [nodes.device_text(*place, several) for place in zip(rows["device"], rows["node"], strict=True)]
 
 
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.environment.nodes import clock_error_s, rank_said
+from parabench.analysis.environment.nodes import clock_error_s, rank_text
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.breakdown import instrumented_steps
@@ -90,7 +90,7 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
     facts = [seen.facts[at] for at in launches.index]
     launches = launches.assign(
         agrees=launches["rank"] == only.reindex(launches.index),
-        who=[rank_said(int(rank), launch_facts) for rank, launch_facts in zip(launches["rank"], facts, strict=True)],
+        who=[rank_text(int(rank), launch_facts) for rank, launch_facts in zip(launches["rank"], facts, strict=True)],
         clock_error_s=pd.Series([clock_error_s(launch_facts) for launch_facts in facts], launches.index, dtype=float),
     )
     by_case = launches.groupby("case_id")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.environment.nodes import device_said, nodes_said, samplers, several_nodes
+from parabench.analysis.environment.nodes import device_text, nodes_text, samplers, several_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
 from parabench.analysis.warnings import Rule
@@ -49,7 +49,7 @@ def _unreadable(seen: SessionData) -> pd.DataFrame:
         for row in records(rows[null]):
             what = row["metric"] + ("" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}")
             if "device" in row:
-                what += f" of {device_said(row['device'], row['node'], several)}"
+                what += f" of {device_text(row['device'], row['node'], several)}"
             launches, metrics = nulls.setdefault(str(row["reason"]), (set(), {}))
             launches.add(row["launch_id"])
             metrics[what + f" of node {row['node']}" * ("device" not in row and several)] = None
@@ -62,7 +62,7 @@ def _unreadable(seen: SessionData) -> pd.DataFrame:
         for reason, (launches, metrics) in nulls.items()
     ]
     for (name, reason), where in without.items():
-        what = ("The devices" if name == "nvml" else "The host") + f" of {nodes_said(where)}" * several
+        what = ("The devices" if name == "nvml" else "The host") + f" of {nodes_text(where)}" * several
         found.append({"what": what, "during": "", "reason": reason})
     return pd.DataFrame(found)
 
@@ -71,7 +71,7 @@ def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, A
     """Yield the readings of each configuration and device, with its name and the configuration's id."""
     several = several_nodes(seen.session.environment)
     for (case_id, label, node, device), place_rows in rows.groupby(["case_id", "label", "node", "device"], sort=False):
-        yield {"case_id": str(case_id), "place": f"{label}: {device_said(device, node, several)}"}, place_rows
+        yield {"case_id": str(case_id), "place": f"{label}: {device_text(device, node, several)}"}, place_rows
 
 
 def _devices(seen: SessionData) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 from parabench.analysis.carry_over import carry_over, sentence
 from parabench.analysis.collectives.bus import bus_table, measured
 from parabench.analysis.efficiency import efficiency
-from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
+from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_text, sharing
 from parabench.analysis.links import check_links, link_table
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import Session, SessionData
@@ -219,7 +219,7 @@ def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
     by_case = slowest.groupby("case_id")
     always = (by_case["rank"].transform("nunique") == 1) & (by_case["rank"].transform("size") == launches)
     slowest = slowest.assign(ratio=by_case["ratio"].transform("min"))[always].sort_index().drop_duplicates("case_id")
-    where = [rank_said(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
+    where = [rank_text(rank, seen.facts[at]) for at, rank in zip(slowest.index, slowest["rank"], strict=True)]
     return slowest.assign(where=where, slower=slowest["ratio"] - 1)
 
 

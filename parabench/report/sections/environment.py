@@ -10,15 +10,15 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
 from parabench.analysis.environment.nodes import (
-    cluster_said,
+    cluster_text,
     device_kinds,
     node_rows,
     nodes_compared,
-    nodes_said,
+    nodes_text,
     several_nodes,
 )
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.links import SAID, link_table, tiers_of, tiers_said
+from parabench.analysis.links import TIERS, link_table, tiers_of, tiers_text
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, NOISY
 from parabench.machine import accelerator
@@ -85,7 +85,7 @@ def _spread(own: pd.DataFrame) -> Panel:
 # ---- links and machines
 
 _TIER = (
-    Column("Links", lambda tier: SAID[tier.name]),
+    Column("Links", lambda tier: TIERS[tier["tier"]]),
     Column("Directions", "links", WORDED),
     Column("Latency, µs", "latency_s", "about_us"),
     Column("GB/s", "bytes_per_s", "about_gb"),
@@ -95,7 +95,7 @@ _TIER = (
 _LINK = (
     Column("From", lambda link: f"rank {link['from_rank']}"),
     Column("To", lambda link: f"rank {link['to_rank']}"),
-    Column("Tier", lambda link: SAID[link["tier"]]),
+    Column("Tier", lambda link: TIERS[link["tier"]]),
     Column("Latency, µs", "latency_s", "about_us"),
     Column("GB/s", "bytes_per_s", "about_gb"),
 )
@@ -107,14 +107,14 @@ def links_section(seen: SessionData) -> Section | None:
     if links.empty:
         return None
     tiers = tiers_of(links)
-    text = tiers_said(tiers)
+    text = tiers_text(tiers)
     return Section(
         "links",
         "Links",
         "Latency and bandwidth between ranks, measured before the first launch.",
         "",
         (
-            table_of("Tiers of links", _TIER, tiers.values(), closed=False),
+            table_of("Tiers of links", _TIER, tiers.reset_index(), closed=False),
             table_of("All links, the slowest first", _LINK, links.sort_values("bytes_per_s", kind="stable")),
         ),
         lead=f"{text[0].upper()}{text[1:]}." if text else "No bandwidth is known; the warnings have the reasons.",
@@ -130,7 +130,7 @@ def machine_section(session: Session) -> Section:
     if not several_nodes(environment):
         tables, notes = _devices(environment, "")
         return Section("machine", "Machine", " ".join(notes), "", tables, pairs=tuple(machine_pairs(environment)))
-    found = [_devices(record, nodes_said(nodes)) for nodes, record in device_kinds(environment)]
+    found = [_devices(record, nodes_text(nodes)) for nodes, record in device_kinds(environment)]
     compared = nodes_compared(environment)
     return Section(
         "machine",
@@ -139,7 +139,7 @@ def machine_section(session: Session) -> Section:
         "",
         (_of_words("The nodes", *node_rows(environment)), *(table for tables, _ in found for table in tables)),
         lead=f"{compared[0].upper()}{compared[1:]}.",
-        pairs=(("cluster", cluster_said(environment)),),
+        pairs=(("cluster", cluster_text(environment)),),
     )
 
 

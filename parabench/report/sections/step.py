@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.environment.nodes import clocks_said
+from parabench.analysis.environment.nodes import clocks_text
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import bubbles, taken_apart
@@ -181,7 +181,7 @@ def straggler_section(seen: SessionData) -> Section | None:
         return None
     rows = seen.once(straggler_table)
     launches = seen.counted.loc[seen.counted["case"].isin(rows["case_id"]), "launch_id"]
-    clocks = clocks_said(seen.facts[at] for at in launches)
+    clocks = clocks_text(seen.facts[at] for at in launches)
     return Section(
         "stragglers",
         "Stragglers",

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from parabench.analysis import format
-from parabench.analysis.environment.nodes import clocks_said, spread_over_nodes
+from parabench.analysis.environment.nodes import clocks_text, spread_over_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.calls import group_calls
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, lanes, timelines
@@ -71,7 +71,7 @@ def timeline_section(seen: SessionData) -> Section | None:
     if why_nothing(seen):
         return None
     calls, (each, shown) = seen.once(group_calls), timelines(seen)
-    clocks = clocks_said(seen.facts[one.launch_id] for one in shown)
+    clocks = clocks_text(seen.facts[one.launch_id] for one in shown)
     return Section(
         "timeline",
         "Timeline of one step",

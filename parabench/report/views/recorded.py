@@ -10,7 +10,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.answer import Answer
-from parabench.analysis.environment.facts import devices_said
+from parabench.analysis.environment.facts import devices_text
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wiring
@@ -131,7 +131,7 @@ def _facts(seen: SessionData) -> list[tuple[str, str]]:
         ("device", str(case["device"])),
         ("backend", str(case["backend"])),
         ("hosts", format.or_unknown(environment.get("host"))),
-        ("GPUs of the first host", devices_said(environment) if environment.get("gpus") else format.UNKNOWN),
+        ("GPUs of the first host", devices_text(environment) if environment.get("gpus") else format.UNKNOWN),
         *((name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()),
     ]
 

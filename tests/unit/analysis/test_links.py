@@ -8,6 +8,7 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -16,7 +17,7 @@ import fake_results as fake
 from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
-from parabench.analysis.links import Tier, check_links, explained, link_table, tiers_of, tiers_said
+from parabench.analysis.links import check_links, explained, link_table, tiers_of, tiers_text
 from parabench.analysis.ranking.best import closing_lines
 from parabench.analysis.session import select_session, session_data
 from parabench.launch.results import RankReport
@@ -113,11 +114,11 @@ def test_tiers_have_medians_and_extremes():
         LinkSample(7, 6, 0, 0, "cuda:0", "cuda:0", None, None, "x"),
     ]
     found = tiers_of(table([*links, *same]))
-    assert list(found) == ["across nodes", "same node", "same device"]
-    assert found["across nodes"] == Tier("across nodes", 2, 60e-6, 0.375e9, 0.25e9, 0.5e9)
-    assert found["same node"] == Tier("same node", 12, 20e-6, 4e9, 4e9, 4e9)
-    assert found["same device"] == Tier("same device", 2, 1e-6, 9e9, 9e9, 9e9)
-    assert tiers_said(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
+    assert list(found.index) == ["across nodes", "same node", "same device"]
+    assert list(found.loc["across nodes"]) == pytest.approx([2, 60e-6, 0.375e9, 0.25e9, 0.5e9])
+    assert list(found.loc["same node"]) == pytest.approx([12, 20e-6, 4e9, 4e9, 4e9])
+    assert list(found.loc["same device"]) == pytest.approx([2, 1e-6, 9e9, 9e9, 9e9])
+    assert tiers_text(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_tiers_have_medians_and_extremes():
         (None, "in a node 3.0 GB/s"),
     ],
 )
-def test_tiers_said_compares_known_tiers(across, text):
+def test_tiers_text_compares_known_tiers(across, text):
     rates = {"across nodes": across, "same node": 3e9}
-    assert tiers_said({name: Tier(name, 2, 1e-5, rate, rate, rate) for name, rate in rates.items()}) == text
+    assert tiers_text(pd.DataFrame({"bytes_per_s": rates}, dtype=float)) == text
 
 
 # ---- warnings

@@ -45,15 +45,15 @@ def gpu_launch(repetition=0, **more):
 
 
 def test_node_is_named_when_there_are_several():
-    assert nodes.device_said(3, 1, True) == "node 1, device 3"
-    assert nodes.device_said(3, 0, False) == "device 3"
-    assert nodes.cluster_said(fake_nodes.environment(2, 8)) == "2 nodes x 8 ranks"
-    assert nodes.cluster_said(fake.ENVIRONMENT) == "1 node"
-    assert nodes.nodes_said([17]) == "node 17"
-    assert nodes.nodes_said([9, 3, 4, 5]) == "nodes 3-5, 9"
+    assert nodes.device_text(3, 1, True) == "node 1, device 3"
+    assert nodes.device_text(3, 0, False) == "device 3"
+    assert nodes.cluster_text(fake_nodes.environment(2, 8)) == "2 nodes x 8 ranks"
+    assert nodes.cluster_text(fake.ENVIRONMENT) == "1 node"
+    assert nodes.nodes_text([17]) == "node 17"
+    assert nodes.nodes_text([9, 3, 4, 5]) == "nodes 3-5, 9"
     of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
-    assert [nodes.rank_said(rank, of.facts) for rank in (1, 2)] == ["rank 1 (node 0)", "rank 2 (node 1)"]
-    assert nodes.rank_said(2, {}) == "rank 2"
+    assert [nodes.rank_text(rank, of.facts) for rank in (1, 2)] == ["rank 1 (node 0)", "rank 2 (node 1)"]
+    assert nodes.rank_text(2, {}) == "rank 2"
 
 
 # -- devices and hosts ---------------------------------------------------------------------------------------------
