@@ -16,7 +16,7 @@ from parabench.analysis.ranking.best import answered
 from parabench.analysis.ranking.parts import NOT_COMPARED
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
+from parabench.analysis.step.breakdown import EXPOSED_IN, case_breakdown
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.warnings import all_findings
 from parabench.analysis.warnings.launches import session_warnings
@@ -138,7 +138,7 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
     - FLOP/s, MFU, joules, and the straggler with the time that it costs per step.
     """
     columns = {
-        taken_apart: [
+        case_breakdown: [
             "step_s", "data_s", "compute_s", "exposed_s", "overlapped_s", "idle_s", "exposed_share", "unknown_calls",
             "instruments_ratio", *EXPOSED_IN.values(),
         ],

@@ -1,6 +1,7 @@
-"""The parts of an instrumented step: data, compute, exposed and overlapped communication, idle.
+"""Break instrumented steps down into data, compute, exposed and overlapped communication, and idle.
 
-All times are unions of intervals on the shared clock, never sums of durations. step = data + compute + exposed + idle.
+Times are lengths of unions of intervals on the shared clock, not sums of durations. The parts add up:
+step = data + compute + exposed + idle.
 
 - communication: the union of running collectives, and of messages while the rank waits for them
 - exposed: communication while training is blocked
@@ -34,12 +35,13 @@ _STEP = [*_RANK, "step"]
 
 
 class Steps:
-    """The instrumented steps of each rank, and sets of intervals with one key for each rank of a launch.
+    """The instrumented steps of each rank, and the intervals of their parts (forward, backward, ...).
 
-    - `table`: one row per step of a rank, in order, with `launch_id, rank, step, start_s, end_s, key`
-    - `begin` and `end`: the times of each part, in the order of `table`; NaN in steps without the part
-    - `blocked`: the times when training waited for communication
-    - `within`: the times of each part
+    - `table`: one row per step of a rank, with `launch_id, rank, step, start_s, end_s`, and `key`, which numbers the
+      ranks of all launches
+    - `begin` and `end`: {part: its first start and last end in each row of `table`}, NaN in steps without the part
+    - `within`: {part: its intervals}, by `key`
+    - `blocked`: the intervals when training waited for communication, by `key`
     """
 
     def __init__(self, spans: pd.DataFrame) -> None:
@@ -47,78 +49,78 @@ class Steps:
         parts = spans[spans["name"] != WAIT]
         ids, step_ids = self._ids(parts)
         self._ids_of_ranks = np.unique(ids)
-        self._ids_of_steps, first, place = np.unique(step_ids, return_index=True, return_inverse=True)
-        start, end = self._extremes(place, parts)
+        self._ids_of_steps, first, step_row = np.unique(step_ids, return_index=True, return_inverse=True)
+        start, end = self._extremes(step_row, parts)
         table = parts[_STEP].iloc[first].reset_index(drop=True)
-        self.table = table.assign(start_s=start, end_s=end, key=_found(self._ids_of_ranks, ids[first]))
+        self.table = table.assign(start_s=start, end_s=end, key=_positions(self._ids_of_ranks, ids[first]))
         self.begin, self.end, self.within = {}, {}, {}
         for name in COMPUTE:
             rows = (parts["name"] == name).to_numpy()
-            self.begin[name], self.end[name] = self._extremes(place[rows], parts[rows])
+            self.begin[name], self.end[name] = self._extremes(step_row[rows], parts[rows])
             self.within[name] = self.intervals(parts[rows])
         self.blocked = self.intervals(spans[spans["name"] == WAIT])
 
     def _ids(self, rows: pd.DataFrame) -> tuple[Keys, Keys]:
-        """Return a number for the rank of a launch, and one for its step, of each row; -1 if the spans have none."""
+        """Return a number for the rank (of a launch) of each row, and one for its step; -1 if there are no spans."""
         launch, rank, step = (rows[name].to_numpy(np.int64) for name in _STEP)
         of_rank = np.where(rank < self._ranks, launch * self._ranks + rank, -1)
         return of_rank, np.where((of_rank >= 0) & (step < self._steps), of_rank * self._steps + step, -1)
 
-    def _extremes(self, place: Keys, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return the first start and the last end of the rows of each step."""
+    def _extremes(self, step_row: Keys, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+        """Return the first start and the last end in each step. `step_row` is the row of `table` for each of `rows`."""
         start, end = (np.full(len(self._ids_of_steps), np.nan) for _ in range(2))
-        np.fmin.at(start, place, rows["start_s"].to_numpy(float))
-        np.fmax.at(end, place, rows["end_s"].to_numpy(float))
+        np.fmin.at(start, step_row, rows["start_s"].to_numpy(float))
+        np.fmax.at(end, step_row, rows["end_s"].to_numpy(float))
         return start, end
 
     def intervals(self, rows: pd.DataFrame) -> Intervals:
-        """Return the union of rows from `start_s` to `end_s`, by rank of a launch."""
-        key = _found(self._ids_of_ranks, self._ids(rows)[0])
+        """Return the union of the times from `start_s` to `end_s`, by the `key` of each row's rank."""
+        key = _positions(self._ids_of_ranks, self._ids(rows)[0])
         start, end = (rows[name].to_numpy(float) for name in ("start_s", "end_s"))
         known = key >= 0
         return union(key[known], start[known], end[known])
 
-    def seconds(self, of: Intervals) -> Floats:
-        """Return the length of a set within each step."""
-        return of.within(self.table["key"], self.table["start_s"], self.table["end_s"])
+    def seconds(self, intervals: Intervals) -> Floats:
+        """Return how many seconds of each row of `table` the intervals cover."""
+        return intervals.within(self.table["key"], self.table["start_s"], self.table["end_s"])
 
-    def place(self, rows: pd.DataFrame) -> Keys:
-        """Return the row of `table` with the launch, rank and step of each of `rows`; -1 if there is none."""
-        return _found(self._ids_of_steps, self._ids(rows)[1])
+    def row_of(self, rows: pd.DataFrame) -> Keys:
+        """Return the row number in `table` for the launch, rank and step of each of `rows`; -1 if there is none."""
+        return _positions(self._ids_of_steps, self._ids(rows)[1])
 
 
-def _found(ids: Keys, wanted: Keys) -> Keys:
-    """Return the places of the `wanted` in the sorted `ids`; -1 if it is not there."""
+def _positions(ids: Keys, wanted: Keys) -> Keys:
+    """Return the position of each of `wanted` in the sorted `ids`; -1 if it is missing."""
     if not len(ids):
         return np.full(len(wanted), -1)
-    place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
-    return np.where(ids[place] == wanted, place, -1)
+    position = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    return np.where(ids[position] == wanted, position, -1)
 
 
 def instrumented_steps(seen: SessionData) -> Steps:
-    """Return the instrumented steps of the launches that count; for `SessionData.once`."""
+    """Return the instrumented steps of the launches that count. Call it through `SessionData.once`."""
     return Steps(seen.rows("span"))
 
 
 def collectives(seen: SessionData) -> pd.DataFrame:
-    """Return the collectives and messages of instrumented steps among several ranks, with `end_s`."""
+    """Return the collectives and messages of instrumented steps in groups of two or more ranks, with `end_s`."""
     rows = seen.rows("collective")
     rows = with_numbers(rows[(rows["phase"] == Phase.INSTRUMENT) & (rows["group_size"] > 1)])
     return rows.assign(end_s=rows["start_s"] + rows["duration_s"])
 
 
 def with_numbers(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return calls with times and buckets as numbers; unknown is NaN."""
+    """Convert the times and buckets of calls to floats. Unknown ones become NaN."""
     names = ("made_s", "start_s", "duration_s", "ready_s", "bucket")
     return calls.assign(**{name: pd.to_numeric(calls[name]).astype(float) for name in names})
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per instrumented step of each rank: `launch_id, case_id, rank, step`, seconds, and calls.
+    """Return one row per instrumented step of each rank: `launch_id, case_id, rank, step`, and the parts in seconds.
 
     - `exposed_{part}_s`: exposed communication within each part of the step, NaN without such a part
     - `calls`: collectives and messages of the step
-    - `unknown_calls`: calls without an end; then communication and overlapped are lower bounds
+    - `unknown_calls`: calls without a known end; if there are any, communication and overlapped are lower bounds
     """
     steps, calls = seen.once(instrumented_steps), seen.once(collectives)
     message = calls["op"].isin(MESSAGES)
@@ -138,20 +140,20 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     columns: dict[str, Any] = {name: steps.seconds(of) for name, of in sets.items()}
     for name, within in steps.within.items():
         columns[EXPOSED_IN[name]] = np.where(np.isnan(steps.begin[name]), np.nan, steps.seconds(exposed & within))
-    place = steps.place(calls)
-    for name, counted in (("calls", place >= 0), ("unknown_calls", (place >= 0) & calls["end_s"].isna().to_numpy())):
-        columns[name] = np.bincount(place[counted], minlength=len(steps.table))
+    step_row, ended = steps.row_of(calls), calls["end_s"].notna().to_numpy()
+    for name, counted in (("calls", step_row >= 0), ("unknown_calls", (step_row >= 0) & ~ended)):
+        columns[name] = np.bincount(step_row[counted], minlength=len(steps.table))
     case_of = seen.counted.set_index("launch_id")["case"]
     return steps.table[_STEP].assign(case_id=steps.table["launch_id"].map(case_of), **columns)
 
 
-def taken_apart(seen: SessionData) -> pd.DataFrame:
-    """Return the rows of the case table that have instrumented steps, with the parts of these steps.
+def case_breakdown(seen: SessionData) -> pd.DataFrame:
+    """Return the rows of the case table that have instrumented steps, with the parts of these steps in seconds.
 
-    - seconds: medians of `step_table`, over the steps of the rank with the longest median step, then over launches
+    - parts: medians of `step_table`, over the steps of the rank with the longest median step, then over launches
     - `calls` and `unknown_calls`: sums over all steps and ranks
-    - `unseen`: no communication was recorded although the strategy must communicate, so it is unknown
-    - `instruments_ratio`: an instrumented to a measured step, the median over launches
+    - `unseen`: no communication was recorded although the strategy communicates; the communication is then NaN
+    - `instruments_ratio`: the length of an instrumented step relative to a measured one, the median over launches
     """
     steps = seen.once(step_table)
     by_rank = steps.groupby(_RANK)[_SECONDS].median()
@@ -169,19 +171,19 @@ def taken_apart(seen: SessionData) -> pd.DataFrame:
 
 
 def bubbles(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration that ran as a pipeline, in order of launch.
+    """Return the bubble of each pipeline configuration: the share of the time when its ranks are idle.
 
     The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. `theory` is the
-    bubble for equal stages and free messages. `measured` is 1 - the mean share of computing over ranks, the median over
-    launches.
+    bubble for equal stages and messages without cost. `measured` is 1 - the mean share of computing over ranks, the
+    median over launches.
     """
-    told = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
-    good = seen.counted[seen.counted["launch_id"].isin(list(told))]
+    pipelines = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
+    good = seen.counted[seen.counted["launch_id"].isin(list(pipelines))]
     whole = seen.results.whole
     busy = whole[whole["metric"] == "stage_busy_share"].groupby("launch_id")["value"].agg(["mean", "count"])
     busy = busy.reindex(good["launch_id"]).set_index(good.index)
     names = {"stages": "stages", "microbatches": "microbatches", "schedule": "schedule", "theory": "bubble"}
-    facts = {name: [told[at][key] for at in good["launch_id"]] for name, key in names.items()}
+    facts = {name: [pipelines[at][key] for at in good["launch_id"]] for name, key in names.items()}
     table = good.assign(**facts, measured=1 - busy["mean"].where(busy["count"] == good["world_size"]))
     groups = table.groupby("case", sort=False)
     found = groups[["label", *facts]].first()
@@ -190,9 +192,9 @@ def bubbles(seen: SessionData) -> pd.DataFrame:
 
 
 def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
-    """Return for each launch the ratio of its instrumented steps to the same number of measured steps before them.
+    """Return the ratio of instrumented to measured steps for each launch.
 
-    A low quantile of few steps is larger, so the numbers of steps are equal.
+    It compares as many measured steps, the last ones, because a low quantile of fewer steps is larger.
     """
     instrumented = seen.results.read("sample", f"phase = '{Phase.INSTRUMENT}' AND metric = 'step_s'")
     steps = instrumented.groupby(["launch_id", "step"])["value"].max().rename("step_s").reset_index()

@@ -1,7 +1,7 @@
-"""The collectives of instrumented steps, each as one call of all its ranks: DDP's buckets, and bus bandwidths.
+"""Join the ranks' records of each collective call of instrumented steps, and compute DDP's buckets and bandwidths.
 
-Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). The time of a call starts when its last rank has started.
-Waiting for a late rank does not show the speed of the links.
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). The time of a call starts when its last rank has started,
+because waiting for a late rank does not show the speed of the links.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ BUCKET_COLUMNS = ["case_id", "bucket", "bytes", "parameters", *_BUCKET_SECONDS, 
 
 
 def rank_calls(seen: SessionData) -> pd.DataFrame:
-    """Return the collectives as each rank recorded them; for `SessionData.once`.
+    """Return one row per rank and collective of instrumented steps. Call it through `SessionData.once`.
 
-    - `call`: the number of the call of all its ranks: the n-th of a group in a step. Each message is a call.
-    - `n`: this n; `sender`: the rank of a message, otherwise -1
-    - `place`: the row of the step in `Steps.table`
+    - `call`: the number of the call, the same on all its ranks. Each message is a separate call.
+    - `n`: the call is the n-th of its group in the step
+    - `sender`: the rank that recorded the message, or -1 for a collective
+    - `step_row`: the row number of the step in `Steps.table`
     - `part`: the part of the step that made the call
-    - `exposed_s`: the time while it ran and training was blocked
+    - `exposed_s`: how long training was blocked while the call ran
     """
     steps = seen.once(instrumented_steps)
     rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
-    rows = rows.assign(place=steps.place(rows))
-    rows = rows[rows["place"] >= 0]
-    place, made_s = rows["place"].to_numpy(), rows["made_s"].to_numpy()
+    rows = rows.assign(step_row=steps.row_of(rows))
+    rows = rows[rows["step_row"] >= 0]
+    step_row, made_s = rows["step_row"].to_numpy(), rows["made_s"].to_numpy()
     part = np.full(len(rows), "data", dtype=object)
     for name in COMPUTE:
-        part[(made_s >= steps.begin[name][place]) & (made_s <= steps.end[name][place])] = name
-    within = steps.table.iloc[place]
+        part[(made_s >= steps.begin[name][step_row]) & (made_s <= steps.end[name][step_row])] = name
+    within = steps.table.iloc[step_row]
     message = rows["op"].isin(MESSAGES)
     rows = rows.assign(
         sender=rows["rank"].where(message, -1),
-        n=rows.groupby(["place", "ranks", message], sort=False).cumcount(),
+        n=rows.groupby(["step_row", "ranks", message], sort=False).cumcount(),
         part=part,
         exposed_s=steps.blocked.within(
             within["key"], rows["start_s"], np.minimum(rows["end_s"], within["end_s"].to_numpy())
@@ -58,14 +59,13 @@ def rank_calls(seen: SessionData) -> pd.DataFrame:
 
 
 def group_calls(seen: SessionData) -> pd.DataFrame:
-    """Return one row per call of all its ranks, or per send and receive, in the order of the calls; for
-    `SessionData.once`.
+    """Return one row per collective call, or per send and receive, in order. Call it through `SessionData.once`.
 
     - `duration_s`: the time on the slowest rank, including its wait for others
-    - `wire_s`: from the last start to the last end, NaN if a rank did not record the call
-    - `late_s`: from the first rank's call to the last rank's call, NaN like `wire_s`
-    - `exposed_s`: the longest time that training was blocked on a rank; simultaneous calls share it
-    - `busbw`: GB/s, by `wire_s`, or by `duration_s` if the ranks need not wait for each other
+    - `wire_s`: the time from the last rank's start to the last end; NaN if a rank did not record the call
+    - `late_s`: the time from the first rank's call to the last rank's call; NaN if a rank did not record it
+    - `exposed_s`: the longest time that a rank's training was blocked; calls at the same time count it repeatedly
+    - `busbw`: GB/s, from `wire_s`, or from `duration_s` for operations in which ranks need not wait for each other
     """
     # The slowest rank of each call is first.
     rows = seen.once(rank_calls).sort_values(["call", "duration_s"], ascending=[True, False], kind="stable")
@@ -96,7 +96,7 @@ def group_calls(seen: SessionData) -> pd.DataFrame:
 
 
 def mixed(rows: pd.DataFrame, first: Keys) -> Flags:
-    """Return for each call whether its ranks recorded different operations; `rows` of calls begin at `first`."""
+    """Return whether the ranks of each call recorded different operations. `first` are the first rows of the calls."""
     codes = pd.factorize(rows["op"])[0]
     differ: Flags = np.minimum.reduceat(codes, first) != np.maximum.reduceat(codes, first)
     return differ
@@ -107,20 +107,19 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
 
     Numbers are medians over the steps of the rank with the longest median step, then over launches.
 
-    - `ready_s`: the last gradient was there, in seconds after `since`, as `start_s` and `end_s`
-    - `made_s`: the all-reduce was called
-    - `since`: the start of backward, or of forward_backward with gradient accumulation
-    - `parameters`: names, `None` if DDP did not report them
+    - `since`: the part whose start is time 0: backward, or forward_backward with gradient accumulation
+    - `ready_s`, `made_s`, `start_s`, `end_s`: when the last gradient was ready, the all-reduce was called, and it ran
+    - `parameters`: the names of the bucket's parameters, `None` if DDP did not report them
     """
     steps, rows = seen.once(instrumented_steps), seen.once(rank_calls)
     lengths = (steps.table["end_s"] - steps.table["start_s"]).groupby(steps.table["key"]).median()
     slowest = lengths.groupby(steps.table.drop_duplicates("key").set_index("key")["launch_id"]).idxmax()
-    rows = rows[rows["bucket"].notna() & steps.table["key"].iloc[rows["place"]].isin(slowest).to_numpy()]
+    rows = rows[rows["bucket"].notna() & steps.table["key"].iloc[rows["step_row"]].isin(slowest).to_numpy()]
     if rows.empty:
         return pd.DataFrame(columns=BUCKET_COLUMNS)
-    rows = rows.drop_duplicates(["place", "bucket"], keep="last").set_index("call")
+    rows = rows.drop_duplicates(["step_row", "bucket"], keep="last").set_index("call")
     rows = rows.join(seen.once(group_calls).set_index("call")[["case_id", "wire_s", "busbw"]])
-    backward, both = (steps.begin[name][rows["place"]] for name in ("backward", "forward_backward"))
+    backward, both = (steps.begin[name][rows["step_row"]] for name in ("backward", "forward_backward"))
     rows["since"] = np.where(np.isnan(backward), "forward_backward", "backward")
     for name in ("ready_s", "made_s", "start_s", "end_s"):
         rows[name] -= np.where(np.isnan(backward), both, backward)
@@ -148,13 +147,16 @@ _TIMINGS = (THROUGHPUT, GRAPH, LATENCY)
 
 
 def training_bandwidth(seen: SessionData, alone: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per QUESTION and `bytes`, with `calls`, `case_ids`, and bandwidths in GB/s.
+    """Compare the bandwidth of collectives in training with microbenchmarks: one row per QUESTION and `bytes`.
+
+    Bandwidths are in GB/s.
 
     - `busbw`: the median over the calls of a launch, then over launches
     - `low` and `high`: the extreme launches
-    - `alone`: the microbenchmark (`alone_table`), interpolated on a logarithmic axis of sizes
+    - `alone`: the microbenchmark's bandwidth (`alone_table`), interpolated over the logarithm of the size
     - `share`: busbw / alone
-    - `why`: the reason if `alone` is unknown
+    - `why`: the reason if `alone` is NaN
+    - `calls` and `case_ids`: the number of calls, and their configurations
     """
     # The duration of sends and receives depends on the other rank, so they are left out.
     calls = seen.once(group_calls)
@@ -180,14 +182,15 @@ def training_bandwidth(seen: SessionData, alone: pd.DataFrame) -> pd.DataFrame:
         )
     )
     measured_alone = dict(iter(alone.groupby(QUESTION))) if len(alone) else {}
-    found = [_at(measured_alone.get(tuple(question)), size) for *question, size in table[key].itertuples(index=False)]
+    rows = table[key].itertuples(index=False)
+    found = [_bandwidth_at(measured_alone.get(tuple(question)), size) for *question, size in rows]
     table[["alone", "why"]] = pd.DataFrame(found, columns=["alone", "why"], index=table.index)
     table["share"] = table["busbw"] / table["alone"].astype(float)
     return table.sort_values("op", key=lambda ops: ops.map(OPS.index), kind="stable", ignore_index=True)
 
 
-def _at(alone: pd.DataFrame | None, size: int) -> tuple[float, str]:
-    """Return the bandwidth of a microbenchmark at a size; NaN, with the reason, if it is unknown."""
+def _bandwidth_at(alone: pd.DataFrame | None, size: int) -> tuple[float, str]:
+    """Return the bandwidth of a microbenchmark at a size in bytes; NaN and the reason if it is unknown."""
     if alone is None:
         return np.nan, "not measured"
     sizes = alone["bytes"].to_numpy(float)
@@ -197,16 +200,17 @@ def _at(alone: pd.DataFrame | None, size: int) -> tuple[float, str]:
 
 
 def alone_table(results: Results) -> pd.DataFrame:
-    """Return the bandwidths of the database's sessions of collectives: QUESTION, `bytes` and `busbw`, by size.
+    """Return the bandwidths from the database's sessions of collectives, with QUESTION, `bytes` and `busbw` (GB/s).
 
-    Each question has the rows of one session: the first one by timing in the order of _TIMINGS, then the newest one.
+    The rows of a question are from one session: the newest one with the first timing in _TIMINGS. They are sorted by
+    size.
     """
     sessions = select_sessions(results, results.of_kind("collectives"))
     found = []
-    for place, session in enumerate(sorted(sessions, key=lambda each: (_TIMINGS.index(each.timing), -each.id))):
+    for order, session in enumerate(sorted(sessions, key=lambda each: (_TIMINGS.index(each.timing), -each.id))):
         table = one_form(bus_table(measured(numbers(results, session))))
         table = table[table["good"] > 0]
-        found.append(table.assign(chosen=2 * place + (table["redop"] != "sum")))
+        found.append(table.assign(chosen=2 * order + (table["redop"] != "sum")))
     if not found:
         return pd.DataFrame(columns=[*QUESTION, "bytes", "busbw"])
     alone = pd.concat(found).rename(columns={"world_size": "group_size"})
@@ -216,6 +220,6 @@ def alone_table(results: Results) -> pd.DataFrame:
 
 
 def _node(rows: pd.DataFrame) -> pd.Series[int]:
-    """Return the ranks per node of two-level algorithms, and 0 for others."""
+    """Return the ranks per node of two-level algorithms, and 0 for other algorithms."""
     two_level = rows["algorithm"].astype(str).str.startswith("two_level")
     return pd.to_numeric(rows["ranks_per_node"]).where(two_level).fillna(0).astype(int)

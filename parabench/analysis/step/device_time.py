@@ -1,4 +1,7 @@
-"""Readings of devices, hosts and memory during a launch, in seconds after it began. Unknown is NaN."""
+"""Select and summarize the sampled readings of devices, hosts and memory.
+
+Times are in seconds after the launch began. Unknown values are NaN.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.store.record import NOT_SUPPORTED, Phase
 
-# Reasons for low clocks, as bits (nvmlClocksEventReason... in nvml.h).
+# Bits of `clock_event_reasons` (nvmlClocksEventReason... in nvml.h).
 IDLE, POWER_CAP = 0x1, 0x4
-# The limits among them. Application clocks (0x2) and a display's clocks (0x100) are not limits.
+# The bits for limits. Application clocks (0x2) and a display's clocks (0x100) are not limits.
 THROTTLES = {
     0x8: "hardware slowdown",
     0x10: "sync boost with slower devices",
@@ -24,7 +27,7 @@ THROTTLES = {
     0x200: "board limit",
     0x400: "reliability",
 }
-# Means by the sensor itself, which are unknown over a shorter time than it needs.
+# Means that the sensor computes. They are unknown for times shorter than it needs.
 _OF_SENSORS = ["power_w", "gpu_utilization", "memory_utilization"]
 _MEANS = [
     *_OF_SENSORS, "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
@@ -35,8 +38,10 @@ _DEVICE = ["case_id", "label", "node", "device"]
 
 
 def windows(seen: SessionData) -> pd.DataFrame:
-    """Return `launch_id, case_id, label, begin_s, end_s` of the measured steps of each sampled launch that counts; for
-    `SessionData.once`."""
+    """Return when the measured steps ran: one row per launch that counts and has readings.
+
+    The columns are `launch_id, case_id, label, begin_s, end_s`. Call it through `SessionData.once`.
+    """
     sampled = {*seen.results.device_sample["launch_id"], *seen.results.host_sample["launch_id"]}
     table = seen.of_launch[seen.of_launch["launch_id"].isin(sampled)].reset_index(drop=True)
     times = [phases(seen.facts[at]).get(Phase.MEASURE, (math.nan, math.nan)) for at in table["launch_id"]]
@@ -44,8 +49,10 @@ def windows(seen: SessionData) -> pd.DataFrame:
 
 
 def measured(seen: SessionData, table: str) -> pd.DataFrame:
-    """Return the readings during the measured steps, of `device_sample` or `host_sample`, with `case_id` and
-    `label`."""
+    """Return the rows of a table (`device_sample` or `host_sample`) that were read during the measured steps.
+
+    The columns of `windows` are added.
+    """
     rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
     rows = rows[rows["t_s"].between(rows["begin_s"], rows["end_s"])]
     return rows.assign(value=pd.to_numeric(rows["value"]))
@@ -54,7 +61,7 @@ def measured(seen: SessionData, table: str) -> pd.DataFrame:
 def readings(seen: SessionData) -> pd.DataFrame:
     """Return one row per reading of a whole device during the measured steps.
 
-    The columns are `launch_id, case_id, label, node, device, t_s` and a column per metric.
+    The columns are `launch_id, case_id, label, node, device, t_s`, and one for each metric.
     """
     rows = measured(seen, "device_sample")
     keys = ["launch_id", *_DEVICE, "t_s"]
@@ -67,7 +74,10 @@ def readings(seen: SessionData) -> pd.DataFrame:
 
 
 def drawn_launch(seen: SessionData, table: str) -> int | None:
-    """Return the median launch of the fastest configuration with readings in `table`; None without readings."""
+    """Return the id of the launch that figures show: the median launch of the fastest case with rows in `table`.
+
+    It is None without readings.
+    """
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
     case = next((case_id for case_id in seen.cases["case_id"] if case_id in set(read["case"])), None)
     launches = read[read["case"] == case].sort_values("step_s", kind="stable")["launch_id"]
@@ -75,23 +85,27 @@ def drawn_launch(seen: SessionData, table: str) -> int | None:
 
 
 def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
-    """Return `node, device, place, t_s, value` of one metric of whole devices; `place` is the name of the device."""
+    """Return the readings of one metric of whole devices: `node, device, place, t_s, value`.
+
+    `place` is text such as 'device 3' or 'node 1, device 3'.
+    """
     rows = seen.results.device_sample
     rows = rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric) & rows["rank"].isna()]
     return rows[["node", "device", "t_s"]].assign(place=_places(seen, rows), value=pd.to_numeric(rows["value"]))
 
 
 def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
+    """Return the device of each row as text, such as 'node 1, device 3'."""
     several = nodes.several_nodes(seen.session.environment)
     return [nodes.device_text(*place, several) for place in zip(rows["device"], rows["node"], strict=True)]
 
 
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
-    """Return `place, t_s, bytes` of a launch, by time.
+    """Return the memory readings of a launch, sorted by time: `place, t_s, bytes`. `place` is one of:
 
     - `rank 0`: the resident set of the rank's process
-    - `device 0`: all memory that is in use there, on several nodes `node 1, device 0`
-    - `rank 0 on device 0`: the memory of the rank
+    - `device 0` (with several nodes `node 1, device 0`): all memory in use on the device
+    - `rank 0 on device 0`: the memory of the rank on the device
     """
     host, device = (
         rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric)]
@@ -108,7 +122,7 @@ def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
 
 
 def throttled_at(seen: SessionData, launch_id: int) -> pd.DataFrame:
-    """Return `node, device, t_s, why` of the readings when the clocks of a device were limited."""
+    """Return the readings that report limited clocks: `node, device, t_s, why`, where `why` lists the limits."""
     line = device_line(seen, launch_id, "clock_event_reasons").dropna()
     line = line[(line["value"].astype(int) & sum(THROTTLES)) > 0]
     whys = [", ".join(name for bit, name in THROTTLES.items() if int(mask) & bit) for mask in line["value"]]
@@ -116,10 +130,10 @@ def throttled_at(seen: SessionData, launch_id: int) -> pd.DataFrame:
 
 
 def device_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case and device with its readings during the measured steps, over all launches that count.
+    """Return one row per case and device that summarizes its readings during the measured steps of all launches.
 
-    The columns are `case_id, label, node, device, place`, means, `sm_clock_low_hz`, `sm_clock_high_hz`,
-    `temperature_c` (the highest), and `energy_j` (mean over launches).
+    The columns are `case_id, label, node, device, place`, the means of _MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`,
+    `temperature_c` (the highest), and `energy_j` (the mean over launches).
     """
     rows = readings(seen)
     rows.loc[rows["launch_id"].isin(_too_short(seen)), _OF_SENSORS] = math.nan
@@ -139,7 +153,7 @@ def device_table(seen: SessionData) -> pd.DataFrame:
 
 
 def _too_short(seen: SessionData) -> dict[int, str]:
-    """Return the reason why power, energy and utilization are unknown, by launch with too short measured steps."""
+    """Return {launch id: reason} for launches whose measured steps are too short for power and utilization."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}

@@ -1,4 +1,7 @@
-"""NCCL's choices, from the debug logs of launches that do not count, and the timings of its Inspector."""
+"""Read NCCL's choices from debug logs, and the timings of collectives from NCCL's Inspector.
+
+Debug logs are written by explaining launches, whose times do not count.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _MEASURED = ["calls", "duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
 
 
 def _logs(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]]:
-    """Return (launch, logs as `probes.nccl.parse_log` returns them) of successful debug-log launches and recordings."""
+    """Return (launch, logs) of each successful launch with debug logs, as `probes.nccl.parse_log` returns them."""
     launches = seen.numbers.rename(columns={"case": "case_id"})
     if seen.session.kind != RecordedCase.kind:
         launches = launches[(launches["repetition"] == EXPLAIN_REPETITION) & (launches["status"] == Status.OK)]
@@ -28,10 +31,10 @@ def _logs(seen: SessionData) -> list[tuple[dict[Any, Any], list[dict[str, Any]]]
 
 
 def choices(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case, operation, size and choice, smallest first, with _CHOICE and `calls`.
+    """Return NCCL's choices: one row per case, operation, size, algorithm, protocol and number of channels.
 
     - `bytes`: as NCCL counts them; for a reduce-scatter or all-gather, one rank's part
-    - `calls`: calls of communicators, because only the first rank of each logs
+    - `calls`: the number of calls; each counts once, because only the first rank of a communicator logs
     """
     rows = [launch | choice for launch, logs in _logs(seen) for log in logs for choice in log["choices"]]
     table = pd.DataFrame(rows, columns=[*_CHOICE, "calls"])
@@ -42,10 +45,10 @@ def choices(seen: SessionData) -> pd.DataFrame:
 
 
 def wiring(seen: SessionData) -> str:
-    """Return how NCCL connected the ranks, a sentence for each different answer; empty without debug logs.
+    """Return sentences about how NCCL connected the ranks; empty without debug logs.
 
-    For example 'NCCL 2.27.5: network IB; channels 24 coll; connections 12 NET, 12 SHM.' The counts of connections are
-    over all ranks.
+    For example 'NCCL 2.27.5: network IB; channels 24 coll; connections 12 NET, 12 SHM.' Connections are counted over
+    all ranks. Launches with different logs have separate sentences.
     """
     found = []
     for _, logs in _logs(seen):
@@ -63,9 +66,9 @@ def wiring(seen: SessionData) -> str:
 
 
 def inspected(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case, operation, size and number of ranks in the files of NCCL's Inspector.
+    """Return the collectives in the files of NCCL's Inspector: one row per case, operation, size and number of ranks.
 
-    The columns are _INSPECTED and the medians of _MEASURED over ranks and launches.
+    The columns are _INSPECTED, and medians of _MEASURED over ranks and launches.
     """
     launches = seen.numbers if seen.session.kind == RecordedCase.kind else seen.counted
     rows = [

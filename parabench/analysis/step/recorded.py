@@ -1,6 +1,7 @@
-"""Steps and calls of a training run that other tools recorded, by rank, and their comparison; unknown is NaN.
+"""Analyze the steps and collectives in profiler traces and dumps of other tools, and compare two recordings.
 
-Communication is the time when a collective ran. It is exposed while no other kernel ran (on a CPU, no operator).
+Communication is the time when a collective ran. It is exposed while no other kernel (on a CPU, no operator) ran.
+Unknown numbers are NaN.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ _KIND = ["op", "ranks", "group_size", "bytes", "dtype"]
 _LATE = ["op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s"]
 
 
-def told(seen: SessionData) -> dict[str, Any]:
-    """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
+def facts_of(seen: SessionData) -> dict[str, Any]:
+    """Return what `imports.into_store` stored about the recorded files, by name; empty for other sessions."""
     recorded: dict[str, Any] = seen.facts[int(seen.numbers["launch_id"].iloc[0])].get("recorded") or {}
     return recorded
 
 
 def is_whole(seen: SessionData) -> bool:
-    """Return whether no trace has steps."""
-    return all(each.get("whole") for each in told(seen).get("files") or [] if each.get("steps"))
+    """Return whether no trace marks its steps. Each trace then counts as one step."""
+    return all(each.get("whole") for each in facts_of(seen).get("files") or [] if each.get("steps"))
 
 
 def slowest_lengths(seen: SessionData) -> pd.Series[float]:
-    """Return the length of each step on its slowest rank, in seconds, by step."""
+    """Return the seconds of each step on its slowest rank, indexed by step."""
     return seen.once(step_table).groupby("step")["step_s"].max()
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:
-    """Return seconds by rank and step: `step_s`, the parts of `PARTS`, communication and wait, NaN if unknown."""
+    """Return the seconds of each rank and step: `step_s`, `PARTS`, communication, and waiting for communication."""
     rows = seen.results.sample
     rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.numbers["launch_id"])]
     lengths = rows.set_index(["rank", "step"])["value"].astype(float).sort_index(kind="stable")
@@ -53,7 +54,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     sums = sums.reindex(columns=[*PARTS, COMMUNICATION, WAIT])
     named = sums.notna().groupby("rank").any()
     # A process without peers does not communicate; otherwise communication that was not recorded is unknown.
-    named[COMMUNICATION] |= bool(told(seen).get("alone"))
+    named[COMMUNICATION] |= bool(facts_of(seen).get("alone"))
     named[WAIT] = named[COMMUNICATION] & (named[WAIT] | bool(seen.numbers.iloc[0]["device"] != UNKNOWN))
     named[OTHER] = True
     known = named.reindex(sums.index.get_level_values("rank")).set_axis(sums.index)
@@ -61,8 +62,12 @@ def step_table(seen: SessionData) -> pd.DataFrame:
 
 
 def rank_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per rank with steps: their number, `steps`, and medians over them of the step, its parts,
-    communication, and exposed communication in seconds and as `exposed_share` of the step."""
+    """Return one row per rank that has steps, with medians over its steps.
+
+    - `step_s`, `communication_s`, `exposed_s`, and `{part}_s` for PARTS: seconds
+    - `exposed_share`: exposed communication as a share of the step
+    - `steps`: the number of steps
+    """
     table = seen.once(step_table).rename(columns={name: f"{name}_s" for name in (*PARTS, COMMUNICATION)})
     table = table.rename(columns={WAIT: "exposed_s"})
     by_rank = table.assign(exposed_share=table["exposed_s"] / table["step_s"]).groupby("rank")
@@ -77,13 +82,12 @@ def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
 
 
 def _kinds(seen: SessionData, phase: Phase, by: str) -> pd.DataFrame:
-    """Return one row per operation, group, size and type of the calls of a phase, by falling values of column `by`.
+    """Return one row per kind of call in a phase: operation, ranks, size and type. Largest values in `by` first.
 
     - `seen`: the number of ranks with the call
-    - `calls`: the most calls of one rank
-    - `per_step`: a rank's calls in a step
-    - `duration_s`: the median over all calls
-    - `all_s`: the sum over all calls
+    - `calls`: the number of calls of the rank with the most calls
+    - `per_step`: the number of calls of a rank in a step, the median
+    - `duration_s` and `all_s`: the median and the sum of the durations of all calls
     """
     rows = _calls(seen, phase)
     table = rows.groupby(_KIND, dropna=False).agg(
@@ -96,10 +100,10 @@ def _kinds(seen: SessionData, phase: Phase, by: str) -> pd.DataFrame:
 
 
 def call_kinds(seen: SessionData) -> pd.DataFrame:
-    """Return the kinds of calls in steps (`_kinds`) with their bandwidths; the longest in total come first.
+    """Return one row per kind of call in steps (`_kinds`) with its bandwidths, longest total duration first.
 
-    `shortest_s` is the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw` and
-    `busbw`, in GB/s as in nccl-tests.
+    `shortest_s` is the median duration on the last rank to enter (`imports.clocks.lateness`). `algbw` and `busbw` are
+    computed from it, in GB/s as in nccl-tests.
     """
     kind = ["op", "ranks", "bytes", "dtype"]
     shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
@@ -116,21 +120,23 @@ def call_kinds(seen: SessionData) -> pd.DataFrame:
 
 
 def flight_table(seen: SessionData) -> pd.DataFrame:
-    """Return the kinds of calls in flight recorders (`_kinds`), the most frequent first."""
+    """Return one row per kind of call in flight recorder dumps (`_kinds`), the most frequent kind first."""
     return _kinds(seen, Phase.FLIGHT, "calls")
 
 
 def late_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per kind of collective and rank: its median delay after the first rank, and how often it was last.
+    """Return one row per kind of collective and rank: delays after the first rank to enter, longest total first.
 
-    The ranks with the longest total delay are first.
+    - `late_s` and `total_s`: the median and the sum of the delays
+    - `last`: how often the rank was last, in `calls` calls
+    - `shortest_s`: the median duration on the last rank to enter
     """
-    table = pd.DataFrame(told(seen).get("late") or [], columns=_LATE)
+    table = pd.DataFrame(facts_of(seen).get("late") or [], columns=_LATE)
     return table.sort_values(["total_s", "last"], ascending=False, kind="stable", ignore_index=True)
 
 
 def median_timeline(seen: SessionData) -> Timeline | None:
-    """Return the step of median length (the lower of two), by its slowest rank; None if no step was recorded."""
+    """Return the timeline of the step whose slowest rank has the median length; None if no step was recorded."""
     lengths = slowest_lengths(seen).sort_values(kind="stable")
     if lengths.empty:
         return None
@@ -148,9 +154,9 @@ COMPARED = {"what": str, "name": str, **dict.fromkeys(_NUMBERS, float | None), "
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
     """Return one row per quantity of two recordings, in seconds, with the columns of COMPARED.
 
-    - `what` and `name`: the kind of the quantity, and its name
-    - medians, minima and maxima: over the steps, NaN if a recording lacks the quantity
-    - `ratio`: candidate to base
+    - `what` and `name`: the kind of the quantity (step, collective, kernel), and its name
+    - `base_...` and `candidate_...`: median, minimum and maximum over the steps; NaN if a recording lacks the quantity
+    - `ratio`: the candidate's median divided by the base's
     - `apart`: whether the ranges do not overlap, None with less than two steps
     """
     sides = [_per_step(each) for each in (base, candidate)]
@@ -165,9 +171,9 @@ def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
 
 
 def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
-    """Return {(kind, name): seconds in each step}, the longest first in each kind.
+    """Return {(kind, name): seconds by step} for the quantities of `compared`, the longest first in each kind.
 
-    Seconds are means over ranks; for the length of the step, the slowest rank counts.
+    Seconds are means over the ranks, but the length of a step is from its slowest rank.
     """
     steps, found = seen.once(step_table), {}
     if len(steps) and not is_whole(seen):
@@ -179,7 +185,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
     for name in calls.groupby("name")["duration_s"].sum().sort_values(ascending=False, kind="stable").index:
         found["collective", str(name)] = calls[calls["name"] == name].groupby("step")["duration_s"].mean()
     if not is_whole(seen):
-        kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
+        kernels = pd.DataFrame(facts_of(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
         totals = {str(name): pd.DataFrame(rows["steps_s"].tolist()).mean() for name, rows in kernels.groupby("name")}
         for name in sorted(totals, key=lambda each: -totals[each].sum()):
             found["kernel", name] = totals[name]
@@ -187,6 +193,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
 
 
 def _call_name(call: Mapping[Any, Any]) -> str:
+    """Return 'all_reduce, 4,096 bytes, float32, 2 ranks'."""
     size = f"{call['bytes']:,.0f} bytes" if format.known(call["bytes"]) else "size unknown"
     ranks = format.count(int(call["group_size"]), "rank") if format.known(call["group_size"]) else ""
     dtype = call["dtype"] if isinstance(call["dtype"], str) else ""

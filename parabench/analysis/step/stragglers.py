@@ -1,6 +1,6 @@
-"""Stragglers: ranks that enter collectives last, while the other ranks are blocked.
+"""Find stragglers: ranks that enter collectives last, while the other ranks are blocked.
 
-Only blocked ranks lose time: from their call to the last rank's call, as a union over the calls of a step.
+A blocked rank loses the time from its call to the last rank's call. Calls at the same time count once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CASE_COLUMNS = [
 def step_stragglers(seen: SessionData) -> pd.DataFrame:
     """Return one row per `launch_id`, `case_id` and instrumented `step` with a call of all ranks of a group.
 
-    - `straggler`: the rank that cost the others most, NaN if no rank waited
-    - `waited_s`: its cost for the rank that waited longest
+    - `straggler`: the rank that others waited for the longest, NaN if no rank waited
+    - `waited_s`: how long the rank with the longest wait waited for it
     - `step_s`: the length of the step on its slowest rank
     """
     steps, rows = seen.once(instrumented_steps), seen.once(rank_calls)
@@ -45,7 +45,7 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     # A rank that finishes before the last one comes, such as the root of a broadcast, does not wait.
     until = np.fmin(rows["made_s_last"], rows["end_s"])
     ranks = int(steps.table["rank"].max()) + 1 if len(steps.table) else 1
-    late = union(rows["place"] * ranks + rows["rank_last"], rows["made_s"], until)
+    late = union(rows["step_row"] * ranks + rows["rank_last"], rows["made_s"], until)
     waiting = steps.table.iloc[late.key // ranks].reset_index(drop=True)
     waited = steps.blocked.within(waiting["key"], late.start, np.minimum(late.end, waiting["end_s"]))
     waits = waiting.assign(straggler=late.key % ranks, waited_s=waited)
@@ -60,13 +60,13 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
 def straggler_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per case with a rank that others waited for, with CASE_COLUMNS, in the order of `seen.cases`.
 
-    - `straggler` and `who`: the most frequent straggler and its name
+    - `straggler` and `who`: the most frequent straggler as a number and as text ('rank 9 (node 1)')
     - `share`: the share of the steps with this straggler
-    - `agreeing`: the number of `launches` with the same most frequent straggler
+    - `agreeing`: how many of the `launches` have the same most frequent straggler
     - `waited_s` and `waited_share`: how long the others waited for it in a step, the median over `steps`
     - `by_schedule`: the strategy is a pipeline, whose schedule makes one rank the last
     - `always_last`: the rank is last in nearly all steps of all launches, and not by schedule
-    - `clock_error_s`: the possible difference of clocks of nodes, NaN if unknown; smaller delays are not reliable
+    - `clock_error_s`: how far the clocks of the nodes may differ, NaN if unknown; smaller delays are not reliable
     """
     steps = seen.once(step_stragglers)
     modes = {of: steps.dropna(subset="straggler").groupby(of)["straggler"] for of in ("case_id", "launch_id")}

@@ -1,4 +1,4 @@
-"""Summarize the step of one configuration, for sessions without anything to compare."""
+"""Summarize the step of a session with one configuration, or of a watched loop, in lines of text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.loop_time import loop_times
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.step.breakdown import case_breakdown
 from parabench.metrics import STEP_PARTS
 from parabench.store.results import records
 
@@ -23,9 +23,10 @@ _PLACES = {
 
 
 def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
-    """Return lines about a session of one configuration: the parts of its step, communication, and peak memory.
+    """Return lines about the parts of a step, communication and peak memory, for a session of one configuration.
 
-    Communication needs `instrumented` steps. With several configurations, only a watched loop has lines.
+    With `instrumented`, communication is read from instrumented steps. With several configurations, the lines are about
+    a watched loop only.
     """
     cases, found = seen.cases[seen.cases["step_time_s"].notna()], _loop(seen)
     if len(cases) != 1:
@@ -34,7 +35,7 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
     parts = case[list(STEP_PARTS)].dropna().astype(float)
     if not found and parts.sum():
         found = [f"Parts of a step, on its slowest rank: {_shares(parts / parts.sum())}."]
-    apart = seen.once(taken_apart) if instrumented else pd.DataFrame(columns=["case_id"])
+    apart = seen.once(case_breakdown) if instrumented else pd.DataFrame(columns=["case_id"])
     for step in records(apart[apart["case_id"] == case["case_id"]]):
         if step["communication_s"] > 0:
             found.append(
@@ -49,12 +50,12 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
 
 
 def _shares(parts: pd.Series) -> str:
-    """Return 'data 5%, forward 30%'."""
+    """Return 'data 5%, forward 30%' for {part: its share of the step}."""
     return ", ".join(f"{STEP_PARTS[str(part)]} {format.percent(share)}" for part, share in parts.items())
 
 
 def _loop(seen: SessionData) -> list[str]:
-    """Return the lines for the last run of a watched loop in the session; none if there is no such run.
+    """Return the lines about the last run of a watched loop; empty if the session has none.
 
     The three most expensive groups of steps have a line: 'Every 4 steps, one takes 20.1 ms longer after the optimizer
     (10 of 40 steps): 83% of the loop.'

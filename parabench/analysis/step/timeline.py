@@ -1,4 +1,4 @@
-"""One instrumented step of one case, rank by rank."""
+"""Select instrumented steps and return their spans and calls by rank, for timelines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ MOST_TIMELINES = 3
 class Timeline:
     """A step of a launch, in seconds after the first rank started it.
 
-    - `spans`: rank, name, start_s and end_s
-    - `calls`: the columns of `store.record.CollectiveSample`, and busbw in GB/s, by the duration on the rank
-    - `node_of`: the node of each rank if there are several nodes
+    - `length_s`: the length of the step on its slowest rank
+    - `spans`: one row per activity of a rank: rank, name, start_s and end_s
+    - `calls`: the columns of `store.record.CollectiveSample`, and busbw in GB/s, from the duration on the rank
+    - `node_of`: {rank: node}, empty on one node
     """
 
     case_id: str
@@ -44,9 +45,9 @@ class Timeline:
 
 
 def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
-    """Return "strategy" or "algorithm", and the timeline of the fastest ranked case of each, fastest first.
+    """Return the timelines of the fastest case of each strategy or algorithm, fastest first, and which of the two.
 
-    If a single strategy was measured, its algorithms are compared. Cases without recorded communication are left out.
+    With one strategy, its algorithms are compared. Unranked cases, and cases without recorded calls, are left out.
     """
     rows = seen.cases[seen.cases["step_time_s"].notna() & (seen.cases["world_size"] > 1)]
     rows = rows[[entry_of(str(strategy)).ranked for strategy in rows["strategy"]]]
@@ -56,7 +57,7 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
 
 
 def median_step(seen: SessionData, case_id: str) -> Timeline | None:
-    """Return a configuration's instrumented step of median length on its slowest rank (the lower of two), if any."""
+    """Return the timeline of a configuration's instrumented step of median length (the lower of two); None without any."""
     lengths = seen.once(_lengths)
     lengths = lengths[lengths["case"] == case_id]
     if lengths.empty:
@@ -70,7 +71,7 @@ def median_step(seen: SessionData, case_id: str) -> Timeline | None:
 
 
 def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: pd.DataFrame) -> Timeline:
-    """Return a step of a launch with its `calls`, whose times are on the clock of the launch."""
+    """Return the timeline of a step of a launch. The times of `calls` are on the clock of the launch."""
     spans = _of_step(seen.results.span, launch_id, step)
     begin = float(spans["start_s"].min())
     spans, calls = (
@@ -82,7 +83,7 @@ def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, c
 
 
 def _lengths(seen: SessionData) -> pd.DataFrame:
-    """Return `launch_id, step, case, length_s` of the instrumented steps, the shortest first."""
+    """Return one row per instrumented step: `launch_id, step, case, length_s`, shortest first."""
     steps = seen.once(instrumented_steps).table
     lengths = (steps["end_s"] - steps["start_s"]).groupby([steps["launch_id"], steps["step"]]).max()
     table = lengths.rename("length_s").reset_index().merge(seen.counted[["launch_id", "case"]], on="launch_id")
@@ -94,7 +95,7 @@ def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> pd.DataFrame:
 
 
 def lanes(begins: Iterable[float], ends: Iterable[float]) -> list[int]:
-    """Return the first free lane of each interval, in order of their starts, so that no two in a lane overlap."""
+    """Return the lowest lane for each interval, in order of their starts, so that no two in a lane overlap."""
     busy: list[float] = []
     found = []
     for begin, end in zip(begins, ends, strict=True):

@@ -16,7 +16,7 @@ from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, n
 from parabench.analysis.links import check_links, link_table
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.step.breakdown import case_breakdown
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.warnings import Rule, devices
 from parabench.machine import accelerator
@@ -235,7 +235,7 @@ def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
 
 def _instrumented(seen: SessionData) -> pd.DataFrame:
     """Return the configurations with instrumented steps, and how much slower these are than the measured steps."""
-    cases = seen.once(taken_apart)
+    cases = seen.once(case_breakdown)
     return cases.assign(slower=cases["instruments_ratio"] - 1)
 
 

@@ -10,7 +10,7 @@ from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_text
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import bubbles, taken_apart
+from parabench.analysis.step.breakdown import bubbles, case_breakdown
 from parabench.analysis.step.nccl import choices, inspected, wiring
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.report.cases import page_cases
@@ -76,7 +76,7 @@ def shares_section(seen: SessionData) -> Section:
     title = "Compute, exposed and overlapped communication"
     if nothing := why_nothing(seen):
         return Section("anatomy", title, empty=nothing)
-    cases = seen.once(taken_apart)
+    cases = seen.once(case_breakdown)
     table = table_of(
         "Instrumented steps in ms; ratio: instrumented over measured step",
         (

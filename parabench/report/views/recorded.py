@@ -93,7 +93,7 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
     if share < _WORTH:
         yield f"No rank is late: the time after the first rank is below {format.percent(_WORTH)} of the steps."
         return
-    one_clock = recorded.told(seen).get("one_clock")
+    one_clock = recorded.facts_of(seen).get("one_clock")
     how = "" if one_clock else ", by the shortest kernel, because their clocks are not known to agree"
     calls = format.count(int(own["calls"]), "collective")
     yield (
@@ -104,7 +104,7 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
 
 def _waiting(seen: SessionData) -> Iterator[str]:
     """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
-    told, stored = recorded.told(seen), seen.results.finding
+    told, stored = recorded.facts_of(seen), seen.results.finding
     waits = told.get("waits") or []
     wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"]
     every = [*waits, *map(str, wrong)]
@@ -119,7 +119,7 @@ def _waiting(seen: SessionData) -> Iterator[str]:
 
 
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
-    environment, case, told = seen.session.environment, seen.numbers.iloc[0], recorded.told(seen)
+    environment, case, told = seen.session.environment, seen.numbers.iloc[0], recorded.facts_of(seen)
     ranks = f"{case['world_size']:,.0f}"
     if not told.get("size_known") and not told.get("alone"):
         ranks += " or more: no trace has the number"
@@ -138,7 +138,7 @@ def _facts(seen: SessionData) -> list[tuple[str, str]]:
 
 def _steps(seen: SessionData) -> Section | None:
     ranks = seen.once(recorded.rank_table)
-    if ranks.empty and all(each["kind"] != "kineto" for each in recorded.told(seen).get("files") or []):
+    if ranks.empty and all(each["kind"] != "kineto" for each in recorded.facts_of(seen).get("files") or []):
         return None
     named = [part for part in STEP_PARTS if part != "other_s" and ranks[part].notna().any()]
     columns = (
@@ -206,7 +206,7 @@ def _timeline(seen: SessionData) -> Section | None:
         f"{window}. Each rank shows the parts of its step (hatched: exposed communication), and below them its "
         "collectives.",
         "The difference of the ranks' clocks is unknown, so their times are not drawn on one axis.",
-        panels=[] if recorded.told(seen).get("clocks") is False else [replace(panel, case="")],
+        panels=[] if recorded.facts_of(seen).get("clocks") is False else [replace(panel, case="")],
         reading="A collective includes the time that it waits for later ranks. At most "
         f"{MOST_RANKS} of {len(one.ranks)} ranks are drawn.",
     )
@@ -262,7 +262,7 @@ _HELD = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration
 
 
 def _flight(seen: SessionData) -> Section | None:
-    table, last = recorded.flight_table(seen), recorded.told(seen).get("last_calls") or []
+    table, last = recorded.flight_table(seen), recorded.facts_of(seen).get("last_calls") or []
     if table.empty and not last:
         return None
     return Section(
@@ -289,7 +289,7 @@ _FILES = (
 
 
 def _files(seen: SessionData) -> Section:
-    told = recorded.told(seen)
+    told = recorded.facts_of(seen)
     more = told.get("not_read")
     caption = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
     table = table_of("Files", _FILES, told.get("files") or [], closed=False)

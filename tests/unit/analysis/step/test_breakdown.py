@@ -11,7 +11,7 @@ import fake_results as fake
 from answers_helpers import about_steps
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.step.breakdown import EXPOSED_IN, step_table, taken_apart
+from parabench.analysis.step.breakdown import EXPOSED_IN, case_breakdown, step_table
 from parabench.analysis.step.calls import bucket_table, group_calls
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
 from parabench.analysis.warnings.launches import session_warnings
@@ -98,7 +98,7 @@ def test_taken_apart_describes_the_slowest_rank(seen_of):
             fake.instrumented(launch, step, 0, begin=step * 100.0, calls=[call])
             fake.instrumented(launch, step, 1, begin=step * 100.0, parts=slow, waits=[(4.0, 8.0)], calls=[call])
         launches.append(launch)
-    found = row(taken_apart(seen_of(*launches)))
+    found = row(case_breakdown(seen_of(*launches)))
     assert (found["step_s"], found["exposed_s"], found["n_ok"], found["calls"]) == (11.0, 2.5, 3, 18)
 
 
@@ -114,7 +114,7 @@ def test_slow_instruments_cause_a_warning(seen_of, timed, doubted):
     # One launch that was disturbed is not the median one.
     fake.instrumented(launches[0], 27, begin=270.0, parts=fake.LONG_PARTS | {"data": 90.0})
     seen = seen_of(*launches)
-    assert row(taken_apart(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
+    assert row(case_breakdown(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
     assert [finding.code for finding in about_steps(seen)] == ["instruments_slow"] * doubted
     if doubted:
         (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
