@@ -1,4 +1,4 @@
-"""Hardware utilization of a training run: FLOP/s, model FLOPs utilization, joules."""
+"""Compute how well a training run uses its hardware: FLOP/s, model FLOPs utilization (MFU), joules."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ COLUMNS = [
 
 
 def efficiency(seen: SessionData) -> pd.DataFrame:
-    """Return one row per case that has a step time, fastest first. If a number is NaN, its `_reason` is set.
+    """Return one row per case that has a step time, fastest first, with COLUMNS.
 
-    `flops_per_s` are the FLOPs in `flops_source` over the step time, and `mfu` is their share of the peak of all
-    devices. Joules are the median over launches.
+    - `flops_per_s`: the FLOPs of a step (from `flops_source`) divided by the step time
+    - `mfu`: `flops_per_s` as a share of the peak of all devices
+    - `joules_...`: the median over launches
+    - `..._reason`: why a number is NaN
     """
     cases = seen.cases[seen.cases["step_time_s"].notna()]
     launches = seen.counted.groupby("case", sort=False)
@@ -73,8 +75,7 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
 
 
 def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
-    """Return the floating-point operations of forward and backward for one token of a decoder; NaN if its shape is
-    unknown.
+    """Return the FLOPs of forward and backward for one token of a decoder; NaN if its shape is unknown.
 
     torchtitan's formula (torchtitan/models/utils.py): 6 for each parameter in a multiplication, so without embeddings
     that are only looked up, and 12 x layers x heads x head_dim x seq_len for attention, including its causal half.
@@ -88,7 +89,7 @@ def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
 
 
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
-    """Return the FLOPs that one device counted, by the id of its case; the reference launch comes first."""
+    """Return {case id: what a single device counted}. Counts of a reference launch have precedence."""
     rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_REPETITION, kind="stable")
     found: dict[str, Mapping[str, Any]] = {}
     for at, case_id in zip(rows["launch_id"], rows["case"], strict=True):
@@ -98,7 +99,7 @@ def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
 
 
 def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
-    """Return the devices that the ranks of a launch may have run on, on all nodes."""
+    """Return the records of the devices that the ranks of a launch may have used, of all nodes in order."""
     records = {int(one.get("node", 0)): one.get("gpus") or [] for one in node_records(seen.session.environment)}
     ranks = Counter(node_of_rank(seen.facts[launch_id]).values())
     if not ranks:
@@ -107,7 +108,7 @@ def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
 
 
 def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the peak of the devices of a case, or why it is unknown. Rank r of a node runs on its device r."""
+    """Return the columns about the peak FLOP/s of a case's devices. Rank r of a node runs on its device r."""
     devices, used = case.world_size, gpus[: case.world_size]
     peaks: list[tuple[float | None, str]] = []
     if device == "cpu":

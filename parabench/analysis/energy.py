@@ -1,4 +1,4 @@
-"""The energy of a launch: joules of a measured step over its devices."""
+"""Compute the energy of a launch from readings of its devices: joules per measured step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_WINDOW = "when the measured steps ran was not recorded"
 
 
 def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return {phase: (begin, end)} of a launch, in seconds after it began, for the phases that it reached."""
+    """Return {phase: (start, end)} in seconds after the launch began, for the phases that the launch reached."""
     began_s = (facts.get("clock") or {}).get("began_s")
     if began_s is None:
         return {}
@@ -31,7 +31,7 @@ def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def too_short(begin_s: float, end_s: float) -> str:
-    """Return why sensors have no value between two times (NaN: unknown); empty if the time suffices."""
+    """Return the reason if the measured steps are too short for sensors, or their times are NaN; else ''."""
     if end_s - begin_s >= SENSOR_S:
         return ""
     if np.isnan(end_s - begin_s):
@@ -40,10 +40,10 @@ def too_short(begin_s: float, end_s: float) -> str:
 
 
 def launch_energy(launches: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
-    """Return `joules_per_step`, `joules_source` and `joules_reason` of launches that count.
+    """Return `joules_per_step` (over all devices), `joules_source` and `joules_reason` for each launch.
 
-    `launches` has `launch_id`, `counted`, `device`, `n_steps` and `facts`; `readings` are rows of `device_sample` for
-    whole devices. Unknown energy is NaN, with the reason.
+    `launches` has `launch_id`, `counted`, `device`, `n_steps` and `facts`; `readings` are rows of `device_sample`.
+    Unknown energy is NaN with a reason. Launches that do not count have neither.
     """
     readings = readings[readings["rank"].isna() & readings["metric"].isin(("energy_j", "power_w"))]
     of_launch = dict(iter(readings.groupby("launch_id")))
@@ -55,6 +55,7 @@ def launch_energy(launches: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFram
 
 
 def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float, str | None, str]:
+    """Return (joules per step, source, reason) of a launch from its `own` readings."""
     if launch["device"] == "cpu":
         return np.nan, None, "it ran on CPU cores, whose energy is not read"
     if own is None:
@@ -74,10 +75,10 @@ def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float,
 
 
 def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str = COUNTER) -> tuple[float, str]:
-    """Return the joules of one device between two times, interpolated between its readings, and a reason.
+    """Return (joules of one device between two times, ''), or (NaN, reason) if they are unknown.
 
-    They are NaN if a reading before or after is missing, or if a counter ran backwards. They are NaN with a reason if
-    the time is too short, or if the counter moved too rarely.
+    Readings are interpolated. The time may be too short, or the counter may have moved too rarely. The reason is empty
+    if a reading before or after is missing, or if the counter ran backwards.
     """
     rows = rows[rows["metric"] == ("energy_j" if source == COUNTER else "power_w")]
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")

@@ -1,4 +1,4 @@
-"""The measured links between the ranks of a session: their tiers, and warnings about slow ones."""
+"""Summarize the measured links between the ranks of a session by tier, and warn about slow links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIERS = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
 
 def link_table(results: Results, session: Session) -> pd.DataFrame:
-    """Return one row per measured link of the session. The `tier` is ACROSS nodes, in one NODE or on one DEVICE."""
+    """Return one row per measured direction of a link. `tier` is ACROSS, NODE or DEVICE."""
     links = results.links
     table = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     table[["latency_s", "bytes_per_s"]] = table[["latency_s", "bytes_per_s"]].astype(float)
@@ -63,17 +63,17 @@ def tiers_text(tiers: pd.DataFrame) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """Return a bandwidth: '3.1 GB/s'."""
+    """Return a bandwidth in bytes/s as text: '3.1 GB/s'."""
     return f"{format.digits(bytes_per_s / 1e9, 2)} GB/s" if format.known(bytes_per_s) else format.UNKNOWN
 
 
 def microseconds(seconds: float | None) -> str:
-    """Return a latency: '57 µs'."""
+    """Return a latency in seconds as text: '57 µs'."""
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
 
 
 def explained(best: Case, others: Sequence[Case], tiers: pd.DataFrame) -> str:
-    """Return the tiers as a sentence; empty if all cases ran on one node, or a tier is unknown."""
+    """Return a sentence about the links in and across nodes; empty if all cases ran on one node, or if unknown."""
     if not format.known(times_less(tiers)) or max(case.nodes for case in (best, *others)) < 2:
         return ""
     return f"Measured links: {tiers_text(tiers)}."
@@ -99,7 +99,7 @@ _ADVICE = {
 
 
 def check_links(links: pd.DataFrame) -> Iterator[Finding]:
-    """Yield all warnings about links, from `link_table`. Links of a slow node or rank get no separate warning."""
+    """Yield the warnings about a `link_table`. The links of a slow node or rank have no separate warnings."""
     unknown = links[links["bytes_per_s"].isna() | links["latency_s"].isna()]
     if len(unknown):
         reasons = format.listed(unknown["reason"].dropna().unique(), most=2)
@@ -128,7 +128,10 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) -> str:
-    """Return a sentence if all links of a node or a rank are slower than all other links; otherwise empty."""
+    """Return a sentence if all links of a node or rank are slower than the median of the others; otherwise ''.
+
+    `end` is node or rank, and `number` is its number.
+    """
     sends, receives = links_of_tier[f"from_{end}"] == number, links_of_tier[f"to_{end}"] == number
     own, others = links_of_tier[sends | receives], links_of_tier[~(sends | receives)]
     if min(sends.sum(), receives.sum()) < _ENOUGH_PARTNERS or others.empty:
@@ -145,7 +148,7 @@ def _slow_end(links_of_tier: pd.DataFrame, end: str, number: int, where: str) ->
 
 
 def _slow_pairs(links: pd.DataFrame, end: str, where: str) -> Iterator[str]:
-    """Yield a sentence for each pair that is slower than the median; with few pairs, directions are compared."""
+    """Yield a sentence per pair of nodes or ranks (`end`) that is slower than the median, or slow in one direction."""
     ranks = links[["from_rank", "to_rank"]]
     pairs = links.groupby([ranks.min(axis="columns"), ranks.max(axis="columns")])
     typical, usual = links["bytes_per_s"].median(), links["latency_s"].median()

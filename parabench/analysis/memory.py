@@ -1,7 +1,7 @@
-"""The model states of a rank (parameters, gradients, optimizer state).
+"""Compare the measured model states of ranks (parameters, gradients, optimizer states) with their formulas.
 
-They are measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`.
+Activations and communication buffers do not count. `parabench.probes.memory` measures the states, and
+`parabench.strategies.memory` has the formulas.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 
 PARTS = STATE_PARTS
-# A strategy that differs more from its formula holds something else, because the padding of tensors is smaller.
-OFF = 0.05
+# A larger difference from the formula is reported. The padding of tensors causes less.
+_TOLERANCE = 0.05
 
 SYMBOLS = (
     "K: bytes of all parameters; S: parameters that tensor parallel splits; E: parameters of FSDP's root unit "
@@ -38,21 +38,23 @@ COLUMNS = [
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration whose ranks counted their states, with COLUMNS, by world size and size.
+    """Return one row per configuration with measured model states, sorted by world size and `measured`.
 
-    The parts come from the launch and rank with the most memory. `theory` is NaN if it is unknown, with the reason in
-    `why_unknown`. `ratio` is measured / theory. `exact` is False if the formula is only an even split.
+    - PARTS and `measured`: the bytes of each part and their sum, of the launch and rank with the largest sum
+    - `..._theory` and `theory`: the same by the strategy's `formula`, NaN with `why_unknown` if there is none
+    - `ratio`: measured / theory
+    - `exact`: whether the formula is exact; otherwise it assumes an even split
     """
     rows = seen.results.whole
     rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)]
-    held: dict[int, dict[int, dict[str, float]]] = {}
+    of_ranks: dict[int, dict[int, dict[str, float]]] = {}
     for at, rank, part, size in rows[["launch_id", "rank", "metric", "value"]].itertuples(index=False, name=None):
-        held.setdefault(at, {}).setdefault(rank, {})[part] = size
+        of_ranks.setdefault(at, {}).setdefault(rank, {})[part] = size
     firsts: dict[str, dict[Any, Any]] = {}
     most: dict[str, dict[str, float]] = {}
     for launch in records(seen.counted[_LAUNCH]):
         firsts.setdefault(launch["case"], launch)
-        for parts in held.get(launch["launch_id"], {}).values():
+        for parts in of_ranks.get(launch["launch_id"], {}).values():
             whole = len(parts) == len(PARTS) and all(map(format.known, parts.values()))
             if whole and sum(parts.values()) > sum(most.get(launch["case"], {}).values()):
                 most[launch["case"]] = parts
@@ -70,7 +72,7 @@ def case_states(seen: SessionData) -> pd.DataFrame:
 
 
 def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the model states of a launch by the formula of its strategy."""
+    """Return the columns of `case_states` that the formula of the launch's strategy determines."""
     facts = seen.facts[row["launch_id"]]
     model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
     why_unknown = model.get("no_formula")
@@ -95,7 +97,7 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def sentences(states: pd.DataFrame) -> list[str]:
-    """Return for each model which cases hold least and most, and how measured and theory compare."""
+    """Return one text per model: the cases with the smallest and largest states, and measured against theory."""
     models: list[Any] = states["model"].unique().tolist()
     groups = [states[states["model"] == model] for model in models]
     return [
@@ -105,12 +107,12 @@ def sentences(states: pd.DataFrame) -> list[str]:
 
 
 def compared(states: pd.DataFrame) -> list[str]:
-    """Return `sentences` if there are several strategies to compare."""
+    """Return `sentences` if the states are of two or more strategies; otherwise an empty list."""
     return sentences(states) if states["strategy"].nunique() > 1 else []
 
 
 def _extremes(states: pd.DataFrame) -> Iterator[str]:
-    """Yield the ranked cases that hold least and most."""
+    """Yield sentences about the ranked cases with the smallest and the largest model states."""
     ranked = states[[entry_of(strategy).ranked for strategy in states["strategy"]]]
     if len(ranked):
         least, most = ranked["measured"].min(), ranked["measured"].max()
@@ -122,15 +124,16 @@ def _extremes(states: pd.DataFrame) -> Iterator[str]:
 
 
 def _against_theory(states: pd.DataFrame) -> Iterator[str]:
+    """Yield sentences that compare the measured states with the formulas."""
     known, unknown = states[states["ratio"].notna()], states[states["ratio"].isna()]
     exact = known["exact"].astype(bool)
     for own, formula in ((known[exact], "the formula"), (known[~exact], "the formula for an even split")):
         if len(own):
             between = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (own["ratio"].min(), own["ratio"].max())))
             yield f"Measured memory is {between} times {formula} in {format.count(len(own), 'configuration')}."
-    off = known["strategy"][exact & ((known["ratio"] - 1).abs() > OFF)]
+    off = known["strategy"][exact & ((known["ratio"] - 1).abs() > _TOLERANCE)]
     if len(off):
-        yield f"More than {100 * OFF:g}% off the formula: {format.joined(off.unique())}."
+        yield f"More than {100 * _TOLERANCE:g}% off the formula: {format.joined(off.unique())}."
     reasons: Any = unknown.fillna({"why_unknown": ""}).groupby("why_unknown", sort=False)
     for why, own in reasons:
         names, because = format.listed(own["strategy"].unique(), most=3), f", because {why}" if why else ""

@@ -1,4 +1,4 @@
-"""Scaling: throughput and efficiency against the world size.
+"""Compute scaling curves: throughput and efficiency by world size.
 
 - Strong scaling (Amdahl 1967): the global batch stays. Ideally, n ranks take an n-th of the time.
 - Weak scaling (Gustafson 1988): the batch of a rank stays. Ideally, n ranks take the same time for n times the work.
@@ -34,13 +34,15 @@ _COLUMNS = (
 
 
 def curves(seen: SessionData) -> pd.DataFrame:
-    """Return one row per point of each curve with two or more world sizes; for `SessionData.once`.
+    """Return one row per point of each curve with two or more world sizes. Call it through `SessionData.once`.
 
-    Configurations whose ranks shared a device are left out. A curve has one `kind`, workload, strategy, algorithm and
-    bucket size. If cases differ in another field, the fastest at a world size represents it. `speedup` is the ratio of
-    throughput to the `base` in common launches and repetitions, NaN if none connects the two; `efficiency` is speedup /
-    (world size / base world size). The base is strategy `single` with the same workload, else the smallest world size
-    of the curve. If a curve has no point at the world size of `single`, `single` is added as a point.
+    A curve has one `kind`, workload, strategy, algorithm and bucket size. If its cases differ in another field, the
+    fastest at each world size is its point. Configurations whose ranks shared a device are left out.
+
+    - `base_case_id`, `base`, `base_world_size`: strategy `single` with the same workload, or else the smallest world
+      size of the curve. `single` is added as a point if the curve has none at its world size.
+    - `speedup`: throughput relative to the base, in common launches and repetitions; NaN if none connects the two
+    - `efficiency`: speedup / (world size / base world size)
     """
     cases = seen.cases[seen.cases["tokens_per_s"].notna()]
     apart = [sharing(seen.session.environment, case) is None for case in records(cases)]
@@ -67,7 +69,7 @@ def curves(seen: SessionData) -> pd.DataFrame:
 
 
 def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
-    """Return the points of each curve of one kind and workload, by world size."""
+    """Return the points of all curves of one kind and workload, by curve and world size."""
     alone = rows["strategy"] == "single"
     single = rows[alone].sort_values(["world_size", "level"], kind="stable").head(1)
     own = rows[~alone]
@@ -95,7 +97,7 @@ def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> pd.DataFrame:
 
 
 def scaling_lines(seen: SessionData) -> Iterator[str]:
-    """Yield the fastest at each world size, for each kind of scaling that was measured from one rank on.
+    """Yield a sentence per kind and workload: the best speedup at each world size, relative to one rank.
 
     'Strong scaling (global batch 8), throughput relative to 1 rank: 1.40 (70% of linear) of ddp native, 2 ranks; ...'
     """

@@ -1,4 +1,4 @@
-"""The fastest algorithm at each size, and the sizes between which it changes."""
+"""Find the fastest algorithm of a collective at each size, and the sizes where the fastest changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answer(seen: SessionData, warnings: Sequence[Finding] = ()) -> Answer:
 
 
 def fastest(sizes: pd.DataFrame) -> tuple[list[str], dict[str, list[Row]]]:
-    """Return a sentence for each operation and number of ranks of `bus.measured` numbers, and the rows of TABLES."""
+    """Return a sentence per operation and number of ranks, and the rows of TABLES, from `bus.measured` numbers."""
     good = good_sizes(sizes)
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     sentences = []
@@ -64,7 +64,7 @@ def fastest(sizes: pd.DataFrame) -> tuple[list[str], dict[str, list[Row]]]:
 
 
 def _operation(good: pd.DataFrame) -> Row:
-    """Return the row of one operation and number of ranks."""
+    """Return the row of the table `operations` for the good sizes of one operation and number of ranks."""
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
     return {
         "op": str(top["op"]),
@@ -81,7 +81,7 @@ def _operation(good: pd.DataFrame) -> Row:
 
 
 def _why_not(good: pd.DataFrame) -> str | None:
-    """Return why the algorithms cannot be ranked; None if they can. Two logs are compared without a test."""
+    """Return a sentence about why the algorithms cannot be ranked, or None. Two logs are compared without a test."""
     algorithms, logged = good["algorithm"].unique(), bool((good["source"] != "").any())
     if len(algorithms) == 1:
         if logged:
@@ -102,7 +102,7 @@ def _why_not(good: pd.DataFrame) -> str | None:
 
 
 def _tied(good: pd.DataFrame, confidence: float) -> tuple[str, ...]:
-    """Return the algorithms that are tied with the fastest at a size, the fastest first."""
+    """Return the algorithms that are not distinguishable from the fastest at one size, the fastest first."""
     names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())
@@ -115,7 +115,10 @@ def _tied(good: pd.DataFrame, confidence: float) -> tuple[str, ...]:
 
 
 def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[list[Row], list[Row]]:
-    """Join neighboring sizes that share a fastest algorithm. Return these ranges, and the changes between them."""
+    """Join neighboring sizes that share a fastest algorithm. Return the rows of `ranges` and of `changes`.
+
+    `best` is {size: its fastest algorithms}.
+    """
     joined: list[tuple[tuple[str, ...], list[int]]] = []
     for size, names in best.items():
         shared = tuple(name for name in joined[-1][0] if name in names) if joined else ()
@@ -152,8 +155,8 @@ def _sentence(operation: Row, ranges: Sequence[Row], changes: Iterable[Row]) -> 
         texts.append("; ".join(_range_text(each, operation["sizes"]) for each in ranges) + f" ({repetitions}).")
         ends = [(size_text(each["above_bytes"]), size_text(each["below_bytes"])) for each in changes]
         if ends:
-            places = format.joined(f"between {above} and {below}" for above, below in ends)
-            texts.append(f"The best changes {places}.")
+            sizes = format.joined(f"between {above} and {below}" for above, below in ends)
+            texts.append(f"The best changes {sizes}.")
     if operation["peak"] is not None:
         texts.append(
             f"The highest bus bandwidth is {format.digits(operation['peak'])} GB/s, {operation['peak_algorithm']} at "

@@ -1,6 +1,6 @@
-"""Write results in the layout of nccl-tests, as lines and as JSON, for people and programs that read it.
+"""Write the results of collectives in the layout of nccl-tests, as lines and as JSON.
 
-The layout is from nccl-tests' src/util.cu. Values of parabench are in its columns, or have names that it does not use.
+The layout is from nccl-tests' src/util.cu. Additional values of parabench have names that nccl-tests does not use.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _Row = Mapping[Any, Any]
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """Yield for each case a header, a line for each size, and a footer.
+    """Yield the lines of a session: a header, a line for each size, and a footer for each case.
 
-    Only results start without '#'. They have only nccl-tests' columns, because readers count from the end.
+    All lines but results start with '#'. Results have only nccl-tests' columns, because programs count from the end.
     """
     session.require("collectives", results.path)
     protocol = session.plan.get("protocol") or {}
@@ -70,7 +70,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
 
 
 def _line(first: _Row, forms: Mapping[str, _Row]) -> str:
-    """Return the line of one size."""
+    """Return the line of one size: `first` is one of its rows, and `forms` are the rows by form."""
     type_name, redop, root = TYPES[first["dtype"]].name, first["redop"], _root(first["op"])
     line = f"  {first['bytes']:>10}  {first['count']:>12}  {type_name:>8}  {redop:>6}  {root:>6}"
     for row in forms.values():
@@ -81,16 +81,17 @@ def _line(first: _Row, forms: Mapping[str, _Row]) -> str:
 
 
 def _sizes(rows: pd.DataFrame) -> Iterator[tuple[_Row, dict[str, _Row]]]:
-    """Yield for each size the first row, and the row of each form; values are unknown if torch lacks the form."""
+    """Yield (first row, {form: row}) for each size of a case. If torch lacks a form, the values of its row are NaN."""
     for _, size_rows in rows.groupby("bytes"):
         forms = size_rows.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
         yield size_rows.iloc[0].to_dict(), dict(zip(FORMS, records(forms), strict=True))
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
-    """Return nccl-tests' document: its keys with its types and units (us, GB/s), and further keys of parabench.
+    """Return the results of a session as nccl-tests' JSON document, with additional keys of parabench.
 
-    Without successful launches, times are from launches with wrong results. `failed` are all failed launches.
+    Units are microseconds and GB/s. Without successful launches, times are from launches with wrong results. `failed`
+    lists all launches that failed.
     """
     session.require("collectives", results.path)
     every = numbers(results, session)
@@ -144,6 +145,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
 
 
 def _result(first: _Row, forms: Mapping[str, _Row]) -> dict[str, Any]:
+    """Return the JSON object of one size. The arguments are those of `_line`."""
     result: dict[str, Any] = {
         "size": int(first["bytes"]),
         "count": int(first["count"]),
@@ -207,5 +209,5 @@ def _float(value: float, width: int) -> str:
 
 
 def _time(utc: str | None) -> str | None:
-    """Return '2026-01-31 14:05:09' for a time in ISO 8601, as nccl-tests writes times; ours are UTC."""
+    """Return a time in ISO 8601 as nccl-tests writes it: '2026-01-31 14:05:09'. It is in UTC."""
     return utc[:19].replace("T", " ") if utc else None

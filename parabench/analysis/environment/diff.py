@@ -1,4 +1,4 @@
-"""Differences between sessions: hardware, software, settings and protocol."""
+"""Find the differences between sessions in hardware, software, settings and protocol."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MATTERS = {accelerator.TYPE: {"devices", "driver", "nccl"}, "cpu": {"cpu", "cor
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that differs between two sessions, or has changed since the session before (`base`).
+    """A fact that differs between two sessions, with its text in each of them.
 
-    If it `matters`, it alone can explain another step time.
+    `matters` means that this difference alone can explain a different step time.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Difference:
 
 
 def _facts(session: Session) -> dict[str, str | None]:
-    """Return the facts that could explain a difference between sessions; None if one was not recorded."""
+    """Return {name: text} of the facts that could explain a difference; None for facts that were not recorded."""
     environment, protocol = session.environment, session.plan.get("protocol") or {}
     gpus = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
     shared = "shared by interleaved configurations" if session.shares_launches else "each of one configuration"
@@ -62,7 +62,10 @@ def _facts(session: Session) -> dict[str, str | None]:
 
 
 def session_differences(base: Session, candidate: Session, devices: Collection[str]) -> Iterator[Difference]:
-    """Yield the differences between two sessions that computed on `devices`, in facts that both recorded."""
+    """Yield the differences in facts that both sessions recorded.
+
+    `devices` ('cpu', 'cuda') are what the sessions computed on. They determine which differences matter.
+    """
     own, new = _facts(base), _facts(candidate)
     variables = {name for session in (base, candidate) for name in session.environment.get("env") or {}}
     matters = _ALWAYS_MATTERS.union(*(_MATTERS[each] for each in devices))
@@ -73,18 +76,18 @@ def session_differences(base: Session, candidate: Session, devices: Collection[s
 
 
 def differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
-    """Yield the differences between two sessions, in facts that both recorded."""
+    """Yield the differences between two sessions, with the devices of their numbers."""
     devices = {str(device) for side in (base, candidate) for device in side.numbers["device"]}
     return session_differences(base.session, candidate.session, devices)
 
 
 def software_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
-    """Yield the differences in versions, settings and protocol."""
+    """Yield the differences between two sessions in versions, settings and protocol, without hardware."""
     return (each for each in differences(base, candidate) if each.name not in _HARDWARE)
 
 
 def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
-    """Yield the differences between two machines, in more detail than `differences`."""
+    """Yield the differences between the machines of two sessions, in more detail than `differences`."""
     environments = [side.session.environment for side in (base, candidate)]
     several, devices = any(map(several_nodes, environments)), all(each.get("gpus") for each in environments)
     own, new = (_machine_facts(each, several, devices) for each in environments)
@@ -95,7 +98,10 @@ def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[
 
 
 def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool) -> dict[str, str]:
-    """Return the facts of a machine as text. `devices` means that both machines have some."""
+    """Return {name: text} of the facts of a machine.
+
+    `several` means that a machine has several nodes, and `devices` that both machines have devices.
+    """
     facts = {"cluster": cluster_text(environment), "nodes": nodes_compared(environment) or "one"} if several else {}
     facts |= dict(machine_pairs(environment))
     if not devices:
@@ -110,7 +116,7 @@ def _machine_facts(environment: Mapping[str, Any], several: bool, devices: bool)
 
 
 def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Difference, ...]:
-    """Return the changes from one session to the next, first those that matter.
+    """Return the changes from one session to the next: first the ones that matter, then the others.
 
     The commit is last, because it nearly always changes.
     """
@@ -119,7 +125,10 @@ def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> 
 
 
 def check_alike(found: list[Difference], changed: tuple[str, ...], option: str = "--changed") -> None:
-    """Raise UsageError if something that matters differs and was not named with `option`."""
+    """Raise UsageError if a difference matters and is not in `changed`, the names that the user gave with `option`.
+
+    It is also raised if `changed` has a name that does not differ.
+    """
     known = [difference.name for difference in found]
     for name in changed:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Facts of a session's record about its run, its machine and its software, as text. Older records have fewer facts."""
+"""Describe the run, the machine and the software of a session as text. Older sessions recorded fewer facts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Rows = list[tuple[str, ...]]
 
 
 def machine_pairs(environment: Record) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of the host, its cores, memory, network, container and devices."""
+    """Yield (name, text) of the facts of a machine: cores, memory, network, container, devices, driver."""
     groups = ("processor", "numa", "network", "container", "nvml", "driver")
     processor, numa, network, container, nvml, driver = (environment.get(name) or {} for name in groups)
     for name, key in (("host", "host"), ("OS", "os"), ("CPU", "cpu"), ("cores for ranks", "cores")):
@@ -91,7 +91,7 @@ def speed(bits_per_s: float | None) -> str:
 
 
 def devices_text(environment: Record) -> str:
-    """Return '8 × NVIDIA H200 (140 GiB)', or 'none'."""
+    """Return the devices of a machine as text: '8 × NVIDIA H200 (140 GiB)', or 'none'."""
     named = [
         f"{gpu.get('name')} ({format.gibibytes(gpu.get('memory_bytes'))})" for gpu in environment.get("gpus") or []
     ]
@@ -99,8 +99,10 @@ def devices_text(environment: Record) -> str:
 
 
 def gpu_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
-    """Return (head, rows, why): a column for the devices that are alike, a row for each of their limits and states at
-    the start of the session, and the reasons of unknown ones."""
+    """Return (head, rows, reasons) of a table of the devices' limits, and their states at the start of the session.
+
+    A column is a group of devices that are alike, and a row is a fact. `reasons` are why facts are unknown.
+    """
     gpus = [gpu for gpu in environment.get("gpus") or [] if "reasons" in gpu]
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for at, gpu in enumerate(gpus):
@@ -112,7 +114,7 @@ def gpu_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
 
 
 def _gpu_facts(gpu: Record) -> dict[str, str]:
-    """Return the limits and states of a device as text."""
+    """Return {name: text} of the limits and states of a device."""
 
     def number(name: str, unit: float = 1.0) -> str:
         return format.UNKNOWN if gpu[name] is None else f"{gpu[name] / unit:,.0f}"
@@ -139,7 +141,7 @@ def _gpu_facts(gpu: Record) -> dict[str, str]:
 
 
 def link_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
-    """Return (head, rows, legend): the connection between each two devices, and the CPUs and the NUMA node of each."""
+    """Return (head, rows, legend) of the matrix of connections between devices, with their CPUs and NUMA nodes."""
     links, gpus = environment.get("links") or {}, environment.get("gpus") or []
     matrix = links.get("matrix") or []
     head = ("", *(f"GPU{at}" for at in range(len(matrix))), "CPUs", "NUMA node")
@@ -154,7 +156,7 @@ def link_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
 
 
 def environment_rows(session: Session) -> list[tuple[str, str]]:
-    """Return (name, value) of the run, its protocol and its software, without options that are off."""
+    """Return (name, text) of the facts of a run, its protocol and its software, without options that are off."""
     rows = [
         ("suite", session.suite),
         ("seed", str(session.seed)),

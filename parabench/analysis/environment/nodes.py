@@ -1,6 +1,6 @@
-"""The nodes of a session: the node of a rank or a device, and the differences between nodes.
+"""Describe the nodes of a session: which rank and device is on which node, and how nodes differ.
 
-Nodes that are alike are described together. If a session has one node, it is never mentioned.
+Equal nodes are described together. For a session on one node, texts do not mention nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parabench.machine import accelerator
 
 
 def node_records(environment: Record) -> list[Record]:
-    """Return the record of each node, node 0 first. For one machine, this is the environment itself."""
+    """Return the recorded environment of each node, node 0 first. On one machine, it is the session's environment."""
     return environment.get("nodes") or [environment]
 
 
@@ -31,7 +31,7 @@ def cluster_text(environment: Record) -> str:
 
 
 def cluster_options(environment: Record) -> list[str]:
-    """Return the options of `parabench run` for the nodes, with a placeholder for the rendezvous."""
+    """Return the command-line options of `parabench run` for the nodes, with the placeholder HOST:PORT."""
     cluster = environment.get("cluster")
     if not cluster:
         return []
@@ -51,7 +51,7 @@ def nodes_text(nodes: Iterable[int]) -> str:
 
 
 def node_of_rank(facts: Record) -> dict[int, int]:
-    """Return {rank: node} of a launch, by its facts; empty if it ran on one node."""
+    """Return {rank: node} from the facts of a launch; empty if it ran on one node."""
     return {
         int(node["first_rank"]) + at: int(node["node"])
         for node in facts.get("nodes") or []
@@ -66,7 +66,7 @@ def rank_text(rank: int, facts: Record) -> str:
 
 
 def nodes_of_group(ranks: str, facts: Record) -> int:
-    """Return on how many nodes the ranks of a group are, written `0-3` or `0,2` as in `CollectiveSample.ranks`."""
+    """Return the number of nodes of a group. Its ranks are written as in `CollectiveSample.ranks`: `0-3`, `0,2`."""
     node_of = node_of_rank(facts)
     runs = [run.partition("-") for run in ranks.split(",")]
     members = [rank for first, _, last in runs for rank in range(int(first), int(last or first) + 1)]
@@ -74,24 +74,24 @@ def nodes_of_group(ranks: str, facts: Record) -> int:
 
 
 def samplers(facts: Record) -> dict[int, Record]:
-    """Return {node: the report of its sampler} of a launch. On one node, only node 0 has a report."""
-    told = {int(node["node"]): node["sampler"] for node in facts.get("nodes") or [] if node.get("sampler")}
-    return told or {0: facts.get("sampler") or {}}
+    """Return {node: report of its sampler} from the facts of a launch. On one node, the only key is 0."""
+    reports = {int(node["node"]): node["sampler"] for node in facts.get("nodes") or [] if node.get("sampler")}
+    return reports or {0: facts.get("sampler") or {}}
 
 
 def crowded(environment: Record, world_size: int, threads: int, nodes: int = 1) -> tuple[int, int] | None:
-    """Return (computing threads, cores) of the case's node with the fewest cores if they are too few, otherwise `None`.
+    """Return (computing threads, cores) of a node if it has fewer cores than threads, otherwise None.
 
-    A case has equally many ranks on each of its `nodes`.
+    It is the node with the fewest cores. Each of a case's `nodes` has the same number of ranks.
     """
     cores = [one["cores"] for one in node_records(environment)[:nodes] if one.get("cores") is not None]
     return _too_few(cores, -(-world_size // nodes) * threads)
 
 
 def sharing(environment: Record, case: Mapping[Any, Any]) -> tuple[int, int] | None:
-    """Return (ranks, devices) of the case's node with the fewest devices if ranks share one, otherwise `None`.
+    """Return (ranks, devices) of a node if its ranks share a device, otherwise None.
 
-    `case` is a row with its device, world size and nodes.
+    It is the node with the fewest devices. `case` is a row with its device, world size and nodes.
     """
     if case["device"] != accelerator.TYPE:
         return None
@@ -100,15 +100,16 @@ def sharing(environment: Record, case: Mapping[Any, Any]) -> tuple[int, int] | N
     return _too_few(devices, -(-int(case["world_size"]) // nodes))
 
 
-def _too_few(there: Sequence[int], needed: int) -> tuple[int, int] | None:
-    least = min(there, default=needed)
+def _too_few(available: Sequence[int], needed: int) -> tuple[int, int] | None:
+    """Return (needed, least available) if less is available on a node than needed, otherwise None."""
+    least = min(available, default=needed)
     return (needed, least) if needed > least else None
 
 
 def clock_error_s(facts: Record) -> float | None:
-    """Return the largest error between the clocks of two nodes of a launch, in seconds; None if it is unknown.
+    """Return the largest error between the clocks of any two nodes of a launch, in seconds; None if it is unknown.
 
-    Each clock is known against node 0's, so both errors count. It is 0 on one node.
+    Clocks are compared with node 0's, so the errors of the two nodes add up. The error is 0 on one node.
     """
     clocks = [node.get("clock") or {} for node in facts.get("nodes") or []]
     errors = [clock.get("error_s") for clock in clocks]
@@ -117,10 +118,7 @@ def clock_error_s(facts: Record) -> float | None:
 
 
 def clocks_text(launches: Iterable[Record]) -> str:
-    """Return the precision of comparisons of timestamps between nodes, from the facts of launches; empty for one node.
-
-    For example 'clocks of nodes agree within 0.020 ms'.
-    """
+    """Return 'clocks of nodes agree within 0.020 ms', from the facts of launches; empty if they ran on one node."""
     errors = [clock_error_s(facts) for facts in launches if facts.get("nodes")]
     if not errors:
         return ""
@@ -131,16 +129,16 @@ def clocks_text(launches: Iterable[Record]) -> str:
 
 
 def spread_over_nodes(ranks: Sequence[int], node_of: Mapping[int, int], most: int) -> list[int]:
-    """Return at most `most` of the ranks, in order: the first ranks of each node, spread evenly over the nodes."""
+    """Return at most `most` of the ranks, in order. The first ranks of each node are taken, equally many per node."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(node_of.get(rank, 0), []).append(rank)
-    turns = [(place, rank) for own in by_node.values() for place, rank in enumerate(own)]
-    return sorted(rank for _, rank in sorted(turns)[:most])
+    ordered = sorted((position, rank) for own in by_node.values() for position, rank in enumerate(own))
+    return sorted(rank for _, rank in ordered[:most])
 
 
 def _compared(record: Record) -> dict[str, str]:
-    """Return the facts that decide how fast a node is, or whether it computes the same.
+    """Return {name: text} of the facts that can change the speed or the results of a node.
 
     Names of hosts and cards always differ, and installed memory differs by a few MiB.
     """
@@ -167,7 +165,7 @@ def _compared(record: Record) -> dict[str, str]:
 
 
 def kinds(environment: Record) -> list[tuple[list[int], Record, str]]:
-    """Return (nodes, the record of the first, their differences from node 0) of equal nodes; node 0's are first."""
+    """Return (nodes, record of the first, differences from node 0) for each group of equal nodes, node 0's first."""
     records = node_records(environment)
     first = _compared(records[0])
     groups: dict[str, tuple[list[int], Record, str]] = {}
@@ -191,20 +189,20 @@ def nodes_compared(environment: Record) -> str:
 
 
 def node_rows(environment: Record) -> tuple[tuple[str, ...], Rows]:
-    """Return (head, rows): a row for each fact, and a column for each kind of node, with the facts of its first."""
+    """Return (head, rows) of a table of facts, with a column for each group of equal nodes."""
     found = kinds(environment)
-    told = [dict(machine_pairs(record)) for _, record, _ in found]
+    facts_of_kinds = [dict(machine_pairs(record)) for _, record, _ in found]
     rows: Rows = []
-    for name in dict.fromkeys(name for facts in told for name in facts):
-        cells = [facts.get(name, format.UNKNOWN) for facts in told]
+    for name in dict.fromkeys(name for facts in facts_of_kinds for name in facts):
+        cells = [facts.get(name, format.UNKNOWN) for facts in facts_of_kinds]
         mark = " (differs)" if name != "host" and len(set(cells)) > 1 else ""
         rows.append((name + mark, *cells))
     return ("", *(nodes_text(own) for own, *_ in found)), rows
 
 
 def device_kinds(environment: Record) -> list[tuple[list[int], Record]]:
-    """Return (nodes, the record of the first) of the nodes with equal devices and links, without momentary states."""
-    # Clocks and links are as fast as the current work needs.
+    """Return (nodes, record of the first) for each group of nodes with equal devices and links."""
+    # Clocks and links adapt to the current work, so their current speeds are not compared.
     momentary = {"sm_clock_hz", "memory_clock_hz", "pcie_generation", "pcie_width"}
     groups: dict[str, tuple[list[int], Record]] = {}
     for at, record in enumerate(node_records(environment)):

@@ -1,6 +1,6 @@
 """Read NCCL's choices from debug logs, and the timings of collectives from NCCL's Inspector.
 
-Debug logs are written by explaining launches, whose times do not count.
+Each configuration has one launch with debug logs, which does not count.
 """
 
 from __future__ import annotations

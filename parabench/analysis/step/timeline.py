@@ -57,7 +57,7 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
 
 
 def median_step(seen: SessionData, case_id: str) -> Timeline | None:
-    """Return the timeline of a configuration's instrumented step of median length (the lower of two); None without any."""
+    """Return the timeline of a case's instrumented step of median length (the lower of two); None if it has none."""
     lengths = seen.once(_lengths)
     lengths = lengths[lengths["case"] == case_id]
     if lengths.empty:

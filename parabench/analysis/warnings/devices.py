@@ -1,4 +1,4 @@
-"""Warnings from the readings of devices and hosts: a table for each question, and the rules about its rows."""
+"""Warn about devices and hosts by their readings: functions that return tables, and the rules about their rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CAPPED_SHARE = 0.05
 
 
 def _unreadable(seen: SessionData) -> pd.DataFrame:
-    """Return what could not be read of devices and hosts, by reason.
+    """Return one row per reason why something could not be read: `what, during, reason`.
 
-    These are samplers that read nothing, and readings without a value during the measured steps. A reading is valid
-    until the next one of the same metric.
+    Samplers may have read nothing, or readings during the measured steps may have no value. A reading is valid until
+    the next one of the same metric.
     """
     several = several_nodes(seen.session.environment)
     without: dict[tuple[str, str], set[int]] = {}
@@ -68,14 +68,14 @@ def _unreadable(seen: SessionData) -> pd.DataFrame:
 
 
 def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """Yield the readings of each configuration and device, with its name and the configuration's id."""
+    """Yield ({"case_id", "place"}, readings) for each configuration and device. `place` names both."""
     several = several_nodes(seen.session.environment)
     for (case_id, label, node, device), place_rows in rows.groupby(["case_id", "label", "node", "device"], sort=False):
         yield {"case_id": str(case_id), "place": f"{label}: {device_text(device, node, several)}"}, place_rows
 
 
 def _devices(seen: SessionData) -> pd.DataFrame:
-    """Return one row per configuration and device: other processes, and the shares of readings with limited clocks."""
+    """Return one row per configuration and device: foreign processes, limited clocks, and changes of the SM clock."""
     found = []
     for place, rows in _places(seen, readings(seen)):
         masks = rows["clock_event_reasons"].dropna().astype(int)
@@ -99,9 +99,9 @@ def _share(masks: pd.Series, bits: int) -> float:
 
 
 def _clocks(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the means of the clock in the thirds of a launch that differ most, without idle readings.
+    """Return how far the mean SM clock differs between thirds of a launch, for the launch with the largest difference.
 
-    They are means, because at its power limit a clock swings by a tenth from one reading to the next.
+    Idle readings are left out. Means are compared, because at the power limit successive readings differ by a tenth.
     """
     masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
     busy = rows[(masks & IDLE) == 0].dropna(subset=["sm_clock_hz"]).groupby("launch_id")["sm_clock_hz"]
@@ -114,7 +114,7 @@ def _clocks(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _memory_errors(seen: SessionData) -> pd.DataFrame:
-    """Return the memory errors of each device at any time of a launch, and its uncorrected errors before."""
+    """Return one row per configuration and device: memory errors during launches, and uncorrected ones in total."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})
@@ -130,7 +130,7 @@ def _memory_errors(seen: SessionData) -> pd.DataFrame:
 
 
 def _busy_hosts(seen: SessionData) -> pd.DataFrame:
-    """Return the number of launches with a busy host, by configuration and node."""
+    """Return one row per configuration and node: in how many launches (`n_busy` of `n`) the host was busy."""
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()

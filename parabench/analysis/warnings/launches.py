@@ -1,4 +1,4 @@
-"""Warnings about sessions: for training runs, a table for each question, and the rules about its rows."""
+"""Warn about sessions of training runs and of collectives, with tables and the rules about their rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LOCAL_FORWARD = [
     name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Verified.REFERENCE
 ]
 
-# About configurations of training runs and of collectives.
+# Rules about configurations of training runs and of collectives.
 _COMMON = (
     # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3. A log is one launch.
     Rule(
@@ -105,7 +105,7 @@ def session_warnings(seen: SessionData) -> list[Finding]:
 
 
 def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
-    """Yield the warnings that sessions of training runs and of collectives have in common."""
+    """Yield the warnings about configurations and environment that apply to training runs and to collectives."""
     environment = session.environment
     there = [(*_threads(environment, case), *(sharing(environment, case) or (0, 0))) for case in records(cases)]
     cases = cases.join(pd.DataFrame(there, cases.index, ["threads_there", "cores", "ranks_there", "devices"]))
@@ -122,6 +122,7 @@ def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
 
 
 def _threads(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int]:
+    """Return (computing threads, cores) of a node if a CPU case has too many threads, otherwise (0, 0)."""
     sizes = (int(case[name]) for name in ("world_size", "threads", "nodes"))
     return (case["device"] == "cpu" and crowded(environment, *sizes)) or (0, 0)
 
@@ -148,7 +149,7 @@ def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> It
 
 
 def _arithmetic(seen: SessionData) -> pd.DataFrame:
-    """Return the launches on CUDA whose ranks computed in an `other` arithmetic than the precision."""
+    """Return the launches on CUDA that computed in an arithmetic other than their precision; `other` describes it."""
     good = seen.counted[seen.counted["device"] == accelerator.TYPE]
     found = []
     for launch in records(good[["launch_id", "label", "precision"]]):
@@ -169,9 +170,9 @@ def _arithmetic(seen: SessionData) -> pd.DataFrame:
 
 
 def _configurations(seen: SessionData) -> pd.DataFrame:
-    """Return the configurations with the limit of their spread, and the share of a step that waits for its batch.
+    """Return the cases with the limit of their spread, and `data_share`: the share of a step spent on its batch.
 
-    The share is relative to the sum of the median parts, because the step time may be another quantile.
+    It is relative to the sum of the median parts, because the step time may be another quantile.
     """
     whole_s = seen.cases[list(STEP_PARTS)].sum(axis=1)
     limit = seen.cases["device"].map(NOISY).astype(float)
@@ -179,7 +180,7 @@ def _configurations(seen: SessionData) -> pd.DataFrame:
 
 
 def _drifting(seen: SessionData) -> pd.DataFrame:
-    """Return the launch of each configuration that drifts the most, if it drifts by more than _DRIFTS."""
+    """Return the launch with the largest drift of each configuration, if its drift is above _DRIFTS."""
     good = seen.counted.assign(case_id=seen.counted["case"], size=seen.counted["drift"].abs())
     good["n"] = good.groupby("case")["case"].transform("size")
     far = good[good["size"] > good["device"].map(_DRIFTS).astype(float)]
@@ -189,9 +190,9 @@ def _drifting(seen: SessionData) -> pd.DataFrame:
 
 
 def _forward(seen: SessionData) -> pd.DataFrame:
-    """Return the median forward pass of each rank: `launch_id, rank, node, rank_s, case_id, label, device`.
+    """Return the median forward time of each rank: `launch_id, rank, node, rank_s, case_id, label, device`.
 
-    Launches whose ranks are not all known are left out.
+    Launches are left out if the time of a rank is unknown.
     """
     medians = seen.results.medians
     forward = medians[medians["metric"] == "forward_s"].rename(columns={"value": "rank_s"})
@@ -213,7 +214,7 @@ def _slowest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
-    """Return the rank of each configuration that is the slowest one in every launch, and its least `ratio`."""
+    """Return one row per configuration whose slowest rank is the same in every launch; `ratio` is its smallest."""
     slowest = _slowest(seen.once(_forward))
     launches = slowest["case_id"].map(seen.counted["case"].value_counts())
     by_case = slowest.groupby("case_id")
@@ -224,7 +225,7 @@ def _slowest_ranks(seen: SessionData) -> pd.DataFrame:
 
 
 def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
-    """Return each node that is slower than the others by more than _SLOW_NODE, by device."""
+    """Return one row per device type and node whose ratio to the other nodes is above _SLOW_NODE in a launch."""
     table = _slowest(seen.once(_forward).groupby(["device", "launch_id", "node"])["rank_s"].median().reset_index())
     table = table.assign(limit=table["device"].map(_SLOW_NODE).astype(float)).dropna()
     table = table.assign(n=table.groupby("device")["node"].transform("size"))
@@ -234,17 +235,17 @@ def _slowest_nodes(seen: SessionData) -> pd.DataFrame:
 
 
 def _instrumented(seen: SessionData) -> pd.DataFrame:
-    """Return the configurations with instrumented steps, and how much slower these are than the measured steps."""
+    """Return the `case_breakdown`, with `slower`: the relative slowdown of instrumented steps."""
     cases = seen.once(case_breakdown)
     return cases.assign(slower=cases["instruments_ratio"] - 1)
 
 
 def _host_lags(seen: SessionData) -> pd.DataFrame:
-    """Return the rank whose device lags least in the median launch of each configuration on CUDA.
+    """Return the rank with the smallest device lag in the median launch of each configuration on CUDA.
 
-    A host enqueues kernels without waiting. A slower device lags until the launch queue is full (about 1,000 kernels);
-    with a slower host, it lags by a kernel or two. If collectives block the host, as with gloo, the launch is left out,
-    because its lag is not informative.
+    A host enqueues kernels without waiting. If the device is slower, it lags behind until the queue of kernels is full
+    (about 1,000). If the host is slower, the device lags by one or two kernels. Launches whose collectives block the
+    host, as with gloo, are left out.
     """
     medians, good = seen.results.medians, seen.counted
     free = (good["device"] == accelerator.TYPE) & ((good["world_size"] == 1) | (good["backend"] == accelerator.BACKEND))
@@ -260,7 +261,7 @@ def _host_lags(seen: SessionData) -> pd.DataFrame:
 
 
 def _compiled(seen: SessionData) -> pd.DataFrame:
-    """Return the most graphs and eager frames of a rank in each launch with torch.compile."""
+    """Return the highest numbers of graphs and eager frames of any rank, per launch with torch.compile."""
     found = [
         {"label": label, **{name: max(rank[name] for rank in ranks) for name in ("graphs", "eager_frames")}}
         for at, label in zip(seen.counted["launch_id"], seen.counted["label"], strict=True)
@@ -388,7 +389,7 @@ _NOISY_SIZES = Rule(
 
 
 def check_collectives(seen: SessionData) -> list[Finding]:
-    """Return all computed warnings, the broadest first."""
+    """Return all computed warnings of a session of collectives, the broadest first."""
     launches = seen.numbers.drop_duplicates("launch_id")
     of_case = launches.assign(ok=launches["status"] == Status.OK).groupby("case", sort=False)
     fields = ["label", "world_size", "nodes", "threads", "device", "backend", "source"]
