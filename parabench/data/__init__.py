@@ -1,4 +1,4 @@
-"""Training data: the sources of samples. This table is free of torch."""
+"""List the sources of training data, without importing torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def source_of(data: str) -> tuple[str | None, str]:
-    """Return the source that `data` names, `None` for a custom one, and the text after the colon.
+    """Return (source, text after the colon) of a value of the axis `data`. The source is None for custom data.
 
     Raises UsageError for an unknown name.
     """
@@ -32,7 +32,7 @@ def source_of(data: str) -> tuple[str | None, str]:
 
 
 def check_count(data: str, have: int, global_batch: int) -> None:
-    """Raise UsageError if there are fewer samples than a global batch needs."""
+    """Raise UsageError if the number of samples, `have`, is less than `global_batch`."""
     if have < global_batch:
         raise UsageError(
             f"data {data!r} holds {have} samples, one batch needs {global_batch}; give more, or a smaller global_batch"

@@ -1,5 +1,7 @@
-"""Check that a case's data exists, fills a global batch and suits its model. Free of torch, except for custom data and
-models."""
+"""Check that a case's data exists, fills a global batch and suits its model.
+
+torch is imported only for custom data and models.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ def is_users(case: Case) -> bool:
 
 
 def _check_text(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError unless the model reads the case's text, and the text fills a global batch."""
     if model.vocabulary is None:
         raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
     if case.vocabulary:

@@ -1,4 +1,4 @@
-"""Datasets: samples by index, the same on every rank."""
+"""Create the dataset of a case, which has the same samples on every rank."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
 
 class BatchDataset(Dataset[Batch]):
-    """Samples in memory, as one batch. Indexing whole batches is faster than stacking samples.
+    """A dataset of samples that are in memory as one batch. Indexing it is faster than stacking samples.
 
-    `convert` converts indexed rows for the model.
+    `convert` is applied to each indexed batch.
     """
 
     def __init__(self, samples: Batch, convert: Callable[[Batch], Batch] | None = None) -> None:
@@ -44,27 +44,27 @@ class BatchDataset(Dataset[Batch]):
 
 
 def sequences(stream: Tensor, length: int) -> BatchDataset:
-    """Cut a stream into int64 sequences (n, length). A target is the token after its input."""
+    """Cut a stream of tokens into pairs of int64 sequences (n, length). The targets are the next tokens."""
     count = (stream.numel() - 1) // length
     inputs, targets = (stream[at : at + count * length].view(count, length) for at in (0, 1))
     return BatchDataset((inputs, targets), lambda rows: (rows[0].long(), rows[1].long()))
 
 
 def dataset_of(case: Case, model: Model) -> Any:
-    """Return the case's Dataset, or a custom DataLoader. Raises UsageError if there is none."""
+    """Return the Dataset of a case, or its custom DataLoader. Raises UsageError if the data cannot be loaded."""
     name, _ = source_of(case.data)
     return user_dataset(case) if name is None else load(DATASETS, "data", name)(case, model)
 
 
 def synthetic(case: Case, model: Model) -> Dataset[Any]:
-    """Return the model's samples for the case's seed."""
+    """Return the synthetic samples of the model. Raises UsageError if it has none."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} has no synthetic data; give Model.batch, or another data")
     return BatchDataset(make_samples(model.batch, case))
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:
-    """Return the text as bytes or, with a vocabulary, as tokens."""
+    """Return a text as sequences of bytes or, with a vocabulary, of tokens."""
     path, dtype = files.text_path(case.data), torch.uint8
     if case.vocabulary:
         path, dtype = files.token_file(case.data, case.vocabulary), torch.int32
@@ -74,7 +74,7 @@ def text(case: Case, model: Model) -> Dataset[Any]:
 
 
 def mnist(case: Case, model: Model) -> Dataset[Any]:
-    """Return the training images of the folder."""
+    """Return MNIST's normalized training images and their digits."""
     images, digits = files.read_mnist(source_of(case.data)[1])
 
     def normalized(rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -86,9 +86,9 @@ def mnist(case: Case, model: Model) -> Dataset[Any]:
 
 
 def user_dataset(case: Case) -> Any:
-    """Call the user's function, with the case if it has an argument. Return a Dataset or a DataLoader.
+    """Call the user's function that makes the data. Return its Dataset or DataLoader.
 
-    Raises UsageError for other results.
+    It receives the case if it has an argument. Raises UsageError if it fails or returns something else.
     """
     factory = load_factory(DATASETS, "data", case.data, "Dataset")
     with users_code(f"data {case.data!r} cannot be made", "fix that function"):
@@ -104,14 +104,14 @@ def user_dataset(case: Case) -> Any:
 
 
 def is_stream(dataset: Any) -> bool:
-    """Return whether the data has a fixed order, so that each rank reads global batches and takes its part."""
+    """Return whether data has a fixed order. Each rank then reads the global batches and takes its part."""
     return isinstance(dataset, (DataLoader, IterableDataset))
 
 
 def check_dataset(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError if data is too short or does not suit the options of the case.
+    """Raise UsageError if custom data is too short or does not suit the options of the case.
 
-    The last item of map-style data is read, to check its `__len__`.
+    The last item of map-style data is read to check its `__len__`.
     """
     dataset = user_dataset(case)
     if is_stream(dataset):
@@ -129,7 +129,7 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
 
 
 def first_sample(case: Case, model: Model) -> Batch:
-    """Return a batch that starts with the first sample of the case's data."""
+    """Return a batch that starts with the first sample of the case's data, to determine shapes."""
     dataset = dataset_of(case, model)
     if isinstance(dataset, DataLoader):
         return next(iter(dataset))

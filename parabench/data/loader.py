@@ -1,4 +1,4 @@
-"""Batches: each step has the same global batch with every strategy, split between ranks."""
+"""Load each rank's part of the global batches, which are the same with every strategy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from parabench.signals import HANG_REQUEST, die_with_parent
 
 
 class Loading:
-    """A case's data. Its workers are forked now, because a process in a group over InfiniBand should not fork.
+    """The DataLoader of a case. Its constructor forks the workers.
 
-    Data with a fixed order must be equal on all ranks. Raises UsageError if data does not fill one global batch.
+    They are forked before the process group starts, because a process that uses InfiniBand should not fork. Data with a
+    fixed order must be equal on all ranks. Raises UsageError if the data does not fill one global batch.
     """
 
     def __init__(self, case: Case, model: Model) -> None:
@@ -74,15 +75,15 @@ class Loading:
     def batches(
         self, data_rank: int, data_ranks: int, device: torch.device, *, columns: tuple[int, int] = (0, 1)
     ) -> Iterator[Batch]:
-        """Yield this rank's `global_batch / data_ranks` samples of each global batch on `device`, without an end.
+        """Yield the `global_batch / data_ranks` samples of a rank in each global batch, on `device`, forever.
 
-        `columns` is the position of this rank's part of the last dimension of the inputs, and the number of parts.
+        `columns` is (position, number of parts) of the rank's part of the inputs' last dimension.
         """
         dtype = getattr(torch, self._case.arithmetic.parameters)
-        place, parts = columns
+        position, parts = columns
         for batch in (self._stream_parts if self._stream else self._map_style)(data_rank, data_ranks):
             if parts > 1:  # for a row-parallel first layer
-                batch = map_inputs(lambda inputs: inputs.chunk(parts, dim=-1)[place].contiguous(), batch)
+                batch = map_inputs(lambda inputs: inputs.chunk(parts, dim=-1)[position].contiguous(), batch)
             if dtype != torch.float32:
                 batch = map_inputs(lambda inputs: inputs.to(dtype) if inputs.is_floating_point() else inputs, batch)
             # Copies from pinned memory do not block.
@@ -100,9 +101,9 @@ class Loading:
     def _map_style(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
         case = self._case
         for epoch in count():
-            place = (self._samples, case.global_batch, data_rank, data_ranks)
+            part = (self._samples, case.global_batch, data_rank, data_ranks)
             shuffles = case.split == "sample"
-            self._rank_batches.indices = shuffled(*place, case.seed, epoch) if shuffles else contiguous(*place)
+            self._rank_batches.indices = shuffled(*part, case.seed, epoch) if shuffles else contiguous(*part)
             yield from self._loader
 
     def _stream_parts(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
@@ -131,7 +132,7 @@ class Loading:
                 )
 
 
-# torch's iterators whose workers run.
+# torch's DataLoader iterators whose workers are running.
 _working: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -143,16 +144,16 @@ def end_workers() -> None:
 
 
 def contiguous(count: int, global_batch: int, rank: int, ranks: int) -> Iterator[list[int]]:
-    """Yield rows `rank * rows` to `(rank + 1) * rows` of each complete global batch, in the order of the data."""
+    """Yield the indices of a rank for each complete global batch: its contiguous part, in the order of the data."""
     rows = global_batch // ranks
     for start in range(rank * rows, count - count % global_batch, global_batch):
         yield list(range(start, start + rows))
 
 
 def shuffled(count: int, global_batch: int, rank: int, ranks: int, seed: int, epoch: int) -> BatchSampler:
-    """Return the indices of this rank from torch's DistributedSampler, in a different order in each epoch.
+    """Return the batches of a rank's indices from torch's DistributedSampler, shuffled differently in each epoch.
 
-    The batches of all ranks together are the next global batch of one order, for any number of ranks.
+    The batches of all ranks together are a global batch. It is the same for any number of ranks.
     """
     indices: Any = range(count)
     drawn: DistributedSampler[Any] = DistributedSampler(indices, ranks, rank, shuffle=True, seed=seed, drop_last=True)
@@ -161,7 +162,7 @@ def shuffled(count: int, global_batch: int, rank: int, ranks: int, seed: int, ep
 
 
 class RankBatches:
-    """The indices of this rank's batches in an epoch. They are set before it starts."""
+    """A batch sampler that yields `indices`. They are set before each epoch."""
 
     indices: Iterable[list[int]] = ()
 
@@ -170,7 +171,7 @@ class RankBatches:
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:
-    """Let a worker end with the process `rank`. DataLoader's watchdog is slower and may miss the end."""
+    """Make a worker end when the process with the id `rank` ends. DataLoader's watchdog is slower and less reliable."""
     # Do not free garbage of the rank, because the end of a process group waits for threads that a fork does not have.
     gc.freeze()
     die_with_parent(rank)

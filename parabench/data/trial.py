@@ -1,4 +1,4 @@
-"""Try a small batch of a model and its data on the CPU before the first launch, and report mistakes in one line."""
+"""Run one training step with a small batch on the CPU, to report mistakes in a model and its data before a launch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from parabench.strategies import entry_of
 # BatchNorm needs two samples.
 ROWS = 2
 
-# The maximum cost of a trial: operations per core (some seconds), and the share of the free memory. A parameter needs
+# The limits of a trial: operations per core (some seconds), and the share of the free memory. A parameter needs
 # 16 bytes with its gradient and AdamW's state, and activations need more.
 OPERATIONS_PER_CORE = 2e11
 FREE_SHARE, BYTES_PER_PARAMETER = 0.5, 20
@@ -54,18 +54,18 @@ SAME = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The result of one batch."""
+    """The result of trying one batch."""
 
     skipped: str | None = None  # why nothing was tried
     steps: dict[str, str] = field(default_factory=dict)  # {name of a step: its result}
-    # Trainable parameters without a gradient. The output does not depend on `unused` ones. The loss does not use the
-    # part of the output that depends on the others. DDP finds `unread` ones, but not `hidden` ones in a dataclass.
+    # Trainable parameters without a gradient. The output does not depend on `unused` ones. It depends on the others,
+    # but the loss does not use that part of it. DDP finds `unread` ones, but not `hidden` ones, in a dataclass.
     unused: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # trainable parameters without an optimizer
+    left_out: tuple[str, ...] = ()  # trainable parameters that the optimizer does not have
     suspects: tuple[str, ...] = ()  # keys of `models.SUSPECTS`
-    apart: float | None = None  # the result of `_apart`; None without blocks
+    apart: float | None = None  # the result of `_blocks_error`; None without blocks
 
 
 def trial_of(case: Case) -> Trial:
@@ -75,7 +75,7 @@ def trial_of(case: Case) -> Trial:
 
 
 def notes_of(case: Case) -> Iterator[str]:
-    """Yield the warnings of the trial of a case's model and data, one line each."""
+    """Try one batch of a case, and yield the warnings about its model and data, one line each."""
     trial, name = trial_of(case), f"model {case.model}"
     if trial.skipped:
         yield f"{name} is not tried before the first launch: {trial.skipped}"
@@ -86,7 +86,7 @@ def notes_of(case: Case) -> Iterator[str]:
 
 
 def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator[str]:
-    """Yield the warnings of a trial, one line each. With `gradients`, missing gradients are reported."""
+    """Yield the warnings about a trial, one line each, with the ones about missing gradients if `gradients`."""
     if gradients and (found := (*trial.unused, *trial.unread)):
         yield f"the loss does not depend on {first_names(found)}; DDP needs --set find_unused_parameters=on"
     if gradients and trial.hidden:
@@ -103,7 +103,7 @@ def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator
 
 
 def needs_of_ddp(trial: Trial, strategy: str, *, find_unused: bool, static: bool) -> str | None:
-    """Return the option that DDP needs to train parameters without a gradient; `None` if no option is missing."""
+    """Return which option DDP needs because of parameters without a gradient; None if nothing is missing."""
     if "find_unused_parameters" not in entry_of(strategy).axes:
         return None
     if trial.hidden:
@@ -130,7 +130,7 @@ def _tried(case: Case) -> Trial:
         batch = _first_batch(loading, case, model)
         suspects = [*suspects_of(model.module)]
         suspects += [IGNORED_LABELS] * ignores_labels(batch) + [RANDOM_DATA] * loading.is_random()
-        apart = _apart(model, batch) if model.blocks else None
+        apart = _blocks_error(model, batch) if model.blocks else None
         output, loss = _backward(model, batch, name)
         trained = {key: each for key, each in model.module.named_parameters() if each.requires_grad}
         missing = _without_gradient(trained, model, name)
@@ -159,6 +159,7 @@ def _tried(case: Case) -> Trial:
 
 
 def _too_large(parameters: int, case: Case) -> str | None:
+    """Return why a trial would need too much memory or time; None if it does not."""
     free = psutil.virtual_memory().available
     if parameters * BYTES_PER_PARAMETER > FREE_SHARE * free:
         return f"its {parameters / 1e9:.2g}G parameters do not fit into {free / 1e9:.0f} GB of free memory"
@@ -187,7 +188,7 @@ def _first_batch(loading: Loading, case: Case, model: Model) -> Batch:
 
 
 def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
-    """Run forward, loss and backward. Return output and loss. Raises UsageError on a failure."""
+    """Run forward, loss and backward on a batch. Return (output, loss). Raises UsageError if one of them fails."""
     given = f"on a batch of shapes {shapes_of(batch)}"
     widths = {each.dtype for each in tensors_of(inputs_of(batch)) if each.is_floating_point()}
     wide = torch.float64 in widths - {each.dtype for each in model.module.parameters()}
@@ -225,7 +226,7 @@ def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
 
 
 def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the leaves of the autograd graph of some tensors. Other values are ignored."""
+    """Yield the tensors at the leaves of the autograd graphs of `outputs`. Other values than tensors are ignored."""
     tensors = [each for each in outputs if isinstance(each, Tensor)]
     yield from (each for each in tensors if each.requires_grad and each.is_leaf)
     nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
@@ -240,7 +241,7 @@ def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _moved_buffers(model: Model, batch: Batch) -> list[str]:
-    """Return the buffers that depend on the samples, if the output depends on them."""
+    """Return the names of buffers that depend on the samples; empty if the output does not depend on them."""
     start = buffers_of(model.module)
     if not start:
         return []
@@ -266,9 +267,9 @@ def _moved_buffers(model: Model, batch: Batch) -> list[str]:
 
 
 def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: str) -> list[str]:
-    """Return the trainable parameters that the loss does not depend on.
+    """Return the names of the trainable parameters without a gradient.
 
-    Raises UsageError if it depends on no parameter, or if AdamW cannot use a gradient.
+    Raises UsageError if no parameter has a gradient, or if AdamW cannot use one.
     """
     missing = [key for key, each in trained.items() if each.grad is None]
     if len(missing) == len(trained):
@@ -283,7 +284,7 @@ def _without_gradient(trained: Mapping[str, nn.Parameter], model: Model, name: s
 
 
 def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
-    """Step the model's optimizer and scheduler once. Return their classes, and the parameters that are left out.
+    """Step the optimizer and scheduler once. Return (names of their classes, parameters that the optimizer lacks).
 
     Raises UsageError if they fail.
     """
@@ -301,10 +302,10 @@ def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
     return " and ".join(type(each).__name__ for _, each in steps), left_out
 
 
-def _apart(model: Model, batch: Batch) -> float:
-    """Return the difference between `head(blocks(stem(x)))` and `module(x)`, relative to the largest output.
+def _blocks_error(model: Model, batch: Batch) -> float:
+    """Return the largest difference of `head(blocks(stem(x)))` from `module(x)`, relative to the largest output.
 
-    If they cannot be compared, it is infinite.
+    It is infinite if they cannot be compared.
     """
     value: Any = inputs_of(batch)
     if model.forward is not None or not isinstance(value, Tensor):

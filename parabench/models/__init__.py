@@ -1,4 +1,4 @@
-"""Tables of the reference models and of the values of the axis `precision`. Free of torch."""
+"""List the reference models, the values of the axis `precision`, and suspect properties, without importing torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = ("loss", "collate", "forward", "optimizer", "scheduler", "clip_norm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry(Entry):
-    """The facts of a model that are required before it is built."""
+    """The facts about a model that are needed before it is built."""
 
     parameters: int | None = None
     brings: frozenset[str] = frozenset()  # some of BLOCKS, TENSOR, SEQUENCE and FIRST
@@ -55,17 +55,17 @@ class ModelEntry(Entry):
 
     @property
     def sequences(self) -> bool:
-        """Return whether it uses `seq_len`."""
+        """Return whether the model uses `seq_len`."""
         return self.vocabulary is not None or self.takes_case
 
     @property
     def reads_bytes(self) -> bool:
-        """Return whether it can read text as bytes."""
+        """Return whether the vocabulary of the model has a token for each byte."""
         return self.vocabulary is not None and self.vocabulary >= BYTES_VOCABULARY
 
 
 def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> ModelEntry:
-    """Return the entry of a decoder with this shape."""
+    """Return the entry of a decoder like GPT-2 with this shape."""
     context = 1024
     # Two norms 4d, qkv 3d^2 + 3d, projection d^2 + d, MLP 8d^2 + 5d. The head is tied to the embedding.
     block = 12 * width * width + 13 * width
@@ -150,7 +150,10 @@ OF_THE_SPLIT = frozenset({DROPOUT, BATCH_NORM, IGNORED_LABELS})
 
 
 def remedies(suspects: Iterable[str], verification: str) -> dict[str, str]:
-    """Return {suspect: message} for suspects that matter to the verification. Unknown keys are left out."""
+    """Return {suspect: message with the remedy} for the suspects that matter at this level of verification.
+
+    Unknown suspects are left out.
+    """
     found = {}
     for suspect in suspects:
         key, _, names = suspect.partition(":")
@@ -166,7 +169,7 @@ IEEE, TF32, BF16, FP16 = "ieee", "tf32", "bf16", "fp16"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A value of the axis `precision`."""
+    """A value of the axis `precision`: the types and the arithmetic of a training run."""
 
     roundoff: float  # the unit roundoff of the inputs of products: 2^-24 for 24 bits of significand
     matmul: str = IEEE  # the arithmetic of matrix products and convolutions

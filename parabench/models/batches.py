@@ -1,4 +1,4 @@
-"""Batches: any structure of tensors (tuple, dict, dataclass, ...) whose first dimension is the samples."""
+"""Split, select and map batches: structures of tensors (tuple, dict, ...) whose first dimension is the samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Batch = Any
 
 
 def map_tensors(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
-    """Return the same structure with `function` of each tensor."""
+    """Apply `function` to each tensor of a batch. Return the same structure with the results."""
 
     def mapped(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
@@ -51,13 +51,13 @@ def rows_of(batch: Batch) -> int:
 
 
 def shapes_of(batch: Batch) -> str:
-    """Return the shapes of the tensors of a batch, for a message."""
+    """Return the shapes of a batch's tensors as text: '(8, 10), (8, 1)'."""
     shapes = [str(tuple(tensor.shape)) for tensor in tensors_of(batch)]
     return ", ".join(shapes[:4]) + (", ..." if len(shapes) > 4 else "") or "none"
 
 
 def take_rows(batch: Batch, rows: slice | Sequence[int]) -> Batch:
-    """Return these samples of a batch."""
+    """Return the batch with only these samples."""
     return map_tensors(lambda tensor: tensor[rows], batch)
 
 
@@ -88,7 +88,7 @@ def targets_of(batch: Batch) -> Batch:
 
 
 def map_inputs(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
-    """Return the batch with `function` of each tensor of the inputs."""
+    """Apply `function` to each tensor of the inputs. Return the batch with the results and the same targets."""
     if not is_pair(batch):
         return map_tensors(function, batch)
     pair = (map_tensors(function, batch[0]), batch[1])
@@ -96,7 +96,7 @@ def map_inputs(function: Callable[[Tensor], Any], batch: Batch) -> Batch:
 
 
 def call(module: nn.Module, inputs: Batch) -> Any:
-    """Call a module with a tensor, the items of a tuple or list, or the fields of a mapping or dataclass by name."""
+    """Call a module with a tensor, with the items of a tuple or list, or with the named fields of another structure."""
     if dataclasses.is_dataclass(inputs) and not isinstance(inputs, (type, Mapping)):
         inputs = {each.name: getattr(inputs, each.name) for each in dataclasses.fields(inputs)}
     if isinstance(inputs, Mapping):

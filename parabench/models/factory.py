@@ -1,4 +1,4 @@
-"""The model of a case, built by name or by a custom factory. The `Model` of a factory is checked and described."""
+"""Build the model of a case by its name or with a custom factory, whose result is checked and described."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parabench.models.batches import Batch, tensors_of
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
 
-# In the verified steps, no batch repeats.
+# The number of batches of synthetic samples. In the verified steps, no batch repeats.
 SYNTHETIC_BATCHES = 8
 
 # {id: parameter} of earlier models. A cached module would be trained or sharded already.
@@ -31,14 +31,14 @@ _given: dict[int, weakref.ref[nn.Parameter]] = {}
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch, numpy and Python's random."""
+    """Seed the random generators of torch, numpy and Python."""
     torch.manual_seed(seed)
     numpy.random.seed(seed)
     random.seed(seed)
 
 
 def build_model(case: Case, *, seed: int | None = None) -> Model:
-    """Build the case's model. `seed_all` is called after the import and before the factory.
+    """Build the case's model. With a `seed`, all generators are seeded after the import and before the factory.
 
     Raises UsageError if the factory returns an invalid Model, or a module that it returned before.
     """
@@ -59,7 +59,7 @@ def build_model(case: Case, *, seed: int | None = None) -> Model:
 
 
 def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the result of `Model.optimizer`.
+    """Create the optimizer of a model with `Model.optimizer`.
 
     Raises UsageError unless it is a torch optimizer of these parameters that steps without a closure.
     """
@@ -86,7 +86,7 @@ def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> t
 
 
 def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return the result of `Model.scheduler`. Raises UsageError unless it is a torch scheduler."""
+    """Create the scheduler of a model with `Model.scheduler`. Raises UsageError unless it is a torch scheduler."""
     assert model.scheduler is not None
     with users_code(f"model {case.model!r}: its scheduler cannot be made", "fix Model.scheduler"):
         made: Any = model.scheduler(optimizer)
@@ -98,7 +98,7 @@ def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) ->
 
 
 def make_samples(batch: MakeBatch, case: Case) -> Batch:
-    """Return the case's synthetic samples. Raises UsageError if a custom `batch` fails or returns other samples."""
+    """Return the synthetic samples of a case. Raises UsageError if `batch` fails or returns something else."""
     rows = SYNTHETIC_BATCHES * case.global_batch
     with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
         given = (case.seq_len,) if takes_argument(batch, 2) else ()
@@ -124,7 +124,7 @@ FUNCTIONS = {
 
 
 def check_model(name: str, model: Any) -> None:
-    """Raise UsageError with the first fault of what the factory `name` returned, which must be a Model."""
+    """Raise UsageError with the first mistake in a model, the result of the custom factory `name`."""
 
     def wrong(text: str) -> NoReturn:
         raise UsageError(f"model {name!r}: {text}")
@@ -187,7 +187,7 @@ def check_model(name: str, model: Any) -> None:
 
 
 def what_is(value: Any) -> str:
-    """Describe a wrong value in a few words."""
+    """Return a short description of a wrong value for a message: 'the class Linear', '3', 'list'."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
@@ -197,8 +197,8 @@ def what_is(value: Any) -> str:
 
 
 def describe(case: Case) -> ModelEntry:
-    """Return the description of a custom model. Raises UsageError if it cannot be built or is not valid."""
-    # The model depends only on fields that affect training. It has a level of verification.
+    """Return the facts about a custom model. Raises UsageError if it cannot be built or is not valid."""
+    # A factory may read the fields that affect training. The level of verification is a result of the factory.
     takes_case = takes_argument(load_factory(MODELS, "model", case.model, "Model"))
     return _described(
         case.replace(verification=EXACT).reference() if takes_case else Case(model=case.model), takes_case
@@ -245,14 +245,14 @@ def _described(case: Case, takes_case: bool) -> ModelEntry:
 
 
 def outside(model: Model) -> str | None:
-    """Return a parameter outside of stem, blocks and head, which a pipeline would lose; else `None`."""
+    """Return the name of a parameter that is not in stem, blocks or head, so that pipelines would lose it; or None."""
     parts = [part for part in (model.stem, *model.blocks, model.head) if part is not None]
     held = {id(parameter) for part in parts for parameter in part.parameters()}
     return next((name for name, each in model.module.named_parameters() if id(each) not in held), None)
 
 
 def split_widths(module: nn.Module, plan: Mapping[str, ParallelStyle]) -> tuple[int, ...]:
-    """Return the distinct widths of linear layers that a tensor-parallel plan splits."""
+    """Return the different widths of the linear layers that a tensor-parallel plan splits, largest first."""
     found = {
         layer.out_features if isinstance(style, ColwiseParallel) else layer.in_features
         for name, layer in module.named_modules()

@@ -1,4 +1,4 @@
-"""Hugging Face's language models, built from their configurations. transformers is imported only here."""
+"""Build Hugging Face's language models from their configurations. No other module imports transformers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STYLES: Mapping[str, ParallelStyle] = {
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """Build the model of `Model.from_transformers`. Return its fields. Raises UsageError."""
+    """Build the model for `Model.from_transformers`. Return the fields of its `Model`. Raises UsageError."""
     try:
         import transformers
     except ImportError as error:
@@ -56,14 +56,14 @@ def fields_of(config: Any) -> dict[str, Any]:
     vocabulary, padding = text.vocab_size, getattr(text, "pad_token_id", None)
 
     def batch(n: int, generator: torch.Generator, seq_len: int) -> dict[str, Tensor]:
-        """Return sequences that count up, without padding tokens, because attention ignores them."""
+        """Return sequences that count up. They have no padding tokens, because attention ignores these."""
         tokens = count_up(n, seq_len, vocabulary, generator)
         if padding is not None:
             tokens = tokens.masked_fill(tokens == padding, (padding + 1) % vocabulary)
         return {"input_ids": tokens, "labels": tokens.clone()}
 
     def forward(module: nn.Module, batch: Batch) -> Any:
-        """Call the module with tokens and labels. The targets of a pair are the tokens after the inputs."""
+        """Call the module with tokens and labels. In a pair, the targets are the tokens after the inputs."""
         if is_pair(batch):
             tokens, targets = batch
             # A causal model shifts its labels.
@@ -103,7 +103,7 @@ def deterministic(config: Any) -> Any:
 
 
 def _build(config: Any) -> tuple[Any, bool]:
-    """Return the module, and whether it predicts the next token. Raises UsageError."""
+    """Return (module, whether it predicts the next token) for a configuration. Raises UsageError."""
     import transformers
 
     name = type(config).__name__
@@ -127,7 +127,7 @@ def _build(config: Any) -> tuple[Any, bool]:
 
 
 def tensor_parallel_plan(module: nn.Module) -> tuple[dict[str, ParallelStyle], str | None]:
-    """Return the plan that the model publishes with torch's styles, or an empty one and the reason."""
+    """Return (the tensor-parallel plan that the model publishes, None), or ({}, the reason why there is none)."""
     published: Mapping[str, str] = getattr(module, "tp_plan", None) or getattr(module, "_tp_plan", None) or {}
     if not published:
         return {}, "transformers publishes no tensor-parallel plan for it"

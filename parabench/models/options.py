@@ -1,4 +1,4 @@
-"""Change a model for a case, in place: device, arithmetic, activation checkpointing and torch.compile of each block."""
+"""Apply a case's options to a model, in place: device, arithmetic, activation checkpointing, torch.compile."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def set_arithmetic(model: Model, case: Case) -> None:
 
 
 def arithmetic_of(left_out: int | None) -> dict[str, Any]:
-    """Return the fact `arithmetic`: settings of float32 products after training, and the number of skipped steps.
+    """Return the fact `arithmetic` of a launch: the settings of float32 products, read after training.
 
-    `left_out` is None if the loss was not scaled.
+    `left_out` is the number of steps that the scaling of the loss skipped, None if the loss was not scaled.
     """
 
     def setting(read: Callable[[], Any]) -> Any:
@@ -66,7 +66,10 @@ def arithmetic_of(left_out: int | None) -> dict[str, Any]:
 
 
 def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks in place, or the module if it has none. Names and parameters stay."""
+    """Compile and checkpoint the model's blocks in place, or the module if it has none, as the case requires.
+
+    The names of parameters do not change.
+    """
     blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a repeated block is wrapped once
     if case.compile:
         compile_blocks(blocks)
@@ -77,7 +80,7 @@ def apply_options(model: Model, case: Case) -> None:
 
 
 def compile_blocks(blocks: Sequence[nn.Module]) -> None:
-    """Compile the forward of each block for static shapes. Blocks with the same forward share one copy of its code."""
+    """Compile the forward of each block for static shapes, in place. Blocks with the same forward share its code."""
     # torch caches graphs by code object, with a limit, and does not check the case or DDP's buckets. Therefore, each
     # case compiles copies of the code, and does not share graphs with others.
     share_compile_threads()
@@ -97,9 +100,9 @@ def compile_blocks(blocks: Sequence[nn.Module]) -> None:
 
 
 def share_compile_threads() -> None:
-    """Limit the compile workers of all ranks of a node to its number of cores, unless the user has set a number.
+    """Divide the cores of a node between the compile workers of its ranks, unless the user has set a number.
 
-    By default, Inductor starts up to 32 for each rank.
+    By default, Inductor starts up to 32 workers for each rank.
     """
     if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
         return
@@ -110,9 +113,9 @@ def share_compile_threads() -> None:
 
 
 class CompileCounts:
-    """Count graphs of torch.compile in the `with` blocks of this object, and frames that it leaves to eager mode.
+    """Counts of torch.compile's graphs, and of frames that it leaves to eager mode, in `with` blocks of this object.
 
-    torch counts for the whole process, so the steps of each case run in separate blocks.
+    torch counts for the whole process, so the steps of each case run in separate `with` blocks.
     """
 
     def __init__(self) -> None:
@@ -127,7 +130,7 @@ class CompileCounts:
             self._counts[name] += count - self._before[name]
 
     def facts(self) -> dict[str, int]:
-        """Return both counts by name."""
+        """Return {"graphs", "eager_frames"}: both counts."""
         return dict(self._counts)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The reference models: a decoder like GPT-2 (Radford et al., 2019), and the nets `mlp`, `mnist` and `toy`.
+"""Define the reference models: a decoder like GPT-2 (Radford et al., 2019), `mlp`, `mnist` and `toy`.
 
 They do not have dropout, so that all strategies compute the same numbers.
 """
@@ -27,7 +27,7 @@ from parabench.plan.case import Case
 
 
 class Attention(nn.Module):
-    """Causal self-attention. The rows of the fused projection are ordered by head, so that ranks can split them."""
+    """Causal self-attention. The rows of `qkv` are ordered by head, so that ranks can split them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP of four times the width, each with a norm and a residual."""
+    """A transformer block: attention and an MLP of four times the width, each with a norm and a residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class Stem(nn.Module):
-    """Token and position embeddings: (batch, time) to (batch, time, width)."""
+    """Token and position embeddings, mapping (batch, time) to (batch, time, width)."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Head(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (batch, time) to logits (batch, time, vocabulary)."""
+    """A decoder like GPT-2, mapping tokens (batch, time) to logits (batch, time, vocabulary)."""
 
     def __init__(self, layers: int, heads: int, width: int, vocabulary: int, context: int) -> None:
         super().__init__()
@@ -118,12 +118,12 @@ class GPT(nn.Module):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats, in float32 or wider."""
+    """Return the mean cross-entropy of the next tokens in nats, in float32 or wider."""
     return F.cross_entropy(at_least_float32(logits.flatten(0, 1)), targets.flatten())
 
 
 def gpt(entry: ModelEntry, case: Case) -> Model:
-    """Return the reference model of the given shape, initialized from torch's current seed."""
+    """Return the decoder with the shape of `entry`, initialized from torch's current seed."""
     assert entry.heads is not None
     assert entry.width is not None
     assert entry.vocabulary is not None

@@ -129,7 +129,7 @@ def clocks_text(launches: Iterable[Record]) -> str:
 
 
 def spread_over_nodes(ranks: Sequence[int], node_of: Mapping[int, int], most: int) -> list[int]:
-    """Return at most `most` of the ranks, in order. The first ranks of each node are taken, equally many per node."""
+    """Return at most `most` of the ranks, in order. They are the first ones of each node."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(node_of.get(rank, 0), []).append(rank)
