@@ -69,7 +69,8 @@ class Loading:
             if self._stream:
                 self._first = first
             else:
-                assert not list(first)
+                for _ in first:
+                    raise AssertionError("the first epoch of map-style data is not empty")
             _working.add(first)
 
     def batches(

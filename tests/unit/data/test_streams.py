@@ -70,7 +70,6 @@ def test_stream_uses_collate_of_the_model() -> None:
         ({"data": "zoo:loader", "workers": 2}, "is a DataLoader, which has its own workers; drop workers"),
         ({"data": "zoo:loader", "model": "zoo:pads"}, r"which has its own Model\.collate; drop Model\.collate"),
         ({"data": "zoo:loader", "split": "sample"}, "has a fixed order; use split batch"),
-        ({"data": "zoo:stream", "split": "sample"}, "has a fixed order; use split batch"),
         ({"global_batch": 48}, "gives no batch of 48 samples in epoch 0; give more, or a smaller global_batch"),
         ({"data": "zoo:uneven_stream"}, r"have the shapes \(8, 8\), \(3,\); the first dimension must be the samples"),
         ({"data": "zoo:ragged"}, "gives no first batch: .*; fix its items, or Model.collate"),

@@ -142,7 +142,6 @@ def test_ignores_labels_reads_only_targets() -> None:
         ({"strategy": "deepspeed1"}, "takes no clip_norm or scheduler of model zoo:own_step; use fsdp"),
         ({"strategy": "ddp", "precision": "fp16-mixed"}, "scales the loss, without clip_norm or scheduler"),
         ({"strategy": "ddp"}, None),
-        ({"strategy": "zero1"}, None),
     ],
 )
 def test_missing_requirement_names_unsupported_step_parts(fields: dict[str, Any], reason: str | None) -> None:

@@ -88,7 +88,7 @@ def test_posted_message_counts_while_it_is_waited_for(seen_of):
     assert (found["calls"], found["unknown_calls"]) == (3, 0)
 
 
-def test_taken_apart_describes_the_slowest_rank(seen_of):
+def test_case_breakdown_describes_the_slowest_rank(seen_of):
     launches = []
     for exposed in (1.0, 3.0, 2.0):
         launch = ddp()
