@@ -1,7 +1,7 @@
-"""The steps of a launch that trains, in order. Free of torch.
+"""Define the steps of a training launch and their order. Free of torch.
 
-In a round, each case has one turn: `settle` discarded steps, during which effects of the previous case fade, then
-measured steps. The orders of the rounds are balanced.
+If cases are interleaved, each round has one turn of each case. A turn has `settle` discarded steps, during which
+effects of the previous case fade, then measured steps. The orders of the rounds are balanced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USUAL_WARMUP, USUAL_STEPS = 5, 40
 # buckets. hyperfine takes at least ten runs, too.
 LEAST_WARMUP, LEAST_MEASURED = 5, 10
 
-# The rounds before the first: each case's training run is built, then warmed up; and after the last.
+# The numbers of the rounds before the first (build the models, warm up) and after the last one.
 BUILD, WARM_UP, INSTRUMENT, PROFILE = -2, -1, MOST_ROUNDS, MOST_ROUNDS + 1
 
 Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
@@ -47,7 +47,7 @@ class Counts(Record, frozen=True, kw_only=True):
 
 
 class Turn(NamedTuple):
-    """Consecutive steps of the case at place `arm` of its launch, with the phase of each.
+    """Consecutive steps of one case, with the phase of each step. `arm` is the index of the case in its launch.
 
     `round` counts from 0, or is BUILD, WARM_UP, INSTRUMENT or PROFILE.
     """
@@ -64,10 +64,10 @@ class Turn(NamedTuple):
 class TrainingSchedule(Record, frozen=True, kw_only=True):
     """The steps of a launch. `timed` has the number of measured steps in a turn of each case.
 
-    - With `rounds`, cases are interleaved: `warmup` steps of each, then `rounds` with one turn of each. A turn has
-      `settle` discarded steps and the measured ones. `seed` decides the orders.
-    - Without, the launch has one case, one turn, and the instruments: `instrumented` steps, and one each for a profile
-      and a memory snapshot. With `explain`, NCCL logs its choices.
+    - With `rounds`, cases are interleaved: `warmup` steps of each case, then `rounds` with one turn of each. A turn has
+      `settle` discarded steps and the measured ones. `seed` decides the order of the cases in each round.
+    - Without `rounds`, the launch has one case with one turn. Then come `instrumented` steps, and one step each for a
+      profile and a memory snapshot. With `explain`, NCCL logs its choices.
     - Warm-up or measured steps of one case may fill a time, `warmup_s` and `measure_s`. Their numbers are then minima.
     """
 
@@ -91,9 +91,9 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
         return self.rounds > 0
 
     def turns(self) -> Iterator[Turn]:
-        """Yield every turn, in order; the same on every rank and in the driver."""
+        """Yield every turn, in order. They are equal on every rank and in the driver."""
         places = range(len(self.timed))
-        # If cases are interleaved, the building of each has a row of marks, too.
+        # If cases are interleaved, the build of each model also has a row of timestamps.
         yield from (Turn(arm, BUILD, (Phase.WARMUP,) * self.takes_turns) for arm in places)
         yield from (Turn(arm, WARM_UP, (Phase.WARMUP,) * self.warmup) for arm in places)
         for number, order in enumerate(orders(len(places), max(1, self.rounds), self.seed)):
@@ -105,7 +105,7 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
             yield Turn(0, PROFILE, (Phase.PROFILE,) * self.traced)
 
     def by_round(self) -> dict[int, list[Turn]]:
-        """Return the turns of each round."""
+        """Return {number of the round: its turns}."""
         return {number: list(turns) for number, turns in groupby(self.turns(), lambda turn: turn.round)}
 
     def most_rounds(self, cases: object) -> int:
@@ -114,12 +114,12 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
 
     @property
     def traced(self) -> int:
-        """The number of last steps, which no statistic uses: for the profile and for the memory snapshot."""
+        """Return the number of steps for the profile and the memory snapshot. They are last, and in no statistic."""
         return self.profile + self.memory_snapshot
 
     @property
     def after(self) -> int:
-        """The number of steps after the measured ones: instrumented and traced steps."""
+        """Return the number of steps after the measured ones: instrumented and traced steps."""
         return self.instrumented + self.traced
 
     def counts(self, place: int = 0) -> Counts:
@@ -128,12 +128,12 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
 
     @property
     def all_steps(self) -> int:
-        """The largest number of steps of a case; a minimum if it measures by time."""
+        """Return the largest number of steps of a case. For a launch by time, this is a minimum."""
         return self.warmup + max(self.counts(place).measured for place in range(len(self.timed))) + self.after
 
     @property
     def seconds(self) -> float:
-        """The seconds that the steps by time take at least."""
+        """Return the minimum seconds of the steps by time; 0 if all steps have a fixed number."""
         return (self.warmup_s or 0.0) + (self.measure_s or 0.0)
 
     @property
@@ -154,9 +154,9 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
-    """Return the order of each round: the rows of Williams' designs, with names and rows at random.
+    """Return balanced orders of the numbers below `arms`, one for each round: rows of randomized Williams designs.
 
-    In a whole design, every case is at every place, and follows every other one, equally often.
+    In a complete design, every case is at every place, and follows every other case, equally often.
     """
     # E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments", Australian
     # Journal of Scientific Research 2, 1949. A design has n rows for an even number of cases and 2n for an odd one: up

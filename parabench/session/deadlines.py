@@ -1,4 +1,4 @@
-"""The deadlines of launches that were never measured, from the arithmetic or the transfers that they need."""
+"""Compute the deadlines of launches without earlier measurements, from their arithmetic or transfers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SLOWEST = {
 
 
 def training_operations(case: Case, steps: int) -> int:
-    """Return the floating-point operations of these steps on all ranks: 6 per parameter and token.
+    """Return the floating-point operations of `steps` steps on all ranks together: 6 per parameter and token.
 
     The result is 0 if the size of the model is unknown. Source: Kaplan et al., "Scaling laws for neural language
     models", 2020.
@@ -55,15 +55,15 @@ def first_deadline_s(
     reference_s: float | None = None,
     longer: float = 1.0,
 ) -> float:
-    """Return the deadline, in seconds, of a launch of cases that were not measured yet.
+    """Return the deadline in seconds of a launch of cases that were not measured yet.
 
-    All training cases may take ten times their estimates. Among collectives, only the longest case may, and the others
-    may take their estimates.
+    Each training case may take ten times its estimate. For collectives, this holds for the longest case only, and the
+    other cases may take their estimates.
 
     Args:
-        reference_s: the measured time of the single-device reference of the only case, if it is known. It replaces the
+        reference_s: the measured time of the single-device reference, for a launch of one case. It replaces the
             estimate.
-        longer: the ratio of the launch's steps to the steps of `protocol`.
+        longer: the steps of the launch, divided by the steps of `protocol`.
     """
     slowest = SLOWEST[cases[0].device]
     estimates = [_estimate(case, protocol, slowest) for case in cases]
@@ -92,6 +92,6 @@ def _estimate(
         without_s = protocol.expected_s(case, math.inf)
         return protocol.expected_s(case, slowest.bytes_per_s / case.world_size) - without_s, without_s
     assert isinstance(case, Case)
-    # Steps by time exceed it by up to one step.
+    # The last step by time ends after this time, so twice the time is allowed.
     other_s = (slowest.compile_s if case.compile else 0.0) + 2 * protocol.seconds
     return training_operations(case, protocol.by_steps().all_steps) / slowest.flops_per_s, other_s

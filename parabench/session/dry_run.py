@@ -1,4 +1,4 @@
-"""`--dry-run`: print what a session would launch, on any number of nodes. Nothing is launched or written."""
+"""Print the launches of a session and their expected time for `--dry-run`. Nothing is launched or written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dry_run(request: Request, console: Console) -> int:
 
 
 def lines(request: Request) -> list[str]:
-    """Return what a session would launch and the expected time. Raises UsageError."""
+    """Return the lines that describe the launches of a session and their expected time. Raises UsageError."""
     axes = dict(text.partition("=")[::2] for text in request.axes)
     devices = (axes.get("device") or request.options.get("device") or "").split(",")
     machine, notes = planned_for(request.cluster, this_machine(), accelerator.TYPE in devices)
@@ -71,7 +71,7 @@ def lines(request: Request) -> list[str]:
 
 
 def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
-    """Return the machine to plan for, whose nodes have what their ranks need, and these assumptions."""
+    """Return the machine to plan for, with enough devices and cores on each node, and notes on these assumptions."""
     topology = topology_of(flags, here, rendezvous=False)
     if topology is None:
         return here, []
@@ -88,7 +88,10 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
 
 
 def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
-    """Return the measured seconds, or an estimate from the slowest device; `None` for a model of unknown size."""
+    """Return the `known` seconds of a (case, repetition, protocol), or an estimate for the slowest device.
+
+    Returns None for a model of unknown size.
+    """
     case, repetition, protocol = launch
     if repetition != EXPLAIN_REPETITION and case.id in known:
         return known[case.id]
@@ -100,7 +103,7 @@ def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float |
 
 
 def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[str]:
-    """Yield a row per configuration, then why some share no launch."""
+    """Yield a row per configuration, then the reasons why some share no launch."""
     rows = [("configuration", "nodes x ranks per node", "launches", "expected time")]
     for case in plan.cases:
         own = [seconds for each, repetition, seconds in launches if each == case and repetition >= FIRST_REPETITION]
@@ -113,7 +116,7 @@ def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[
 
 
 def estimate(launches: Sequence[ExpectedLaunch], known: Collection[str], store: Path) -> str:
-    """Return the time of all launches, references included, in words, and its basis."""
+    """Return the expected time of all launches, including references, as text with its basis."""
     if not launches:
         return "expected: nothing left to launch"
     estimated = [case for case, repetition, _ in launches if case.id not in known or repetition == EXPLAIN_REPETITION]

@@ -19,9 +19,9 @@ from parabench.store.store import Store
 def measure_links(
     store: Store, state: SessionState[Any, Any], machine: Machine, log: Callable[[str], None], launch: Executor
 ) -> None:
-    """Measure the links of a session, unless it has all. A link that cannot be measured is unknown, with a reason.
+    """Measure and store the links of a session, unless it has all. An unknown link is stored with a reason.
 
-    Raises Interrupted if asked to stop, NodeGone if a node does not come back.
+    Raises Interrupted if asked to stop, and NodeGone if a node does not come back.
     """
     from parabench.analysis.links import check_links, link_table, tiers_of, tiers_said
     from parabench.analysis.session import select_session
@@ -46,7 +46,7 @@ def measure_links(
 
 
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
-    """Return the case that measures: all ranks of all nodes, with device and backend of the largest case.
+    """Return a case with all ranks of all nodes, and with the device and backend of the largest case.
 
     If the number of ranks per node is not given, a node has a rank for each device, and at least the ranks of the
     largest case.

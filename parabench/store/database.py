@@ -14,14 +14,14 @@ from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statem
 
 # How long a write waits for the lock of another process.
 LOCK_TIMEOUT_S = 60.0
-# The file survives a power failure intact. Tests switch this off to save time.
+# With this mode of SQLite, a power failure does not damage the file. Tests use a faster one.
 SYNCHRONOUS = "NORMAL"
 
 GIVE_RESULTS = "give the results.db of a run, or traces to `report --from`"
 
 
 class StoreError(UsageError):
-    """A results database that cannot be read or written any more; the text is the cause."""
+    """A results database cannot be read or written any more. The text has the cause."""
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
@@ -85,7 +85,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 @contextlib.contextmanager
 def storing(path: Path, action: str) -> Iterator[None]:
-    """Within the block, raise failures of SQLite as StoreError: the database cannot be `action` (written, say)."""
+    """Raise SQLite's errors in the `with` block as StoreError. `action` is, for example, "written"."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.NotSupportedError):

@@ -31,17 +31,17 @@ from parabench.store.record import (
 SCHEMA_VERSION = 2
 APPLICATION_ID = 0x70626E63  # "pbnc", to distinguish it from other SQLite files
 
-# SQL conditions on rows of `launch`: it need not run again; it failed. The launch for NCCL's debug log does not count.
+# SQL conditions on rows of `launch`. DONE: it need not run again. NOT_WELL: it failed, except for NCCL's debug log.
 DONE = f"status != '{Status.INTERRUPTED}'"
 NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND repetition != {EXPLAIN_REPETITION}"
-# The kind of a session, NULL if its plan is unknown. It has an index.
+# The kind of a session as an SQL expression with an index; NULL if its plan is unknown.
 KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
 # The short columns of a session, for lists of all sessions.
 LISTED = ("label", "suite", "started_utc", "finished_utc")
 
 
-# The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of samples without a
-# step.
+# The kinds of digests. SLOWEST: each measured step's time on its slowest rank. MEDIAN: each rank's median over measured
+# steps. WHOLE: each rank's samples without a step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 
@@ -84,9 +84,9 @@ class LaunchRow(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """Samples of a launch in one row, so that answers read a hundredth of the rows.
+    """Numbers from the samples of a launch, packed into one row, so that answers read a hundredth of the rows.
 
-    `place` are steps or ranks as little-endian int64, `value` the same number of float64; unknown ones are NaN.
+    `place` has steps or ranks as little-endian int64. `value` has one float64 for each of them; NaN is unknown.
     """
 
     kind: str
@@ -156,20 +156,20 @@ def create_statements() -> list[str]:
 
 @cache
 def insert_statement(name: str) -> str:
-    """Return the SQL statement that inserts a row: the ids that it belongs to, then its fields."""
+    """Return the SQL statement that inserts a row into a table: the ids that it belongs to, then its fields."""
     columns = TABLES[name].columns
     return f"INSERT INTO {name}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def digests(samples: Sequence[Sample]) -> list[Digest]:
-    """Return the digests of one launch."""
+    """Return the digests of the samples of one launch."""
     import statistics  # takes 10 ms to import, which commands that only read save
 
     summarized = ("step_s", *STEP_PARTS, "device_lag_s")
     whole: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     by_rank: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for rank, step, phase, metric, told in samples:
-        value = math.nan if told is None else float(told)
+    for rank, step, phase, metric, observed in samples:
+        value = math.nan if observed is None else float(observed)
         if step is None:
             whole[phase, metric].append((rank, value))
         elif phase == Phase.MEASURE and metric in summarized:
