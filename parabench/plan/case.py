@@ -80,7 +80,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
     ranks_per_node: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
     model: Annotated[Name, structs.replace(NAMED, role=TRAINING)] = "gpt-nano"
     data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
-    # The samples of a step on all ranks together, so that every strategy and world size does the same work.
+    # The samples of a step on all ranks together, so that all strategies and world sizes have equal work.
     global_batch: Annotated[Count, Field(role=TRAINING)] = 8
     seq_len: Annotated[Count, Field(role=TRAINING)] = 64
     precision: Annotated[str, Field(choices=tuple(PRECISIONS), role=TRAINING)] = IEEE
@@ -220,7 +220,7 @@ LONGEST_NAME = 100
 OneLine = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)")]
 Ranks = Annotated[int, Meta(ge=1, le=1 << 20)]
 _A_LINE = Field(expected="a line of 1 to 100 characters")
-# The columns of numbers, in which an unknown value is NaN.
+# Columns of numbers: an unknown value is NaN.
 _COMPUTED_WITH = ("global_batch", "seq_len")
 
 

@@ -43,13 +43,11 @@ def why_alone(case: Case | CollectiveCase) -> str | None:
 def cohorts(
     cases: Sequence[C], room: Room | None = None, held: Mapping[str, float] | None = None
 ) -> list[tuple[C, ...]]:
-    """Return `cases` in groups that share a launch, in their order.
-
-    If model states exceed the `room`, the cases are split evenly among several launches.
+    """Return `cases` in groups that share a launch, in their order. Groups whose model states exceed `room` are split.
 
     Args:
-        room: the bytes of memory for a launch, by device. Without it, memory is not limited.
-        held: the bytes of memory that a separate launch of each case used, by case id.
+        room: the bytes of memory for a launch, by device.
+        held: the bytes that a separate launch of each case used, by case id.
     """
     found: dict[object, list[C]] = {}
     # Smaller cases use the first ranks of a launch. On several nodes, all cases need equal numbers of ranks. Settings
@@ -87,10 +85,9 @@ def _split(cases: Sequence[C], room: Room, held: Mapping[str, float]) -> list[tu
 
 
 def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
-    """Return the bytes of memory that one launch of all `cases` needs.
+    """Return the bytes that one launch of all `cases` needs: all model states, and the largest other memory.
 
-    This is the sum of their model states, and the largest other memory of a case. `held` has the bytes that a separate
-    launch of each case used, by case id.
+    `held` has the bytes that a separate launch of each case used, by case id.
     """
     # If the size of a model is unknown, all of its memory counts as model states.
     states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}

@@ -32,7 +32,7 @@ ROOT = 0
 
 
 class ElementType(NamedTuple):
-    """An element type: its name in nccl-tests, its bytes, and the number up to which all whole numbers are exact."""
+    """An element type: its name in nccl-tests, its bytes, and the range of exact whole numbers, from 0 to `exact`."""
 
     name: str
     size: int
@@ -88,8 +88,8 @@ Size = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
-    Sizes are bytes of the whole buffer, as in nccl-tests. `source` is the nccl-tests log that the case is from, if any.
-    Raises UsageError for a value that no machine could run.
+    Sizes are bytes of the whole buffer. `source` is the nccl-tests log that the case is from, if any. Raises UsageError
+    for invalid values.
     """
 
     kind: ClassVar[str] = "collectives"
@@ -231,10 +231,9 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
         return itertools.product(self.sizes, self.forms)
 
     def largest_value(self) -> int:
-        """Return the largest whole number of the test data for which a reduction is exact; 0 if there is none.
+        """Return the largest whole number of the test data, so that results are exact; 0 if there is none.
 
-        For an average, the test data are these numbers times the world size. The average of NCCL is rounded, with an
-        error below 1/2.
+        For averages, the data are these numbers times the world size. NCCL rounds averages, with an error below 1/2.
         """
         exact = TYPES[self.dtype].exact
         ranks = self.world_size**2 if self.redop == "avg" else self.world_size

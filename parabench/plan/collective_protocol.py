@@ -234,8 +234,8 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 class Stage:
     """The measurement of one size and form, with the indexes of the interleaved cases (`places`).
 
-    First, each case is checked and warmed up with `warmup` readings. Then they are measured in the order of `turns`,
-    pairs of (index of the case, number of readings). In the end, each case is checked again.
+    Each case is checked and has `warmup` readings. Then come the `turns`, pairs (index, number of readings), and a
+    second check.
     """
 
     bytes: int

@@ -61,8 +61,7 @@ def schedule(nodes: int, ranks_per_node: int) -> tuple[Round, ...]:
 def all_pairs(n: int) -> list[Round]:
     """Return all pairs of the numbers below `n`, in the fewest rounds of disjoint pairs.
 
-    This is the circle method of tournaments (Kirkman, 1847): one number stays, and the others move by one place. If `n`
-    is odd, one number has no partner in each round.
+    This is the circle method of tournaments (Kirkman, 1847). If `n` is odd, one number has no partner in each round.
     """
     places = [*range(n), *([None] if n % 2 else [])]
     rounds = []

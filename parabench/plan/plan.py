@@ -262,7 +262,7 @@ def _candidates(
 ) -> Iterator[tuple[Case, bool, str | None]]:
     """Yield (case, whether its world size is automatic, reason to skip it or None) for every case of the sweeps.
 
-    A case is skipped if its automatic world size is not a multiple of a field of DIVISORS. It then lacks the field.
+    A case is skipped if a field of DIVISORS does not divide its automatic world size.
     """
     # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     replaced = machine.ranks_per_node is not None and "world_size" not in overrides

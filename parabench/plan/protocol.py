@@ -212,11 +212,11 @@ class Protocol(Record, frozen=True, kw_only=True):
         )
 
     def shared(self, order: str, step_s: Sequence[float | None], device: str) -> TrainingSchedule:
-        """Return the steps of a shared launch, whose cases are interleaved. Without `rounds`, the rounds fill SHARED_S.
+        """Return the steps of a shared launch with interleaved cases. Without `rounds`, the rounds fill SHARED_S.
 
         Args:
-            order: a seed, from which the order of the cases in each round follows.
-            step_s: the step time of each case in seconds; None if it is unknown.
+            order: the seed of the orders of cases.
+            step_s: the seconds of a step of each case; None if unknown.
         """
         timed = [TIMED if s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / s))) for s in step_s]
         round_s = [s * (SETTLE + steps) for s, steps in zip(step_s, timed, strict=True) if s is not None]

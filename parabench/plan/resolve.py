@@ -86,8 +86,7 @@ def default_ranks_per_node(size: int) -> int:
 def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
     """Return the suite for all ranks of a session's nodes. Without a number of ranks per node, it is unchanged.
 
-    All sweeps use the smallest multiple of the suite's batch that each world size divides, so that every case does the
-    same work.
+    All sweeps have the smallest multiple of the suite's batch that each world size divides.
     """
     if machine.ranks_per_node is None:
         return suite

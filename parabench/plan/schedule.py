@@ -1,7 +1,7 @@
 """Define the steps of a training launch and their order. Free of torch.
 
-If cases are interleaved, each round has one turn of each case. A turn has `settle` discarded steps, during which
-effects of the previous case fade, then measured steps. The orders of the rounds are balanced.
+If cases are interleaved, each round has one turn of each case: `settle` discarded steps, while effects of the previous
+case fade, then measured steps.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ def measure_links(
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     """Return a case with all ranks of all nodes, and with the device and backend of the largest case.
 
-    If the number of ranks per node is not given, a node has a rank for each device, and at least the ranks of the
-    largest case.
+    By default, a node has a rank for each device, and at least the ranks of the largest case.
     """
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(

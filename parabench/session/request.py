@@ -62,7 +62,7 @@ class Request:
     - `kind`: the kind of measurement, a key of `workloads.WORKLOADS`
     - `axes`, `options` and `seed` decide the measurement. They must be equal on all nodes, and a resumed session cannot
       change them. `options` has the given fields of the case and the protocol of the kind.
-    - `part_of`: the suite, if it takes several sessions and this is one of them
+    - `part_of`: the suite, if it consists of several sessions
     """
 
     kind: str = "training"
@@ -229,8 +229,8 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
 def plan_compute(request: Request, machine: Machine) -> Planned[Any, Protocol]:
     """Return the plan of a suite's compute-only launches. Raises UsageError.
 
-    If the ranks exceed this machine's devices, or cores, they are divided among the fewest nodes like this machine,
-    unless a sweep sets `nodes`. The launches measure the ranks of one node.
+    Unless a sweep sets `nodes`, the ranks are divided among the fewest nodes like this machine. The launches measure
+    the ranks of one node.
     """
     suite, overrides = load_suite(str(request.suite)), parse_axes(request.axes)
     asked = overrides.pop("world_size", None)

@@ -321,8 +321,8 @@ class Runner:
     def deadline_s(self, cases: Sequence[Any], protocol: Any) -> float:
         """Return the deadline of a launch of these cases, in seconds.
 
-        This is the requested deadline for each case, or ten times the duration of earlier launches, plus an estimate
-        for cases that were not launched yet.
+        Without a requested deadline, this is ten times the duration of earlier launches, plus an estimate for new
+        cases.
         """
         requested_s = self.plan.protocol.deadline_s
         if requested_s is not None:

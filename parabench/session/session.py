@@ -165,7 +165,7 @@ def lead_session(
 
 
 def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
-    """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
+    """Return the command that resumes the session, and runs the later sessions of its suite."""
     if request.part_of is not None:
         return shlex.join([*request.argv, "--resume"])
     options = ["--until-decided"] * request.until_decided
@@ -243,12 +243,11 @@ def next_repetition(
 ) -> Plan[C, P] | None:
     """Return `plan` with another repetition of the cases that may still be the fastest, and store it.
 
-    `adding_s` is the time limit in seconds, and `spent_s` the time since the start. Return None if no repetition is
-    added, because:
+    `adding_s` is the time limit in seconds, and `spent_s` the time since the start. Return None in these cases:
 
-    - the winner is clear
-    - the repetition would end after the limit
-    - there is no limit, and the noise is too large; the logged command, from `go_on`, continues anyway
+    - The winner is clear.
+    - The repetition would end after the limit.
+    - Without a limit, the noise is too large. The command `go_on` is logged, which continues anyway.
     """
     from parabench.analysis import format
     from parabench.analysis.ranking.race import next_seconds, undecided

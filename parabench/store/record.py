@@ -155,7 +155,7 @@ class HostSample(NamedTuple):
 class LinkSample(NamedTuple):
     """The link between two ranks of a session in one direction. A device is `cpu`, or its number such as `cuda:3`.
 
-    `latency_s` is half a round trip of the smallest message. A value is None with a `reason` if it is unknown.
+    `latency_s` is half a round trip of the smallest message. Unknown values are None with a `reason`.
     """
 
     from_rank: int
@@ -172,8 +172,8 @@ class LinkSample(NamedTuple):
 class LinkMessage(NamedTuple):
     """One timed message between two ranks, from the start of sending until the answer arrived.
 
-    A message of 8 bytes is a round trip; with NCCL, its duration is the mean of several. The phase is `measure` if a
-    LinkSample uses the message, otherwise `warmup`.
+    A message of 8 bytes is a round trip (with NCCL, the mean of several). The phase is `warmup` if no LinkSample uses
+    the message.
     """
 
     from_rank: int
