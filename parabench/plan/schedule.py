@@ -39,13 +39,6 @@ Rounds = Annotated[int, Meta(ge=0, le=MOST_ROUNDS)]
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 
 
-class Counts(Record, frozen=True, kw_only=True):
-    """The number of warm-up steps of a case, and of the steps after them without instruments."""
-
-    warmup: int
-    measured: int
-
-
 class Turn(NamedTuple):
     """Consecutive steps of one case, with the phase of each step. `arm` is the index of the case in its launch.
 
@@ -122,14 +115,14 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
         """Return the number of steps after the measured ones: instrumented and traced steps."""
         return self.instrumented + self.traced
 
-    def counts(self, place: int = 0) -> Counts:
-        """Return the steps of a case without instruments, which include the discarded ones."""
-        return Counts(warmup=self.warmup, measured=max(1, self.rounds) * (self.settle + self.timed[place]))
+    def counts(self, place: int = 0) -> tuple[int, int]:
+        """Return the numbers of (warm-up steps, discarded and measured steps) of a case."""
+        return self.warmup, max(1, self.rounds) * (self.settle + self.timed[place])
 
     @property
     def all_steps(self) -> int:
         """Return the largest number of steps of a case. For a launch by time, this is a minimum."""
-        return self.warmup + max(self.counts(place).measured for place in range(len(self.timed))) + self.after
+        return max(sum(self.counts(place)) for place in range(len(self.timed))) + self.after
 
     @property
     def seconds(self) -> float:
@@ -141,16 +134,16 @@ class TrainingSchedule(Record, frozen=True, kw_only=True):
         """Return whether the launch decides its number of steps by time."""
         return self.seconds > 0
 
-    def with_counts(self, counts: Counts) -> Self:
-        """Return the schedule of one case with the steps that its ranks agreed on."""
-        return self.replace(warmup=counts.warmup, timed=(counts.measured,), warmup_s=None, measure_s=None)
+    def with_counts(self, warmup: int, measured: int) -> Self:
+        """Return the schedule of one case with fixed numbers of steps, on which its ranks agreed."""
+        return self.replace(warmup=warmup, timed=(measured,), warmup_s=None, measure_s=None)
 
     def by_steps(self) -> TrainingSchedule:
         """Return the schedule of a single-device reference, which always has a fixed number of steps.
 
         The tolerances were measured over this number of losses (docs/explanation/verification.md).
         """
-        return self.with_counts(TrainingSchedule().counts()) if self.by_time else self
+        return self.with_counts(*TrainingSchedule().counts()) if self.by_time else self
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from parabench.machine import accelerator
 from parabench.plan.case import Case
@@ -18,26 +17,15 @@ from parabench.plan.validate import entry_of_model
 MOST_EXPLAINING_S = 180.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowest:
-    """The slowest devices and links that a first deadline allows for.
-
-    `compile_s` is the longest compilation of a model by torch.compile. On the CPU, a C++ compiler runs for each kernel.
-    `start_s` is the longest setup of contexts, communicators and kernels. `most_s` bounds the time that the rates
-    predict. Accelerators differ so much that a rate for all of them would hide a hang for days.
-    """
-
-    flops_per_s: float
-    bytes_per_s: float
-    compile_s: float
-    start_s: float = 0.0
-    most_s: float = math.inf
-
-
-SLOWEST = {
-    "cpu": Slowest(flops_per_s=5e9, bytes_per_s=100e6, compile_s=600.0),
-    accelerator.TYPE: Slowest(flops_per_s=1e12, bytes_per_s=1e9, compile_s=180.0, start_s=60.0, most_s=600.0),
-}
+# The slowest devices and links that a first deadline allows for.
+FLOPS_PER_S = {"cpu": 5e9, accelerator.TYPE: 1e12}
+BYTES_PER_S = {"cpu": 100e6, accelerator.TYPE: 1e9}
+# The longest time that these rates predict. Accelerators differ so much that a rate for all would hide a hang for days.
+MOST_S = {"cpu": math.inf, accelerator.TYPE: 600.0}
+# The longest setup of contexts, communicators and kernels.
+START_S = {"cpu": 0.0, accelerator.TYPE: 60.0}
+# The longest compilation of a model by torch.compile. On the CPU, a C++ compiler runs for each kernel.
+COMPILE_S = {"cpu": 600.0, accelerator.TYPE: 180.0}
 
 
 def training_operations(case: Case, steps: int) -> int:
@@ -65,11 +53,11 @@ def first_deadline_s(
             estimate.
         longer: the steps of the launch, divided by the steps of `protocol`.
     """
-    slowest = SLOWEST[cases[0].device]
-    estimates = [_estimate(case, protocol, slowest) for case in cases]
+    device = cases[0].device
+    estimates = [_estimate(case, protocol) for case in cases]
     expected_s, longest_s = sum(each for each, _ in estimates), max(each for each, _ in estimates)
     explains = isinstance(protocol, TrainingSchedule) and protocol.explain
-    most_s = MOST_EXPLAINING_S if explains else slowest.most_s
+    most_s = MOST_EXPLAINING_S if explains else MOST_S[device]
     if isinstance(protocol, CollectiveProtocol):
         allowed_s = DEADLINE_FACTOR * longest_s + expected_s - longest_s
     else:
@@ -77,12 +65,10 @@ def first_deadline_s(
     allowed_s = min(allowed_s, most_s)
     if reference_s is not None:
         allowed_s = DEADLINE_FACTOR * reference_s
-    return max(LEAST_DEADLINE_S, allowed_s) + slowest.start_s + sum(other_s for _, other_s in estimates)
+    return max(LEAST_DEADLINE_S, allowed_s) + START_S[device] + sum(other_s for _, other_s in estimates)
 
 
-def _estimate(
-    case: Case | CollectiveCase, protocol: TrainingSchedule | CollectiveProtocol, slowest: Slowest
-) -> tuple[float, float]:
+def _estimate(case: Case | CollectiveCase, protocol: TrainingSchedule | CollectiveProtocol) -> tuple[float, float]:
     """Return the seconds of a case's arithmetic or transfers, and the seconds that do not depend on their rates.
 
     The estimate assumes that one device computes, or one link carries, the work of all ranks.
@@ -90,8 +76,8 @@ def _estimate(
     if isinstance(protocol, CollectiveProtocol):
         assert isinstance(case, CollectiveCase)
         without_s = protocol.expected_s(case, math.inf)
-        return protocol.expected_s(case, slowest.bytes_per_s / case.world_size) - without_s, without_s
+        return protocol.expected_s(case, BYTES_PER_S[case.device] / case.world_size) - without_s, without_s
     assert isinstance(case, Case)
     # The last step by time ends after this time, so twice the time is allowed.
-    other_s = (slowest.compile_s if case.compile else 0.0) + 2 * protocol.seconds
-    return training_operations(case, protocol.by_steps().all_steps) / slowest.flops_per_s, other_s
+    other_s = (COMPILE_S[case.device] if case.compile else 0.0) + 2 * protocol.seconds
+    return training_operations(case, protocol.by_steps().all_steps) / FLOPS_PER_S[case.device], other_s

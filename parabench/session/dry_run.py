@@ -17,7 +17,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
-from parabench.session.deadlines import SLOWEST, training_operations
+from parabench.session.deadlines import BYTES_PER_S, FLOPS_PER_S, training_operations
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
@@ -96,10 +96,10 @@ def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float |
     if repetition != EXPLAIN_REPETITION and case.id in known:
         return known[case.id]
     if case.kind == "collectives":
-        return float(protocol.expected_s(case, SLOWEST[case.device].bytes_per_s))
+        return float(protocol.expected_s(case, BYTES_PER_S[case.device]))
     steps, by_time_s = (protocol.after, protocol.seconds) if protocol.by_time else (protocol.all_steps, 0.0)
     operations = training_operations(case, steps)
-    return by_time_s + operations / (SLOWEST[case.device].flops_per_s * case.world_size) if operations else None
+    return by_time_s + operations / (FLOPS_PER_S[case.device] * case.world_size) if operations else None
 
 
 def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[str]:
@@ -123,9 +123,9 @@ def estimate(launches: Sequence[ExpectedLaunch], known: Collection[str], store: 
     count = len(launches) - len(estimated)
     basis = [f"{format.count(count, 'launch')} as measured in {store}"] if count else []
     if estimated:
-        slowest = SLOWEST[estimated[0].device]
-        rate = f"{slowest.flops_per_s / 1e9:g} GFLOP/s per rank, without communication"
-        rate = f"{slowest.bytes_per_s / 1e6:g} MB/s" if estimated[0].kind == "collectives" else rate
+        device = estimated[0].device
+        rate = f"{FLOPS_PER_S[device] / 1e9:g} GFLOP/s per rank, without communication"
+        rate = f"{BYTES_PER_S[device] / 1e6:g} MB/s" if estimated[0].kind == "collectives" else rate
         basis.append(f"{format.count(len(estimated), 'launch')} estimated: upper bound from {rate}")
     return f"expected: {_total([seconds for _, _, seconds in launches])} ({'; '.join(basis)})"
 
@@ -147,8 +147,7 @@ def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
     amount = {name: getattr(protocol, name) for name in AMOUNT if hasattr(protocol, name)}
     alike = [amount.items() <= plan.items() for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND repetition != {EXPLAIN_REPETITION}"
-    ended += f" AND repetition != {REFERENCE_REPETITION}" * getattr(
-        protocol, "by_time", False
-    )  # a reference has fixed steps
+    if getattr(protocol, "by_time", False):  # a reference has fixed steps
+        ended += f" AND repetition != {REFERENCE_REPETITION}"
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "wall_s"))
     return dict(launches.groupby("case_id")["wall_s"].median())

@@ -332,8 +332,7 @@ class Runner:
         if protocol.takes_turns:  # earlier launches may have had fewer steps; collectives have no step times
             for place, case in enumerate(cases):
                 if step_s := self.step_times.get(case.id):
-                    count = protocol.counts(place)
-                    known_s += (count.warmup + count.measured) * step_s
+                    known_s += sum(protocol.counts(place)) * step_s
         known_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0
         if not new:
             return known_s

@@ -13,8 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from parabench.store.database import open_to_read
-from parabench.store.schema import KIND_OF_SESSION, LISTED, MEDIAN, SLOWEST, TABLES, WHOLE
+from parabench.store.database import KIND_OF_SESSION, LISTED, MEDIAN, SLOWEST, TABLES, WHOLE, open_to_read
 
 _GROWING = ("session", "launch", "finding")
 
@@ -115,7 +114,7 @@ class Results:
     def read(self, name: str, where: str = "TRUE", names: Sequence[str] = ("*",)) -> pd.DataFrame:
         """Return the rows of a table that meet an SQL condition, with all columns or those in `names`."""
         conditions = " AND ".join(f"({each})" for each in (where, self.only.get(name, "TRUE"), *self._scope(name)))
-        order = "launch_id, rowid" if "launch_id" in TABLES[name].belongs_to and name != "finding" else "rowid"
+        order = "launch_id, rowid" if "launch_id" in TABLES[name] and name != "finding" else "rowid"
         query = f"SELECT {', '.join(names)} FROM {name} WHERE {conditions} ORDER BY {order}"
         with open_to_read(self.path) as db:
             return _frame(db, query, name)
@@ -126,7 +125,7 @@ class Results:
         # A plus keeps SQLite from searching by this column: nearly all rows meet the condition.
         if name == "session":
             return [f"+id <= {self.newest['session']}", *([f"id {own}"] if own else [])]
-        if "session_id" in TABLES[name].belongs_to:
+        if "session_id" in TABLES[name]:
             newest = [f"+rowid <= {self.newest[name]}"] if name in _GROWING else []
             return [*newest, *([f"session_id {own}"] if own else [])]
         of_launch = f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
@@ -149,7 +148,7 @@ def _frame(db: sqlite3.Connection, query: str, table: str) -> pd.DataFrame:
     """Return the rows of a query. Unknown values are None in columns of text, and NaN in columns of numbers."""
     cursor = db.execute(query)
     names, rows = [name for name, *_ in cursor.description], cursor.fetchall()
-    types = {"id": int, **TABLES[table].columns}
+    types = {"id": int, **TABLES[table]}
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return pd.DataFrame(
         {name: pd.Series(list(of), dtype=_dtype(types[name], of)) for name, of in zip(names, columns, strict=True)}

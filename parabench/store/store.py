@@ -15,9 +15,19 @@ from msgspec import structs
 
 from parabench import __version__, json_text
 from parabench.private import public_argv, public_text
-from parabench.store.database import StoreError, open_to_read, open_to_write, storing
+from parabench.store.database import (
+    DONE,
+    NOT_WELL,
+    LaunchRow,
+    SessionRow,
+    StoreError,
+    digests,
+    insert_statement,
+    open_to_read,
+    open_to_write,
+    storing,
+)
 from parabench.store.record import REFERENCE_REPETITION, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
-from parabench.store.schema import DONE, NOT_WELL, LaunchRow, SessionRow, digests, insert_statement
 
 # The name of the database in the folder of a run.
 STORE_NAME = "results.db"

@@ -11,7 +11,7 @@ from docs.site import from_code, repository
 from parabench.cli import COMMANDS
 from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
-from parabench.store.schema import TABLES
+from parabench.store.database import TABLES
 from paths import DOCS
 
 
