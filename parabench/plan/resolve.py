@@ -13,7 +13,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.pipeline_schedule import automatic
+from parabench.plan.schedule import default_microbatches
 from parabench.plan.suite import BATCHES, Suite, Sweep
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import OPTIONAL, Layout, entry_of
@@ -58,7 +58,7 @@ def resolve(case: Case, machine: Machine) -> Case:
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
-        changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
+        changes["microbatches"] = default_microbatches(case.schedule, size, case.global_batch)
     resolved = case.replace(**changes)
     model = entry_of_model(resolved)
     if case.verification == OF_THE_MODEL:

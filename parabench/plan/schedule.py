@@ -1,4 +1,4 @@
-"""Define the steps of a training launch and their order. Free of torch.
+"""Define the steps of a training launch and their order, and the micro-batches of a pipeline. Free of torch.
 
 If cases are interleaved, each round has one turn of each case: `settle` discarded steps, while effects of the previous
 case fade, then measured steps.
@@ -6,6 +6,7 @@ case fade, then measured steps.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from itertools import groupby
@@ -165,3 +166,47 @@ def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
         rows = [tuple(names[place] for place in row) for row in design]
         found += chance.sample(rows, len(rows))
     return found[:rounds]
+
+
+# -- pipelines ---------------------------------------------------------------------------------------------------------
+
+# Let all p ranks take f forward and b backward for each of m micro-batches, and let messages take no time. A rank works
+# m (f + b) and waits (p - 1)(f + b) while the pipeline fills and drains, a share of (p - 1) / (m + p - 1). This holds
+# for GPipe (Huang et al., "GPipe", 2019, section 2.3) and for 1F1B, which only holds fewer activations (Narayanan et
+# al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021, section 2.2). With v
+# stages on each rank, the wait is 1/v as long. Narayanan et al. give shares x of the work; x / (1 + x) is the share of
+# the time.
+
+# The stages on each rank. With `interleaved`, stage i is on rank i mod p. More stages per rank need more messages.
+STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
+
+
+def pipeline_bubble(schedule: str, ranks: int, microbatches: int) -> float:
+    """Return the share of the time that a rank of a pipeline waits, if all stages take equally long."""
+    waits = ranks - 1
+    return waits / (STAGES_PER_RANK[schedule] * microbatches + waits)
+
+
+def microbatches_error(schedule: str, ranks: int, microbatches: int) -> str | None:
+    """Return why a pipeline schedule cannot run this number of micro-batches; None if it can.
+
+    1F1B needs one per rank before the first backward. Interleaved divides them into equal rounds with one or more per
+    rank.
+    """
+    if schedule != "gpipe" and microbatches < ranks:
+        return f"must be world_size {ranks} or more"
+    # Narayanan et al. require multiples of p; torch does not (10 micro-batches for 4 ranks are two rounds of 5).
+    if schedule == "interleaved" and microbatches % (microbatches // ranks):
+        return f"must divide into {microbatches // ranks} equal rounds, as every multiple of world_size {ranks} does"
+    return None
+
+
+def default_microbatches(schedule: str, ranks: int, batch: int) -> int:
+    """Return the default number of micro-batches for `batch` samples; 1 if the schedule can run no number.
+
+    It is the smallest possible number with two per rank, so that the bubble is below a third, or else the largest.
+    """
+    small = [each for each in range(1, math.isqrt(batch) + 1) if batch % each == 0]
+    divisors = sorted({*small, *(batch // each for each in small)})
+    possible = [each for each in divisors if microbatches_error(schedule, ranks, each) is None] or [1]
+    return next((each for each in possible if each >= 2 * ranks), possible[-1])

@@ -14,10 +14,10 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
 from parabench.machine.versions import SHARED_GPU, Nccl
 from parabench.models import BLOCKS, FIRST, MODELS, SAME_SPLIT, SEQUENCE, TENSOR, TF32, ModelEntry
-from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.fields import list_text
+from parabench.plan.schedule import STAGES_PER_RANK, microbatches_error
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
 from parabench.strategies import STRATEGIES, Group, Layout, entry_of
@@ -135,14 +135,14 @@ def check_fit(case: Case) -> None:
     """Raise UsageError if the strategy cannot split the model among this number of ranks."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.layout is Layout.PIPELINE:
-        per_rank = pipeline_schedule.STAGES_PER_RANK[case.schedule] if "schedule" in entry.axes else 1
+        per_rank = STAGES_PER_RANK[case.schedule] if "schedule" in entry.axes else 1
         stages = case.world_size * per_rank
         if 0 < model.blocks < stages:
             raise UsageError(
                 f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
                 f"{model.blocks} blocks; use fewer ranks"
             )
-        if why := case.microbatches and pipeline_schedule.fault(case.schedule, case.world_size, case.microbatches):
+        if why := case.microbatches and microbatches_error(case.schedule, case.world_size, case.microbatches):
             raise UsageError(
                 f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
                 f"{case.schedule} it {why}"

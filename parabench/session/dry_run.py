@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
 from parabench.session.deadlines import BYTES_PER_S, FLOPS_PER_S, training_operations
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
@@ -87,7 +88,7 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
-def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
+def expected_s(launch: tuple[Any, int, Any], known: Mapping[str, float]) -> float | None:
     """Return the `known` seconds of a (case, repetition, protocol), or an estimate for the slowest device.
 
     Returns None for a model of unknown size.
@@ -147,7 +148,7 @@ def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
     amount = {name: getattr(protocol, name) for name in AMOUNT if hasattr(protocol, name)}
     alike = [amount.items() <= plan.items() for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND repetition != {EXPLAIN_REPETITION}"
-    if getattr(protocol, "by_time", False):  # a reference has fixed steps
+    if isinstance(protocol, Protocol) and protocol.alone().by_time:  # references have a fixed number of steps
         ended += f" AND repetition != {REFERENCE_REPETITION}"
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "wall_s"))
     return dict(launches.groupby("case_id")["wall_s"].median())
