@@ -166,10 +166,10 @@ class Case(BaseCase, frozen=True, kw_only=True):
         training: dict[str, Any] = {name: getattr(self, name) for name in fields_of(TRAINING)}
         training["split"] = "sample" if self.split == "sample" else "batch"
         if self.verification == SAME_SPLIT:
-            ranks, parts = self.data_ranks, self.microbatches
-            if ranks > 1:
-                parts = self.batch_parts // ranks
-            training |= {"grad_accumulation": ranks if ranks > 1 else self.grad_accumulation, "microbatches": parts}
+            ranks = self.data_ranks
+            several = {"grad_accumulation": ranks, "microbatches": self.batch_parts // ranks}
+            single = {"grad_accumulation": self.grad_accumulation, "microbatches": self.microbatches}
+            training |= several if ranks > 1 else single
         return Case(strategy="single", **training)
 
 

@@ -9,13 +9,7 @@ from typing import Any, TextIO
 
 import rich.progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from parabench.analysis import format
 from parabench.analysis.launch_number import launch_number
@@ -169,13 +163,8 @@ class PlainProgress(Progress):
         (self._log if ok else self._fail)(line if count == "1/1" else f"[{count}] {line}")
 
     def _place(self, repetition: int) -> str:
-        if repetition < FIRST_REPETITION:
-            return ""
-        return (
-            f"repetition {repetition + 1}, "
-            if self._repetitions is None
-            else f"repetition {repetition + 1} of {self._repetitions}, "
-        )
+        of = "" if self._repetitions is None else f" of {self._repetitions}"
+        return "" if repetition < FIRST_REPETITION else f"repetition {repetition + 1}{of}, "
 
 
 def _of_cases(cases: int, rounds: int) -> str:

@@ -231,8 +231,13 @@ def _as_begun(store: Store, row: PlannedSession) -> str:
     """Return the command that resumes a session, and runs the later sessions of its suite."""
     kind = row.plan.get("kind", "training")
     if kind != "training" and row.argv[1:2] == ["run"]:
-        return shlex.join([*row.argv, "--resume", "--out", str(store.path.parent)])
+        return shlex.join([*with_resume(row.argv), "--out", str(store.path.parent)])
     return resume_command(store.path, kind)
+
+
+def with_resume(argv: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with `--resume`."""
+    return [*argv, *["--resume"] * ("--resume" not in argv)]
 
 
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.cluster.participants import Participants, join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
@@ -37,6 +38,7 @@ from parabench.session.resume import (
     resume,
     resume_command,
     store_in,
+    with_resume,
 )
 from parabench.session.runner import Executor, Runner, peak_metric
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -167,7 +169,7 @@ def lead_session(
 def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
     """Return the command that resumes the session, and runs the later sessions of its suite."""
     if request.part_of is not None:
-        return shlex.join([*request.argv, "--resume"])
+        return shlex.join(with_resume(request.argv))
     options = ["--until-decided"] * request.until_decided
     options += [] if request.budget is None else ["--budget", f"{request.budget:g}"]
     options += [*nodes.options, *["--links"] * request.links]
@@ -249,7 +251,6 @@ def next_repetition(
     - The repetition would end after the limit.
     - Without a limit, the noise is too large. The command `go_on` is logged, which continues anyway.
     """
-    from parabench.analysis import format
     from parabench.analysis.ranking.race import next_seconds, undecided
     from parabench.analysis.session import session_data
     from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
