@@ -109,7 +109,7 @@ def test_resume_of_several_sessions_starts_at_the_last(tmp_path):
     with pytest.raises(UsageError, match="has another plan"):
         run(left, FakeLauncher())
     (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True, argv=["parabench", "run", "--resume"]))
-    code, said = run(left, FakeLauncher(interrupt_at=1))
+    code, said = run(left, FakeLauncher(interrupt_at=0))
     assert code == 130
     assert "resume with: parabench run --resume" in " ".join(said.split())
     assert "--resume --resume" not in said
