@@ -91,10 +91,10 @@ def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
     """
     # If the size of a model is unknown, all of its memory counts as model states.
     states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}
-    beside = max(held[case.id] - state for case, state in states.items())
+    largest_other = max(held[case.id] - state for case, state in states.items())
     # While models are built, every parameter is whole on each rank.
     built = sum((entry_of_model(case).parameters or 0) * DTYPE_BYTES["float32"] for case in cases)
-    return max(sum(states.values()) + beside, float(built))
+    return max(sum(states.values()) + largest_other, float(built))
 
 
 def twin_of(cases: Sequence[Case]) -> Case:

@@ -70,7 +70,7 @@ def entry_of_model(case: Case) -> ModelEntry:
     entry = find(MODELS, "model", case.model)
     if entry is not None:
         return entry
-    from parabench.models.factory import describe  # it needs torch, which our own models do not here
+    from parabench.models.factory import describe  # needs torch, unlike built-in models
 
     return describe(case)
 
@@ -179,7 +179,7 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
             f"model {case.model} has {has}; use another strategy"
         )
     if entry.layout is Layout.PIPELINE and model.brings >= entry.needs and case.model not in MODELS:
-        from parabench.data.trial import SAME, trial_of  # it needs torch, which our own models do not here
+        from parabench.data.trial import SAME, trial_of  # needs torch, unlike built-in models
 
         checks.check(case, model)
         if (trial_of(case).apart or 0.0) > SAME:

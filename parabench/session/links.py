@@ -30,7 +30,7 @@ def measure_links(
     reasons = load(store.path).of([state.session_id]).links["reason"]
     if len(reasons) and (reasons.isna() | (reasons == TOO_QUICK)).all():
         return
-    case = case_of(state.plan.cases, machine)
+    case = case_of_all_ranks(state.plan.cases, machine)
     if case.world_size < 2:
         log("links: none to measure, every configuration has one rank")
         return
@@ -45,7 +45,7 @@ def measure_links(
         log(f"links: {finding.message}")
 
 
-def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
+def case_of_all_ranks(cases: tuple[Any, ...], machine: Machine) -> Case:
     """Return a case with all ranks of all nodes, and with the device and backend of the largest case.
 
     By default, a node has a rank for each device, and at least the ranks of the largest case.
