@@ -24,7 +24,7 @@ from parabench.cli import COMMANDS, main
 from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
 from parabench.records import Declared
-from parabench.store.schema import TABLES, create_statements
+from parabench.store.database import TABLES, create_statements
 from parabench.strategies import OPTIONAL, STRATEGIES
 
 PLACE = re.compile(r"^<!-- from code: ([\w ]+) -->$", re.MULTILINE)

@@ -38,8 +38,8 @@ from parabench.session.resume import SessionState, begin_session, check_traces, 
 from parabench.session.runner import Executor, Runner
 from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
+from parabench.store.database import SCHEMA_VERSION
 from parabench.store.record import AnyCase, Launch, Status
-from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
 # The default for cases that can be interleaved. With it, 99% of simulated gates detect a slowdown of 5% if launches

@@ -25,8 +25,8 @@ from parabench.errors import UsageError
 from parabench.launch.token import Token
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
 from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
+from parabench.store.database import SCHEMA_VERSION
 from parabench.store.record import Status
-from parabench.store.schema import SCHEMA_VERSION
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # The variants in the results database, as users read them.

@@ -25,9 +25,9 @@ from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import DEFAULTS, Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
+from parabench.store.database import SLOWEST
 from parabench.store.record import BATCH_UNSEEN, FIRST_REPETITION, UNVERIFIED, Phase, Status
 from parabench.store.results import Results, records
-from parabench.store.schema import SLOWEST
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:

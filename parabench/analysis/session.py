@@ -19,9 +19,9 @@ from parabench.plan.case import Case, RecordedCase
 from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import timing_of
+from parabench.store.database import SessionRow
 from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, records
-from parabench.store.schema import SessionRow
 from parabench.store.store import STORE_NAME
 
 T = TypeVar("T")

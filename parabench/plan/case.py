@@ -1,4 +1,4 @@
-"""A case: one configuration to measure, with an id that stays the same everywhere."""
+"""Define `Case`, a configuration to measure, and `RecordedCase`, a training run that another tool recorded."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ BACKENDS = ("auto", "gloo", accelerator.BACKEND)
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 SPLITS = ("batch", "sample", "dimension")
 
-# No CPU has more cores than this, and a pool of more threads cannot be made.
+# No CPU has more cores than this, and torch cannot create a pool of more threads.
 MOST_THREADS = 1024
 MOST_WORKERS = 256
 
-# Ids and labels have every cap of a list with at most this many.
+# Ids and labels contain up to this many caps of a list, otherwise only their number, the first and the last.
 MOST_CAPS = 8
 
-# Roles of fields. CORE: the strategy and its ranks. TRAINING: cases with equal values train the same, so the reference
-# has the field. DERIVED: the reference has a value that follows from it. MEANS: every strategy has the field, which
-# changes the execution of a step but not its result. Other fields are in `axes` of the strategies that have them.
+# Roles of fields. CORE: the strategy and its ranks. TRAINING: the field decides the computed losses, so the
+# single-device reference has the same value. DERIVED: the value of the reference follows from it. MEANS: every strategy
+# has the field, which changes the execution of a step but not its result. Other fields have no role: `axes` of a
+# strategy lists those that it has.
 CORE, TRAINING, DERIVED, MEANS = "core", "training", "derived", "means"
 
 # A strategy, algorithm or model is the name of a built-in one, or a user's own "package.module:name".
@@ -43,23 +44,26 @@ Mebibytes = Annotated[float, Meta(gt=0, le=1 << 20)]
 
 
 class BaseCase(Record, frozen=True):
-    """The part of every kind of case: its fields as cells of a table, and their digest."""
+    """Base class of all kinds of cases."""
 
     def cells(self) -> dict[str, Any]:
-        """Return the fields for a table, with lists as texts."""
+        """Return {field: value} for a row of a table. Lists are text, such as '1+4+25'."""
         fields = structs.asdict(self)
         return {name: list_text(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @property
     def digest(self) -> str:
-        """A digest of the fields that differ from their default: a new field with a default changes no digest."""
+        """Return eight hexadecimal digits that identify the values of all fields.
+
+        Fields at their default do not count, so a new field with a default does not change existing digests.
+        """
         fields = declared(type(self)).items()
         differing = {name: value for name, each in fields if (value := getattr(self, name)) != each.default}
         return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class Case(BaseCase, frozen=True, kw_only=True):
-    """One configuration to measure. docs/reference/axes.md describes the fields.
+    """A training configuration to measure. docs/reference/axes.md describes the fields.
 
     Raises UsageError for a value that no machine could run.
     """
@@ -76,13 +80,13 @@ class Case(BaseCase, frozen=True, kw_only=True):
     ranks_per_node: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
     model: Annotated[Name, structs.replace(NAMED, role=TRAINING)] = "gpt-nano"
     data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
-    # The samples of a step over all ranks, so that every strategy and world size does the same work.
+    # The samples of a step on all ranks together, so that all strategies and world sizes have equal work.
     global_batch: Annotated[Count, Field(role=TRAINING)] = 8
     seq_len: Annotated[Count, Field(role=TRAINING)] = 64
     precision: Annotated[str, Field(choices=tuple(PRECISIONS), role=TRAINING)] = IEEE
     device: Annotated[str, Field(choices=DEVICES, role=TRAINING)] = "auto"
     backend: Annotated[str, Field(choices=BACKENDS, role=TRAINING)] = "auto"
-    # Per rank, so that "one device" is the same at every world size. torchrun also sets 1.
+    # CPU threads per rank, so that the single-device reference is the same for every world size. torchrun also sets 1.
     threads: Annotated[Threads, Field(role=TRAINING)] = 1
     seed: Annotated[int, Meta(ge=0, le=(1 << 32) - 1), Field(role=TRAINING)] = 0
     grad_accumulation: Count = 1
@@ -97,7 +101,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
     activation_checkpointing: Annotated[bool, Field(role=MEANS)] = False
     compile: Annotated[bool, Field(role=MEANS)] = False
     fused: Annotated[bool, Field(role=MEANS)] = True
-    # 0: the rank itself loads.
+    # Processes that load data for a rank; 0: the rank itself loads it.
     workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS), Field(role=MEANS)] = 0
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS, role=DERIVED)] = "batch"
@@ -107,7 +111,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Readable and stable: the fields that people compare, then the digest of all that differ from the default."""
+        """Return a stable id such as 'ddp-ring-w2-4mib-d96fa40a', which ends with the digest of all fields."""
         parts = [slug(self.strategy), slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
             caps = _caps(self.bucket_mib).replace("e+", "e").replace("+", "_").replace(" ", "_")
@@ -116,7 +120,7 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name for people: 'ddp ring 4 MiB, 2 ranks', with every option that is not at its default."""
+        """Return the name for people, with all options that differ from their default: 'ddp ring 4 MiB, 2 ranks'."""
         own = entry_of(self.strategy).axes
         words = [self.strategy, *([self.algorithm] if "algorithm" in own else [])]
         if self.bucket_mib is not None:
@@ -131,40 +135,41 @@ class Case(BaseCase, frozen=True, kw_only=True):
 
     @property
     def bucket_cap(self) -> float | None:
-        """The cap of all buckets, or of FSDP's units, in MiB. None if there is no cap, or a list of caps."""
+        """Return the size limit of all buckets, or of FSDP's units, in MiB; None without a limit or for a list."""
         return None if isinstance(self.bucket_mib, tuple) else self.bucket_mib
 
     @property
     def bucket_caps(self) -> tuple[float, ...]:
-        """The list of caps in MiB; empty where there is none."""
+        """Return the list of size limits of DDP's buckets in MiB; empty if `bucket_mib` is not a list."""
         return self.bucket_mib if isinstance(self.bucket_mib, tuple) else ()
 
     @property
     def arithmetic(self) -> Precision:
-        """The arithmetic that `precision` names."""
+        """Return the number formats of `precision`."""
         return PRECISIONS[self.precision]
 
     @property
     def data_ranks(self) -> int:
-        """Into how many ranks' parts the global batch is split."""
+        """Return the number of ranks, or of groups of ranks, that divide the global batch among themselves."""
         return data_ranks(self.strategy, self.world_size, self.tp_size)
 
     @property
     def batch_parts(self) -> int:
-        """Into how many equal parts the global batch is computed, over ranks and one after the other."""
+        """Return the number of equal parts of the global batch: ranks x accumulated gradients x micro-batches."""
         return self.data_ranks * self.grad_accumulation * (self.microbatches or 1)
 
     def reference(self) -> Case:
-        """Return the same training run on one device, for the verification of this case's losses."""
-        # At level `same_split`, the device takes the parts of each batch in turn. The parts of several ranks start from
-        # equal buffers: `grad_accumulation` is the number of these ranks, `microbatches` the number of parts of each.
+        """Return the case that trains the same model on one device, to verify the losses of this case."""
+        # At level `same_split`, the device computes the parts of each batch one after the other. The parts of several
+        # ranks start from equal buffers: `grad_accumulation` is the number of these ranks, `microbatches` the number of
+        # parts per rank.
         training: dict[str, Any] = {name: getattr(self, name) for name in fields_of(TRAINING)}
         training["split"] = "sample" if self.split == "sample" else "batch"
         if self.verification == SAME_SPLIT:
-            ranks, parts = self.data_ranks, self.microbatches
-            if ranks > 1:
-                parts = self.batch_parts // ranks
-            training |= {"grad_accumulation": ranks if ranks > 1 else self.grad_accumulation, "microbatches": parts}
+            ranks = self.data_ranks
+            several = {"grad_accumulation": ranks, "microbatches": self.batch_parts // ranks}
+            single = {"grad_accumulation": self.grad_accumulation, "microbatches": self.microbatches}
+            training |= several if ranks > 1 else single
         return Case(strategy="single", **training)
 
 
@@ -172,11 +177,12 @@ DEFAULTS: dict[str, Any] = {name: each.default for name, each in declared(Case).
 
 
 def fields_of(role: str) -> tuple[str, ...]:
-    """The fields of a case that have this role."""
+    """Return the names of the fields of `Case` that have this role."""
     return tuple(name for name, each in declared(Case).items() if each.field.role == role)
 
 
-# Options that a label names if they are set; it begins and ends with the others. A weaker verification is always named.
+# The fields that a label names if they differ from their default. The strategy, the algorithm, the bucket size and the
+# ranks have separate places in it. TRAINING fields are left out, except for a weaker verification.
 LABELED = tuple(
     name
     for name in DEFAULTS
@@ -185,12 +191,12 @@ LABELED = tuple(
 
 
 def ranks_in_words(world_size: int, nodes: int) -> str:
-    """'4 ranks', '4 ranks on 2 nodes'."""
+    """Return '4 ranks', or '4 ranks on 2 nodes'."""
     return f"{world_size} rank{'s' if world_size > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
 
 
 def _caps(bucket_mib: float | tuple[float, ...]) -> str:
-    """Return '4', '1+4+25', '9caps 1 to 25'; a list of one is '4+'."""
+    """Return the value of `bucket_mib` as text: '4', '1+4+25', '9caps 1 to 25', or '4+' for a list of one cap."""
     if not isinstance(bucket_mib, tuple):
         return f"{bucket_mib:g}"
     caps = [f"{cap:g}" for cap in bucket_mib]
@@ -200,7 +206,7 @@ def _caps(bucket_mib: float | tuple[float, ...]) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name for file names and shells. A custom name loses its module."""
+    """Return a name without characters that are unsafe in file names and shells. A custom name loses its module."""
     own = name if name.startswith("nccl:") else name.rpartition(":")[2]
     return re.sub(r"[^A-Za-z0-9._]+", "-", own).strip("-")
 
@@ -208,24 +214,24 @@ def slug(name: str) -> str:
 # -- training runs that parabench did not configure -------------------------------------------------------------------
 
 UNKNOWN = "unknown"
-# More characters no table has room for.
+# The longest name that fits into a table, in characters.
 LONGEST_NAME = 100
 
 OneLine = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)")]
 Ranks = Annotated[int, Meta(ge=1, le=1 << 20)]
 _A_LINE = Field(expected="a line of 1 to 100 characters")
-# Numbers that a table computes with, where unknown is NaN.
+# Columns of numbers: an unknown value is NaN.
 _COMPUTED_WITH = ("global_batch", "seq_len")
 
 
 class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="recorded"):
-    """A training run as its recordings describe it: `world_size` ranks, on at least `nodes` machines.
+    """A training run that another tool recorded, with `world_size` ranks on at least `nodes` machines.
 
-    `device` and `backend` are `unknown` if the recordings do not name them. All other fields of a `Case` are unknown.
+    `device` and `backend` are `unknown` if the files do not name them. All other fields of a `Case` are unknown.
     """
 
     kind: ClassVar[str] = "recorded"
-    # The values of columns that only parabench's own training runs fill.
+    # The values in columns of a launch that only apply to training runs of parabench.
     strategy: ClassVar[str] = "recorded"
     algorithm: ClassVar[str] = "native"
     model: ClassVar[str] = ""
@@ -247,13 +253,15 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
         return f"{self.name}, {ranks_in_words(self.world_size, self.nodes)}"
 
     def cells(self) -> dict[str, Any]:
-        """Return a row with the columns of `Case`. Unknown values are None, or NaN for numbers to compute with."""
+        """Return {column: value} with the fields of `Case`. Unknown values are None, unknown numbers NaN."""
         known = {name: getattr(self, name) for name in DEFAULTS if hasattr(self, name)}
         return dict.fromkeys(DEFAULTS) | dict.fromkeys(_COMPUTED_WITH, math.nan) | known
 
 
 def line(text: object) -> str:
-    """A text of somebody else's as a field or a table holds it: one line of LONGEST_NAME characters at most, with marks
-    for what no file can hold; `unknown` where nothing is left."""
+    """Return foreign `text` as one printable line of at most LONGEST_NAME characters; `unknown` if it is empty.
+
+    Characters that UTF-8 cannot encode become question marks.
+    """
     printable = "".join(each if each.isprintable() else " " for each in str(text).encode(errors="replace").decode())
     return " ".join(printable.split())[:LONGEST_NAME] or UNKNOWN

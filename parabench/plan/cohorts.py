@@ -1,4 +1,4 @@
-"""Group the cases that share a launch, within the limits of one process group and of the machine's memory."""
+"""Group cases that can share a launch: the same kind of processes, within the machine's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parabench.strategies.memory import WHOLE, Shape
 # The share of the memory for the computed model states of a launch. The rest is for activations, buckets, the processes
 # themselves and other users.
 SHARE = 0.5
-# The share if launches have shown how much a case needs beyond its model states.
+# The share of the memory for a launch if earlier launches have measured the memory that each case needs.
 SEEN_SHARE = 0.9
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -26,7 +26,7 @@ C = TypeVar("C", Case, CollectiveCase)
 
 
 def why_alone(case: Case | CollectiveCase) -> str | None:
-    """Return why a case cannot share its ranks with others; None if it can."""
+    """Return why a case must have a separate launch; None if other cases can share its launch."""
     if isinstance(case, Case):
         entry = entry_of(case.strategy)
         if entry.one_process:
@@ -43,18 +43,16 @@ def why_alone(case: Case | CollectiveCase) -> str | None:
 def cohorts(
     cases: Sequence[C], room: Room | None = None, held: Mapping[str, float] | None = None
 ) -> list[tuple[C, ...]]:
-    """Return `cases` in groups that share a launch, in their order.
-
-    If model states exceed the `room`, the cases are split evenly among several launches.
+    """Return `cases` in groups that share a launch, in their order. Groups whose model states exceed `room` are split.
 
     Args:
-        room: the memory for a launch by device.
-        held: the memory that a separate launch of each case used, by case id.
+        room: the bytes of memory for a launch, by device.
+        held: the bytes that a separate launch of each case used, by case id.
     """
     found: dict[object, list[C]] = {}
     # Smaller cases use the first ranks of a launch. On several nodes, all cases need equal numbers of ranks. Settings
-    # of the whole process, such as the number of threads and the use of TF32, must be equal. A split depends on the
-    # order, which differs in each repetition, so each two cases soon share a launch.
+    # of the whole process, such as the number of threads and the use of TF32, must be equal. `_split` depends on the
+    # order of the cases, which differs in each repetition. Therefore any two cases soon share a launch.
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
         tf32 = isinstance(case, Case) and case.arithmetic.allows_tf32
@@ -64,7 +62,7 @@ def cohorts(
 
 
 def _split(cases: Sequence[C], room: Room, held: Mapping[str, float]) -> list[tuple[C, ...]]:
-    """Split cases into the fewest even parts that fit into memory. A case that takes more has a separate launch."""
+    """Split cases into the fewest even parts that fit into memory. A case that is too large has a separate launch."""
     there = room.get(cases[0].device)
     if there is None:
         return [tuple(cases)]
@@ -87,27 +85,27 @@ def _split(cases: Sequence[C], room: Room, held: Mapping[str, float]) -> list[tu
 
 
 def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
-    """Return the bytes of one launch of all `cases`, from the bytes that separate launches `held` by case id.
+    """Return the bytes that one launch of all `cases` needs: all model states, and the largest other memory.
 
-    This is the sum of the model states and the largest rest of a case.
+    `held` has the bytes that a separate launch of each case used, by case id.
     """
     # If the size of a model is unknown, all of its memory counts as model states.
     states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}
-    beside = max(held[case.id] - state for case, state in states.items())
+    largest_other = max(held[case.id] - state for case, state in states.items())
     # While models are built, every parameter is whole on each rank.
     built = sum((entry_of_model(case).parameters or 0) * DTYPE_BYTES["float32"] for case in cases)
-    return max(sum(states.values()) + beside, float(built))
+    return max(sum(states.values()) + largest_other, float(built))
 
 
 def twin_of(cases: Sequence[Case]) -> Case:
-    """Return the case that `--aa` measures twice: PyTorch's default if it is among them, else the first."""
+    """Return the case that `--aa` measures twice: PyTorch's default configuration, or else the first case."""
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib")}
     found = (case for case in cases if all(getattr(case, name) == value for name, value in usual.items()))
     return next(found, cases[0])
 
 
 def state_bytes(case: Case | CollectiveCase) -> float:
-    """Return an upper bound of the model states of a case in bytes, per node, or per accelerator.
+    """Return an upper bound of the bytes of a case's model states: per accelerator, or per node on the CPU.
 
     The bound assumes that tensor parallelism splits nothing and that FSDP gathers all parameters at once. Collectives
     have no model states.

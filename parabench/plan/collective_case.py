@@ -1,4 +1,4 @@
-"""A collective case: one operation by one algorithm over a range of message sizes."""
+"""Define `CollectiveCase`: one collective operation with one algorithm, at a range of message sizes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from parabench.store.record import MIB
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 REDUCING = ("all_reduce", "reduce_scatter")
 REDOPS = ("sum", "avg", "max", "min")
-# Logs of nccl-tests also have these, and may not name the operation.
+# Logs of nccl-tests have more operations, and may not name the operation.
 LOGGED_OPS = (*OPS, "reduce", "gather", "scatter", "all_to_all", "sendrecv", UNKNOWN)
 
-# c10d's all_reduce and broadcast have one buffer. The other two have an input and an output. The smaller one may be a
-# part of the larger one.
+# c10d's all_reduce and broadcast have one buffer. The other operations have an input and an output, and the smaller one
+# may be a part of the larger one.
 IN_PLACE_ONLY = ("all_reduce", "broadcast")
-# nccl-tests counts all elements of these, and of others one rank's part.
+# For these operations, nccl-tests counts the elements of the whole buffer; for others, the elements of one rank's part.
 _WHOLE_BUFFER = (*IN_PLACE_ONLY, "reduce", "sendrecv")
 WHY_IN_PLACE_ONLY = "torch.distributed has this operation in place only"
 
@@ -32,7 +32,7 @@ ROOT = 0
 
 
 class ElementType(NamedTuple):
-    """The name in nccl-tests, the size in bytes, and the largest exact whole number below which all are exact."""
+    """An element type: its name in nccl-tests, its bytes, and the range of exact whole numbers, from 0 to `exact`."""
 
     name: str
     size: int
@@ -55,7 +55,7 @@ WIDTHS |= {"float8_e4m3": 1, "float8_e5m2": 1}
 # nccl-tests cuts the part of a rank to a multiple of 16 bytes (all_gather.cu, reduce_scatter.cu).
 ALIGNMENT_BYTES = 16
 
-# Nothing here has memory for more, and a size in the plan must not overflow anything.
+# The largest size of a buffer. No device has more memory, and no integer overflows.
 MOST_BYTES = 1 << 40
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -63,7 +63,7 @@ _UNITS = {"": 1, "K": 2**10, "M": MIB, "G": 2**30, "T": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Return bytes from '64KiB', '64K', '1MiB', '1G' or '4096', in powers of 1024, as nccl-tests does.
+    """Return the bytes that a text such as '64KiB', '64K', '1G' or '4096' means, in powers of 1024 as in nccl-tests.
 
     Raises UsageError.
     """
@@ -77,7 +77,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """Return bytes as '64 KiB', '1 MiB', '100 B', never rounded."""
+    """Return a number of bytes as text without rounding: '64 KiB', '1 MiB', '100 B'."""
     unit = next((unit for unit in reversed(_UNITS) if count and count % _UNITS[unit] == 0), "")
     return f"{count // _UNITS[unit]} {unit}{unit and 'i'}B"
 
@@ -88,12 +88,12 @@ Size = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
-    A size is in bytes of the whole buffer, as in nccl-tests. `source` is the nccl-tests log that the case is read from.
-    Raises UsageError for a value that no machine could run.
+    Sizes are bytes of the whole buffer. `source` is the nccl-tests log that the case is from, if any. Raises UsageError
+    for invalid values.
     """
 
     kind: ClassVar[str] = "collectives"
-    # The values for columns of a launch that describe a training run.
+    # The values in columns of a launch that only apply to training runs.
     strategy: ClassVar[str] = "collectives"
     model: ClassVar[str] = ""
     bucket_cap: ClassVar[float | None] = None
@@ -155,7 +155,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
         str, Field(choices=BACKENDS, option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
     ] = "auto"
     threads: Annotated[Threads, Field(option="--threads", help="CPU threads per rank. [default: 1]")] = 1
-    # Cases of a log have no `factor`, and may have operations that parabench does not measure.
+    # Cases from a log have no `factor`, and may have operations that parabench does not measure.
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -184,18 +184,18 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """A readable and stable id, as `Case.id`."""
+        """Return a stable id such as 'all_reduce-ring-w2-1a2b3c4d', which ends with the digest of all fields."""
         return "-".join([self.op, slug(self.algorithm), f"w{self.world_size}", self.digest])
 
     @property
     def label(self) -> str:
-        """The name for people: 'all_reduce ring, 2 ranks'."""
+        """Return the name for people, such as 'all_reduce ring, 2 ranks'."""
         nodes = "" if self.ranks_per_node is None else f" ({self.ranks_per_node} a node)"
-        return f"{self.op} {self.line}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
+        return f"{self.op} {self.contender}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
 
     @property
-    def line(self) -> str:
-        """The name among cases that answer the same question: the algorithm, or the log."""
+    def contender(self) -> str:
+        """Return the name among cases of the same operation and ranks: the algorithm, and the log if there is one."""
         return f"{self.algorithm} {self.source}".removeprefix("native ") if self.source else self.algorithm
 
     def _ladder(self) -> Iterator[int]:
@@ -205,8 +205,10 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
             size *= self.factor
 
     def count(self, size: int) -> int:
-        """Return the number of elements at about `size` bytes as nccl-tests counts them, in the buffer or in the part
-        of one rank."""
+        """Return the number of elements for a buffer of about `size` bytes, as nccl-tests counts them.
+
+        For operations that split the buffer, such as all_gather, these are the elements of one rank's part.
+        """
         width = WIDTHS[self.dtype]
         if self.op in _WHOLE_BUFFER:
             return size // width
@@ -215,41 +217,43 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The measured sizes of the whole buffer in bytes, rounded as by nccl-tests, each once."""
+        """Return the measured sizes of the whole buffer in bytes, rounded as in nccl-tests, without duplicates."""
         unit = WIDTHS[self.dtype] * (1 if self.op in _WHOLE_BUFFER else self.world_size)
         return tuple(dict.fromkeys(self.count(size) * unit for size in self._ladder()))
 
     @property
     def forms(self) -> tuple[bool, ...]:
-        """The forms that torch has: out of place (False), in place (True)."""
+        """Return the forms of the operation in torch: False is out of place, True is in place."""
         return (True,) if self.op in IN_PLACE_ONLY else (False, True)
 
     def turns(self) -> Iterator[tuple[int, bool]]:
-        """Return every size and form, in the order of measurement."""
+        """Yield the (bytes, in place) of every measured size and form, in order."""
         return itertools.product(self.sizes, self.forms)
 
     def largest_value(self) -> int:
-        """Return the largest element of a rank so that every reduction is exact; 0 if there is none.
+        """Return the largest whole number of the test data, so that results are exact; 0 if there is none.
 
-        If NCCL averages, which rounds, the error is below 1/2. An average counts in units of the world size.
+        For averages, the data are these numbers times the world size. NCCL rounds averages, with an error below 1/2.
         """
         exact = TYPES[self.dtype].exact
-        # An average is of multiples of n, so that it is whole again.
         ranks = self.world_size**2 if self.redop == "avg" else self.world_size
         largest = min(256, exact // ranks if self.op in REDUCING else exact)
         return most_that_shows(self.world_size, self._digits, largest) if self._premultiplies else largest
 
     def relative_error(self) -> float:
-        """Return the largest relative error of a right result: 0 except for NCCL's averages."""
+        """Return the largest relative error of a correct result, which is 0 except for averages of NCCL."""
         return error_bound(self.world_size, self._digits, self.largest_value()) if self._premultiplies else 0.0
 
     @property
     def _premultiplies(self) -> bool:
-        """Return whether NCCL averages, which rounds. parabench's algorithms over NCCL divide the sum."""
+        """Return whether NCCL averages by multiplying each element first, which rounds.
+
+        parabench's algorithms over NCCL divide the sum instead.
+        """
         own = self.algorithm != "native" and not is_nccls(self.algorithm)
         return self.redop == "avg" and self.backend == "nccl" and not own
 
     @property
     def _digits(self) -> int:
-        """The bits of the significand, with the implied one."""
+        """Return the bits of the element type's significand, with the implied bit."""
         return TYPES[self.dtype].exact.bit_length() - 1

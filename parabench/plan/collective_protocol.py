@@ -1,4 +1,4 @@
-"""How each launch of `parabench collectives` times the calls, and in which order.
+"""Define how a launch of `parabench collectives` times its calls, and the order of the calls.
 
 `throughput` starts all calls and divides the time by their number, as nccl-tests does (src/common.cu, BenchTime).
 `latency` times isolated calls, each after a barrier.
@@ -32,16 +32,16 @@ _IN_WORDS = {
     LATENCY: "isolated calls, each after a barrier",
 }
 
-# The uncounted batches of a throughput launch's size and form: one shows how long a call takes, and one runs on into
-# the timed ones.
+# The uncounted batches of each size and form in throughput mode: the first shows the duration of a call, and the second
+# continues into the timed batches.
 WARMUP_BATCHES = 2
-# nccl-tests' default number of calls. Here it is the smallest number, and the number in a captured graph.
+# The default number of calls in nccl-tests. Here it is the smallest number, and the number in a captured graph.
 FEWEST_CALLS = 20
-# The most calls between two readings: more of a very quick call are not worth the events in flight.
+# The most calls between two readings. More would need too many pending events, without a better result.
 MOST_IN_A_BATCH = 10_000
 # The default number of interleaved rounds at a size and form: each round of a case has one batch.
 ROUNDS = 10
-# The discarded calls after a switch between cases take this long, but are not more than the warm-up calls.
+# The time of the discarded calls after a switch between cases. There are never more of them than warm-up calls.
 SETTLE_S = 0.005
 # On CUDA, the batch before the timed ones takes this long, and longer for the first size of a launch: an idle device
 # needs the time to raise its clocks.
@@ -49,27 +49,27 @@ RUN_IN_S, FIRST_RUN_IN_S = 0.05, 1.0
 
 
 def in_words(timing: str) -> str:
-    """Return the description of a timing; the name itself if only a newer parabench knows it."""
+    """Return the description of a timing such as THROUGHPUT. An unknown name is returned unchanged."""
     return _IN_WORDS.get(timing, timing)
 
 
 def calls_in(seconds: float, call_s: float) -> int:
-    """Return how many calls of `call_s` seconds fill this time, up to the most of a batch."""
+    """Return the number of calls of `call_s` seconds that fill `seconds`, from 1 to MOST_IN_A_BATCH."""
     wanted = seconds / call_s if call_s > 0 else math.inf
     return max(1, round(min(wanted, MOST_IN_A_BATCH)))
 
 
 def dealt_out(readings: int, rounds: int) -> list[int]:
-    """Return the number of timed readings in each turn of a case, with at most `rounds` turns.
+    """Divide the timed `readings` of a case evenly among `rounds`. Return the number of readings in each round.
 
-    With 0 rounds, as in a separate launch, there is one turn.
+    No round is empty, so there may be fewer rounds. With 0 rounds, as in a separate launch, there is one.
     """
     rounds = max(1, min(rounds, readings))
     return [readings * (number + 1) // rounds - readings * number // rounds for number in range(rounds)]
 
 
 def timing_of(protocol: Mapping[str, Any]) -> str:
-    """Return the timing of a stored protocol: THROUGHPUT, GRAPH or LATENCY, which was the only one at first."""
+    """Return THROUGHPUT, GRAPH or LATENCY for a stored protocol. Without a mode, it is LATENCY."""
     return GRAPH if protocol.get("graph") else str(protocol.get("mode", LATENCY))
 
 
@@ -77,7 +77,7 @@ Calls = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Slot(NamedTuple):
-    """A timed call or batch of calls: the size of the whole buffer, the form, the phase, and its number within them."""
+    """A timed call or batch of calls on a buffer of `bytes`. `iteration` counts from 0 within size, form and phase."""
 
     bytes: int
     in_place: bool
@@ -86,12 +86,12 @@ class Slot(NamedTuple):
 
 
 class CollectiveProtocol(Record, frozen=True, kw_only=True):
-    """How each launch measures, per size and form, after `warmup` uncounted calls."""
+    """The number of calls in each launch, per size and form. The first `warmup` calls do not count."""
 
     # - Throughput: `batches` of `iterations` calls back to back, with a clock reading between batches. By default, all
     #   batches take `measure_s` seconds, and have at least FEWEST_CALLS. `graph` replays them from CUDA graphs.
     # - Latency: `iterations` calls, each after a barrier. By default, they move MOST_MOVED_BYTES.
-    # - With `rounds`, cases share launches (`stages`), and each case's batches or calls are divided among its turns.
+    # - With `rounds`, cases share launches (`stages`), and each case's batches or calls are divided among the rounds.
 
     kind: ClassVar[str] = "collectives"
     # The first repetition whose cases may share launches.
@@ -139,7 +139,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
     warmup: Annotated[
         Calls, Field(option="--warmup", help="Warm-up calls, excluded from the statistics. [default: 5]")
     ] = 5
-    # Sessions that were planned before there were turns have none.
+    # A new plan has ROUNDS by default. A stored plan without this field has separate launches.
     rounds: Annotated[
         Rounds,
         Field(
@@ -156,7 +156,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 
     @property
     def repetitions(self) -> int:
-        """The number of planned repetitions."""
+        """Return the number of planned repetitions."""
         return self.launches
 
     @property
@@ -169,22 +169,24 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         return self.replace(rounds=0)
 
     def shared(self, *_: Any) -> CollectiveProtocol:
-        """Return the protocol of a launch that cases share."""
+        """Return the protocol of a launch of several cases."""
         return self
 
     def most_rounds(self, cases: Sequence[CollectiveCase]) -> int:
-        """Return the largest number of interleaved rounds at any size and form; 0 if no two cases differ only in their
-        algorithm."""
+        """Return the largest number of interleaved rounds of any size and form.
+
+        The result is 0 if no two cases differ only in their algorithm.
+        """
         together = [stage for stage in stages(self, cases) if len(stage.places) > 1]
         return max((len(stage.turns) // len(stage.places) for stage in together), default=0)
 
     @property
     def timing(self) -> str:
-        """THROUGHPUT, LATENCY or GRAPH. Numbers of different timings are not compared."""
+        """Return THROUGHPUT, LATENCY or GRAPH. Results with different timings are not compared."""
         return GRAPH if self.graph else self.mode
 
     def calls_in_a_batch(self, call_s: float) -> int:
-        """Return the number of calls between two readings in throughput mode, if one takes `call_s` seconds."""
+        """Return the number of calls between two clock readings in throughput mode, for calls of `call_s` seconds."""
         calls = self.iterations
         if calls is None:
             calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
@@ -197,17 +199,17 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
         return self.iterations or max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
 
     def settling_calls(self, call_s: float) -> int:
-        """Return the number of discarded calls before a turn, if one takes `call_s` seconds."""
+        """Return the number of discarded calls after a switch between cases, for calls of `call_s` seconds."""
         return min(self.warmup, calls_in(SETTLE_S, call_s))
 
     def slots(self, size: int, in_place: bool) -> list[Slot]:
-        """Return the readings of one size and form, in order; the same on every rank."""
+        """Return the timed calls or batches of one size and form, in order. They are equal on every rank."""
         counts = {Phase.WARMUP: self.warmup if self.mode == LATENCY else WARMUP_BATCHES}
         counts[Phase.MEASURE] = self.timed_at(size)
         return [Slot(size, in_place, phase, number) for phase, count in counts.items() for number in range(count)]
 
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
-        """Return the longest duration of a launch in seconds, if the buffers of its calls travel at `bytes_per_s`."""
+        """Return the longest duration of a launch of `case` in seconds, for buffers that travel at `bytes_per_s`."""
         seconds = FIRST_RUN_IN_S if self.mode == THROUGHPUT else 0.0
         for size, in_place in case.turns():
             call_s = size / bytes_per_s
@@ -217,7 +219,7 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
                 continue
             calls = WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)
             settling = max(0, turns - 1) * self.settling_calls(call_s)
-            # If calls are quicker than that, there are more of them, for `measure_s`.
+            # If calls are faster, there are more of them, until they fill `measure_s`.
             seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
         return seconds
 
@@ -230,10 +232,10 @@ class CollectiveProtocol(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One size and form, and the places of the cases that are interleaved at it.
+    """The measurement of one size and form, with the indexes of the interleaved cases (`places`).
 
-    Each case is checked and warmed up with `warmup` readings. Then all take their `turns`, the (place, number of
-    readings) of each. In the end, each is checked again.
+    Each case is checked and has `warmup` readings. Then come the `turns`, pairs (index, number of readings), and a
+    second check.
     """
 
     bytes: int
@@ -244,18 +246,18 @@ class Stage:
 
 
 def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
-    """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
+    """Return the stages of a launch of `cases`, in order. They are equal on every rank and in the driver."""
     alike: dict[tuple[object, int, bool], list[int]] = {}
     for place, case in enumerate(cases):
         kind = case.op, case.world_size, case.dtype, case.redop
         for size, in_place in case.turns():
             alike.setdefault((kind, size, in_place), []).append(place)
-    # If calls are back to back, the second reading of warm-up runs on into the first turn.
+    # If calls are back to back, the second warm-up reading is the start of the first turn.
     warmup, run_in = (protocol.warmup, 0) if protocol.mode == LATENCY else (1, 1)
     found = []
     for number, ((_, size, in_place), places) in enumerate(alike.items()):
         dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
-        # The number of the stage seeds the orders. Each repetition has its cases in another order, so these differ too.
+        # The number of the stage seeds the orders. They still differ between repetitions, because `cases` do.
         rounds = zip(orders(len(places), len(dealt), number), dealt, strict=True)
         turns = [
             (places[at], readings + (run_in if first == 0 else 0))
@@ -267,9 +269,9 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[tuple[int, Slot | None]]:
-    """Yield the rows of a rank's marks, in the order of the measurement.
+    """Yield (index of the case, slot) for each row of timestamps that a rank records, in order.
 
-    A row is a reading around a slot for the case at a place. Without a slot, the rank prepares or checks results.
+    The slot is None if the rank prepares buffers or checks results.
     """
     yield 0, None
     for stage in stages(protocol, cases):

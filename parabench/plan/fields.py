@@ -1,4 +1,4 @@
-"""Read the fields of cases and protocols from text: the values of an axis, and the options of a command."""
+"""Read and write the fields of cases and protocols as text: values of an axis, and options of a command."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FLAG = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off"
 
 
 def option_fields(cls: type[Record]) -> dict[str, Declared]:
-    """Return the fields of a record that have an option of the command line, by name."""
+    """Return {field: declaration} of the fields of a record that have a command-line option."""
     return {name: each for name, each in declared(cls).items() if each.field.option}
 
 
 def typed(cls: type[Record], given: Mapping[str, Any]) -> list[str]:
-    """Return the options of `cls` that were given, as they are typed: ["--steps", "20", "--profile"]."""
+    """Return the `given` fields of `cls` as command-line arguments: ["--steps", "20", "--profile"]."""
     words = []
     for name, each in option_fields(cls).items():
         value = given.get(name)
@@ -33,7 +33,7 @@ def typed(cls: type[Record], given: Mapping[str, Any]) -> list[str]:
 
 
 def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
-    """Return the values of a field from text, separated by commas. Raises UsageError with the invalid part.
+    """Return the values of a field from a text with commas between them. Raises UsageError with the invalid part.
 
     A comma in a path is written `\\,`, and the comma in two_level(ring,tree) does not separate values.
     """
@@ -74,10 +74,10 @@ def _parsed(each: Declared, text: str) -> Any:
 
 
 def list_text(values: Sequence[float]) -> str:
-    """Return numbers as `parse_field` reads a list of them: '0.5+4+25'; one number is '4+'."""
+    """Return a list of numbers as text that `parse_field` can read: '0.5+4+25', or '4+' for one number."""
     return "+".join(map(number, values)) + "+" * (len(values) == 1)
 
 
 def number(value: float) -> str:
-    """Return 10.0 as 10, and every other number unchanged."""
+    """Return a number as text, without a fraction of zero: '10' for 10.0."""
     return str(int(value)) if float(value).is_integer() else str(value)

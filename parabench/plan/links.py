@@ -1,4 +1,4 @@
-"""The measurement of links: its protocol, and the pairs of ranks that are measured at the same time."""
+"""Plan the measurement of links: its protocol, and the pairs of ranks that are measured at the same time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from parabench.plan.case import Case
 from parabench.records import Record
 from parabench.store.record import MIB
 
-# The quantile of a link's round trips that is its latency, by device. On the CPU, ranks share cores with other
-# processes, and the scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
+# The quantile of the round trips that is reported as a link's latency, by device. On the CPU, ranks share cores with
+# other processes. The scheduler's time slices (2 ms) affect the median of most runs, but rarely the 10th percentile.
 LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 
 # The reason for an unknown bandwidth if all ranks succeeded. A second measurement would not change it.
@@ -18,7 +18,7 @@ TOO_QUICK = "the largest transfer took less than two round trips"
 
 
 class LinkProtocol(Record, frozen=True, kw_only=True):
-    """How a launch measures the links between its ranks.
+    """The number and sizes of the messages that measure a link between two ranks.
 
     - Latency: `round_trips` of the smallest message, after `warmup` uncounted ones.
     - Bandwidth: the size doubles until one transfer takes `transfer_s`. Up to `transfers` of that size follow.
@@ -30,7 +30,7 @@ class LinkProtocol(Record, frozen=True, kw_only=True):
     round_trips: int = 100
     least_bytes: int = MIB
     most_bytes: int = 256 * MIB
-    # A thousand times longer than a delay of the scheduler or of TCP. One direction takes about a second.
+    # This is a thousand times longer than a delay of the scheduler or of TCP. One direction takes about a second.
     transfer_s: float = 0.1
     transfers: int = 6
     most_s: float = 3.0
@@ -39,15 +39,16 @@ class LinkProtocol(Record, frozen=True, kw_only=True):
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
 
-# The longest time to join, and for each direction of a round in addition to its protocol's: a slower link hangs.
+# The longest time for all ranks to join, and the longest delay of each direction beyond the protocol's `most_s`. Slower
+# links count as hung.
 JOIN_S = 60.0
 SLACK_S = 5.0
 
 
 def schedule(nodes: int, ranks_per_node: int) -> tuple[Round, ...]:
-    """Return the rounds of pairs that are measured at the same time.
+    """Return the rounds of a measurement, each with the pairs of ranks that are measured at the same time.
 
-    First come pairs of nodes, represented by their first ranks. Then all pairs inside every node at once.
+    First come all pairs of nodes, each node with its first rank. Then come the pairs inside the nodes.
     """
     across = [tuple((a * ranks_per_node, b * ranks_per_node) for a, b in each) for each in all_pairs(nodes)]
     inside = [
@@ -58,8 +59,10 @@ def schedule(nodes: int, ranks_per_node: int) -> tuple[Round, ...]:
 
 
 def all_pairs(n: int) -> list[Round]:
-    """Return every pair of `n` once, in the fewest rounds of disjoint pairs: the circle method of tournaments (Kirkman,
-    1847). One stays where it is, the others move on by one place; if `n` is odd, one has no partner."""
+    """Return all pairs of the numbers below `n`, in the fewest rounds of disjoint pairs.
+
+    This is the circle method of tournaments (Kirkman, 1847). If `n` is odd, one number has no partner in each round.
+    """
     places = [*range(n), *([None] if n % 2 else [])]
     rounds = []
     for _ in range(len(places) - 1):
@@ -71,6 +74,6 @@ def all_pairs(n: int) -> list[Round]:
 
 
 def most_s(case: Case, protocol: LinkProtocol) -> float:
-    """Return the longest time that the measurement may take, in seconds."""
+    """Return the longest time in seconds that the measurement of all links of `case` may take."""
     rounds = len(schedule(case.nodes, case.world_size // case.nodes))
     return JOIN_S + rounds * 2 * (protocol.most_s + SLACK_S)

@@ -1,4 +1,4 @@
-"""Plans: expand a suite into checked cases, skip those that this machine cannot run, and order the launches."""
+"""Make plans: expand a suite into checked cases, skip cases that the machine cannot run, and order the launches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ P = TypeVar("P", bound=AnyProtocol)
 
 
 class Skipped(Record, Generic[C], frozen=True):
-    """A case that this machine cannot run, and the reason. If a launch of the session has found it, `tried` is set."""
+    """A case that this machine cannot run, and the reason. `tried` is true if a failed launch has shown it."""
 
     case: C
     reason: str
@@ -60,8 +60,8 @@ class PlannedLaunch(NamedTuple, Generic[C]):
 class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
     """The launches of a session, decided before the first one.
 
-    `extra` has the case ids of each added repetition. `kind` is a key of WORKLOADS. By default, the protocol decides
-    it.
+    `extra` has the case ids of each repetition that racing has added. `kind` is a key of WORKLOADS. By default, it is
+    the kind of the protocol.
     """
 
     cases: tuple[C, ...]
@@ -78,11 +78,11 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
 
     @property
     def repetitions(self) -> int:
-        """The number of repetitions, with the extra ones."""
+        """Return the number of repetitions, including the added ones."""
         return self.protocol.repetitions + len(self.extra)
 
     def launches(self, done: Collection[tuple[str, int]] = ()) -> list[PlannedLaunch[C]]:
-        """Return the launches of all repetitions, without those that are `done`, given by (case id, repetition).
+        """Return the launches of all repetitions, without the `done` ones, which are pairs (case id, repetition).
 
         Each case is launched once per repetition, in a seeded random order, so that drift affects all cases alike.
         """
@@ -101,12 +101,12 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
         return [each for each in launches if (each.case.id, each.repetition) not in done]
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
-        """Return the plan after a launch has found that this machine cannot run `case`."""
+        """Return the plan without a case, after a launch has shown that this machine cannot run it."""
         rest = tuple(each for each in self.cases if each != case)
         return self.replace(cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
 
-    def asks_as(self, other: Plan[Any, Any]) -> bool:
-        """Return whether both come from the same request. Changes during the session are ignored."""
+    def has_same_request(self, other: Plan[Any, Any]) -> bool:
+        """Return whether both plans come from the same request, without regard to changes during the session."""
 
         def asked(plan: Plan[Any, Any]) -> tuple[Any, ...]:
             cases = {*plan.cases, *(each.case for each in plan.skipped if each.tried)}
@@ -119,7 +119,7 @@ class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
-        """Return the plan of `to_dict`. Raises UsageError for unknown fields, as in a plan of a newer version."""
+        """Return the plan from the result of `to_dict`. Raises UsageError if a newer version has written it."""
         kind = values.get("kind", "training")
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
@@ -154,10 +154,14 @@ def make_plan(
 ) -> TrainingPlan:
     """Expand a suite into cases, check them, and skip cases that this machine cannot run.
 
-    Raises UsageError for a case that is wrong on any machine, or that the user requested in `overrides`, and
-    NothingToRun if every case is skipped.
+    Args:
+        overrides: {axis: values} that the user gave. They replace the suite's values.
+        listed: the sizes come from the suite, so a size that does not fit the model is skipped. None derives this from
+            `overrides`.
+
+    Raises UsageError for a case that is wrong on any machine, or that `overrides` name. Raises NothingToRun if every
+    case is skipped.
     """
-    # `listed`: the sizes come from the suite and need not fit the model. None: `overrides` decide it.
     check_axes(suite, overrides)
     found: dict[Case, tuple[bool, str | None]] = {}
     sweeps = fit_to_cluster(suite, overrides, machine).override(overrides).sweeps
@@ -183,7 +187,7 @@ def make_plan(
 
 
 def one_case(axes: Mapping[str, Any], machine: Machine) -> Case:
-    """Return the case of axes that have one value each, resolved. Raises UsageError."""
+    """Return the resolved case with these axes, {axis: value}. Raises UsageError."""
     chosen = {name: value for name, value in axes.items() if name != "world_size"}
     case = _case(chosen, axes.get("world_size", DEFAULTS["world_size"]), machine)
     check_names(case)
@@ -191,7 +195,7 @@ def one_case(axes: Mapping[str, Any], machine: Machine) -> Case:
 
 
 def why_not(axes: Mapping[str, Any], machine: Machine) -> str | None:
-    """Return why this machine cannot run the case of these axes; None if it can."""
+    """Return why this machine cannot run the case with these axes, {axis: value}; None if it can."""
     try:
         return _why_not(one_case(axes, machine), True, {}, machine, listed=True)
     except UsageError as error:
@@ -201,7 +205,7 @@ def why_not(axes: Mapping[str, Any], machine: Machine) -> str | None:
 def _why_not(
     case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine, listed: bool | None
 ) -> str | None:
-    """Return why the case is skipped; None if it is not. Raises UsageError if the user named what is impossible."""
+    """Return why the case is skipped; None if it is not. Raises UsageError if the user requested this case."""
     reason = missing_requirement(case, machine)
     if reason is not None:
         return reason
@@ -210,8 +214,8 @@ def _why_not(
         if overrides.keys() & {"world_size", "device"}:
             raise UsageError(reason)
         return reason
-    # The user did not name a size that `auto` chose, nor that a size of the suite fits the model, nor an algorithm that
-    # the suite lists for another backend. These errors only skip the case.
+    # Some errors only skip the case, because the user did not request it: an automatic world size, a size of the suite
+    # that does not fit the model, and an algorithm of the suite for another backend.
     if listed is None:
         listed = bool(overrides) and "strategy" not in overrides
     elsewhere = is_nccls(case.algorithm) and case.backend != "nccl" and not overrides.keys() & {"algorithm", "backend"}
@@ -226,9 +230,9 @@ def _why_not(
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise UsageError for an axis with values that none of its strategies has.
+    """Raise UsageError for an axis that none of its strategies has.
 
-    A sweep drops an axis for single strategies that lack it, but not for all of them.
+    A sweep drops an axis for strategies that lack it, but at least one strategy must have it.
     """
     # Pairs of axes to check and strategies that may have them: one for each sweep, then one for the overrides.
     default = (DEFAULTS["strategy"],)
@@ -256,10 +260,9 @@ def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
 def _candidates(
     sweeps: tuple[Sweep, ...], machine: Machine, overrides: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[Case, bool, str | None]]:
-    """Yield every case of the sweeps, and whether its world size is automatic, not from the user.
+    """Yield (case, whether its world size is automatic, reason to skip it or None) for every case of the sweeps.
 
-    If an automatic world size is not a multiple of a field of DIVISORS, the case lacks the field and comes with the
-    reason to skip it.
+    A case is skipped if a field of DIVISORS does not divide its automatic world size.
     """
     # On nodes of a given size, the suite's world sizes are replaced, so they are automatic.
     replaced = machine.ranks_per_node is not None and "world_size" not in overrides
@@ -281,7 +284,7 @@ def _candidates(
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
-    """Return one resolved case, with data and length that its model can take, unless they were chosen.
+    """Return the resolved case of the `chosen` axes. Unless chosen, data and sequence length suit its model.
 
     An axis that its strategy lacks is dropped before its value is checked.
     """

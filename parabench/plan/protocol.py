@@ -1,4 +1,4 @@
-"""Protocols of training launches: how many steps of each kind, or for how long."""
+"""Define `Protocol`: the number of steps of each kind in a launch of a training run, or their time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
 # The default steps of a separate launch of a case that is measured in shared launches. It serves memory, instruments
 # and energy, and is compared with the shared launches.
 OWN_WARMUP, OWN_STEPS = 3, 6
-# The discarded steps after each switch.
+# The discarded steps after each switch between cases.
 SETTLE = 2
 
 # About how long the timed steps of a turn take together, and their least and greatest number. If turns are shorter than
@@ -58,7 +58,7 @@ WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
 BUDGET_S = 300.0
 
 
-# The roles of options that only `parabench run` has: traced steps, and interleaved rounds.
+# The roles of options that only `parabench run` has: for traced steps, and for interleaved rounds.
 TRACE, TURNS = "trace", "turns"
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -176,7 +176,7 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     @property
     def races(self) -> bool:
-        """Return whether measurements decide how often each case is launched."""
+        """Return whether cases race: measurements decide the number of launches of each case."""
         return self.launches is None and self.rounds != 0
 
     @property
@@ -186,11 +186,11 @@ class Protocol(Record, frozen=True, kw_only=True):
 
     @property
     def repetitions(self) -> int:
-        """The number of planned repetitions. With shared launches, it includes a repetition of separate ones."""
+        """Return the number of planned repetitions. With shared launches, the first one has separate launches."""
         return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
 
     def briefly_alone(self) -> Protocol:
-        """Return the protocol with fewer steps for the separate launches before shared ones."""
+        """Return the protocol with fewer steps in the separate launches that come before shared launches."""
         fewer = {"warmup": OWN_WARMUP, "steps": OWN_STEPS}
         own = {name: getattr(self, name) for name in fewer}
         return self.replace(**{name: min(own[name], fewer[name]) for name in fewer if own[name] is not None})
@@ -200,7 +200,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         return self.replace(rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
 
     def alone(self) -> TrainingSchedule:
-        """Return the steps of a launch of one case."""
+        """Return the steps of a separate launch of one case."""
         return TrainingSchedule(
             warmup=LEAST_WARMUP if self.warmup_s is not None else self.warmup or USUAL_WARMUP,
             timed=(LEAST_MEASURED if self.measure_s is not None else self.steps or USUAL_STEPS,),
@@ -212,11 +212,11 @@ class Protocol(Record, frozen=True, kw_only=True):
         )
 
     def shared(self, order: str, step_s: Sequence[float | None], device: str) -> TrainingSchedule:
-        """Return how the cases of a shared launch are interleaved. Without `rounds`, the rounds fill SHARED_S.
+        """Return the steps of a shared launch with interleaved cases. Without `rounds`, the rounds fill SHARED_S.
 
         Args:
-            order: decides the orders of the rounds.
-            step_s: the step time of each case; None if it is unknown.
+            order: the seed of the orders of cases.
+            step_s: the seconds of a step of each case; None if unknown.
         """
         timed = [TIMED if s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / s))) for s in step_s]
         round_s = [s * (SETTLE + steps) for s, steps in zip(step_s, timed, strict=True) if s is not None]
@@ -230,7 +230,7 @@ class Protocol(Record, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-# {field that counts steps: field with the same in seconds}
+# {field with a number of steps: field with their time}
 BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 
 # The defaults by device. CUDA launches measure by time, because clocks of an idle GPU need about a second of load to

@@ -13,7 +13,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.pipeline_schedule import automatic
+from parabench.plan.schedule import default_microbatches
 from parabench.plan.suite import BATCHES, Suite, Sweep
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import OPTIONAL, Layout, entry_of
@@ -39,7 +39,7 @@ UNKNOWN_BYTES = 16e9
 
 
 def resolve(case: Case, machine: Machine) -> Case:
-    """Return the case as it will be launched."""
+    """Return the case with fixed values for automatic fields, and defaults for fields that its strategy lacks."""
     entry = entry_of(case.strategy)
     changes = resolve_device(case.device, case.backend, machine)
     changes |= {name: DEFAULTS[name] for name in OPTIONAL if name not in entry.axes and name != "ranks_per_node"}
@@ -58,7 +58,7 @@ def resolve(case: Case, machine: Machine) -> Case:
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
-        changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
+        changes["microbatches"] = default_microbatches(case.schedule, size, case.global_batch)
     resolved = case.replace(**changes)
     model = entry_of_model(resolved)
     if case.verification == OF_THE_MODEL:
@@ -67,13 +67,13 @@ def resolve(case: Case, machine: Machine) -> Case:
 
 
 def device_of(axes: Mapping[str, Any], machine: Machine) -> str:
-    """Return the device of a case with these axes, if `auto` or none is given: CUDA devices if there are any."""
+    """Return the device of a case with these axes. By default or for `auto`, it is "cuda" if there are any GPUs."""
     device: str = axes.get("device", "auto")
     return device if device != "auto" else accelerator.TYPE if machine.gpus else "cpu"
 
 
 def resolve_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
-    """Return the fields `device` and `backend` without `auto`."""
+    """Return {"device": ..., "backend": ...} with the values that `auto` means on this machine."""
     device = device_of({"device": device}, machine)
     return {"device": device, "backend": backend if backend != "auto" else accelerator.backend_of(device)}
 
@@ -86,8 +86,7 @@ def default_ranks_per_node(size: int) -> int:
 def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
     """Return the suite for all ranks of a session's nodes. Without a number of ranks per node, it is unchanged.
 
-    The smallest multiple of the suite's batch that is divisible by each world size is used in all sweeps, so that every
-    case does the same work.
+    All sweeps have the smallest multiple of the suite's batch that each world size divides.
     """
     if machine.ranks_per_node is None:
         return suite
@@ -130,9 +129,9 @@ def defaults_on(device: str, machine: Machine) -> dict[str, Any]:
 
 
 def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str, Any]:
-    """Return the device's defaults for axes that are not in `chosen`.
+    """Return the defaults of `defaults_on` for axes that are not in `chosen`.
 
-    Either way to give a batch replaces its default. A vocabulary implies text.
+    Any axis of BATCHES replaces the default batch. A vocabulary replaces the default data, because it requires text.
     """
     found = defaults_on(device, machine)
     given = {"global_batch": set(BATCHES), "data": {"data", "vocabulary"}}
@@ -140,7 +139,7 @@ def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str
 
 
 def global_batch(machine: Machine, ranks: int | None = None) -> int:
-    """Return the samples of a step on CUDA devices: at most MOST_SAMPLES per rank, if all of them fit one device.
+    """Return the default samples of a step on CUDA: MOST_SAMPLES per rank, or fewer so that all fit one device.
 
     Without `ranks`, the number of devices is rounded up to a power of two.
     """

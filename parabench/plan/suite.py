@@ -1,4 +1,4 @@
-"""Suites: Python files that declare the cases which answer one question. Free of torch."""
+"""Read suites: Python files that declare the cases which answer one question. Free of torch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
 
-# A suite may declare CASES and PROTOCOL for each of these machines: CPUs, one CUDA device, several.
+# A suite may declare CASES and PROTOCOL for each of these machines: only CPUs, one CUDA device, several CUDA devices.
 CPU, ONE_GPU, GPUS = "cpu", "one_gpu", "gpus"
 MACHINES = (CPU, ONE_GPU, GPUS)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Axes and their values; the cases are their product. `world_size` may be ("auto",)."""
+    """Axes and their values. The cases are all combinations of the values. `world_size` may be ("auto",)."""
 
     axes: Mapping[str, tuple[Any, ...]]
 
 
 def sweep(**axes: Any) -> Sweep:
-    """Return the product of the given axes, each with one value or several. Raises UsageError for an unknown axis.
+    """Return the combinations of the given axes, each with one value or several. Raises UsageError for an unknown axis.
 
     A tuple within the values of `bucket_mib` is a list of caps.
 
@@ -78,7 +78,7 @@ class Suite:
         return replace(self, sweeps=sweeps, protocol=protocol, others={})
 
     def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
-        """Return the suite with these axes in every sweep. A batch replaces a batch that is given in the other way."""
+        """Return the suite with these axes in every sweep. `global_batch` and `batch_per_rank` replace each other."""
         gone = set(BATCHES) - set(axes) if set(BATCHES) & set(axes) else set()
         kept = [{name: values for name, values in each.axes.items() if name not in gone} for each in self.sweeps]
         return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
@@ -114,7 +114,7 @@ def parse_axes(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def with_global_batch(values: Mapping[str, Any], world_size: int) -> dict[str, Any]:
-    """Return the values of axes with BATCH_PER_RANK, if given, as the global batch. Raises UsageError."""
+    """Return {axis: value} with `global_batch` in place of BATCH_PER_RANK, if that is given. Raises UsageError."""
     fields = dict(values)
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:
@@ -183,7 +183,7 @@ def _protocol(content: Mapping[str, Any], machine: str, name: str) -> Protocol:
 
 
 def _given(content: Mapping[str, Any], name: str, machine: str, default: Any = None) -> Any:
-    """Return a variable of the suite: the same for all machines, or the value for this one."""
+    """Return the value of a variable of the suite file, which may have separate values for each of MACHINES."""
     given = content.get(name, {})
     if not isinstance(given, Mapping):
         return given

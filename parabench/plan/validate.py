@@ -1,4 +1,4 @@
-"""Check cases: unknown names, combinations that no machine can run, and requirements that this machine lacks."""
+"""Check cases for unknown names, combinations that no machine can run, and requirements that this machine lacks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
 from parabench.machine.versions import SHARED_GPU, Nccl
 from parabench.models import BLOCKS, FIRST, MODELS, SAME_SPLIT, SEQUENCE, TENSOR, TF32, ModelEntry
-from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.fields import list_text
+from parabench.plan.schedule import STAGES_PER_RANK, microbatches_error
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
 from parabench.strategies import STRATEGIES, Group, Layout, entry_of
 
-# What torch.compile looks for when it builds CPU code.
+# The compilers that torch.compile looks for when it builds CPU code.
 COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
 
 # torch/_dynamo/backends/distributed.py: DDPOptimizer compiles what DDP wraps in pieces as large as DDP's largest cap,
 # and raises an AssertionError if its first piece, `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`, is larger.
 LEAST_COMPILED_MIB = 1.0
 
-# What to add to a model that a strategy finds lacking.
+# The advice for a model that lacks a requirement of a strategy.
 REMEDIES = {
     BLOCKS: "give Model.blocks (and stem and head, where the blocks are not the whole module)",
     TENSOR: "give Model.tensor_parallel",
@@ -39,7 +39,7 @@ REMEDIES = {
 
 
 def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
-    """Raise UsageError for an unknown name. A custom one is imported to find out."""
+    """Raise UsageError unless `name` is in `table`, or is a custom "package.module:name" that can be imported."""
     if find(table, kind, name) is None:
         own = load(table, kind, name)
         if not callable(own) and not hasattr(own, "all_reduce"):
@@ -47,7 +47,7 @@ def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
 
 
 def check_algorithm(name: str, ranks_per_node: int | None) -> None:
-    """Raise UsageError for an unknown algorithm. A custom one is made; built-in ones need no torch."""
+    """Raise UsageError for an unknown algorithm. A custom one is created, which needs torch; built-in ones are not."""
     check_name("algorithm", table_name(name), ALGORITHMS)
     if find(ALGORITHMS, "algorithm", table_name(name)) is None:
         from parabench.collectives.algorithm import make
@@ -56,21 +56,21 @@ def check_algorithm(name: str, ranks_per_node: int | None) -> None:
 
 
 def check_names(case: Case) -> None:
-    """Raise UsageError for an unknown name."""
+    """Raise UsageError for an unknown strategy, algorithm or model."""
     check_name("strategy", case.strategy, STRATEGIES)
     check_algorithm(case.algorithm, case.ranks_per_node)
     check_name("model", case.model, MODELS)
 
 
 def entry_of_model(case: Case) -> ModelEntry:
-    """Return the entry of a built-in model. A custom one is built once to describe it, with the case if it takes one.
+    """Return the entry of the case's model. A custom model is built once to describe it, and may depend on the case.
 
     Raises UsageError for an unknown name, and for a custom model that cannot be built.
     """
     entry = find(MODELS, "model", case.model)
     if entry is not None:
         return entry
-    from parabench.models.factory import describe  # it needs torch, which our own models do not here
+    from parabench.models.factory import describe  # needs torch, unlike built-in models
 
     return describe(case)
 
@@ -93,8 +93,11 @@ def check_group(case: AnyCase) -> None:
 
 
 def check(case: Case) -> None:
-    """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
-    take, options that contradict one another."""
+    """Raise UsageError for a case that is wrong on every machine.
+
+    Its batch must divide among the ranks, its model must be able to read its data, and its options must not contradict
+    each other.
+    """
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if case.split == "dimension" and entry.layout is not Layout.TENSOR:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
@@ -129,17 +132,17 @@ def check(case: Case) -> None:
 
 
 def check_fit(case: Case) -> None:
-    """Raise UsageError if the model cannot be split among the ranks as the strategy splits it."""
+    """Raise UsageError if the strategy cannot split the model among this number of ranks."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.layout is Layout.PIPELINE:
-        per_rank = pipeline_schedule.STAGES_PER_RANK[case.schedule] if "schedule" in entry.axes else 1
+        per_rank = STAGES_PER_RANK[case.schedule] if "schedule" in entry.axes else 1
         stages = case.world_size * per_rank
         if 0 < model.blocks < stages:
             raise UsageError(
                 f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
                 f"{model.blocks} blocks; use fewer ranks"
             )
-        if why := case.microbatches and pipeline_schedule.fault(case.schedule, case.world_size, case.microbatches):
+        if why := case.microbatches and microbatches_error(case.schedule, case.world_size, case.microbatches):
             raise UsageError(
                 f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
                 f"{case.schedule} it {why}"
@@ -158,7 +161,7 @@ def check_fit(case: Case) -> None:
 
 
 def missing_requirement(case: Case, machine: Machine) -> str | None:
-    """Return the requirement of the strategy that the model, or this machine, lacks; None if there is none."""
+    """Return why the model or this machine lacks a requirement of the strategy; None if they have all."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.one_process and (case.nodes > 1 or not 2 <= case.world_size <= len(machine.gpus)):
         return (
@@ -176,7 +179,7 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
             f"model {case.model} has {has}; use another strategy"
         )
     if entry.layout is Layout.PIPELINE and model.brings >= entry.needs and case.model not in MODELS:
-        from parabench.data.trial import SAME, trial_of  # it needs torch, which our own models do not here
+        from parabench.data.trial import SAME, trial_of  # needs torch, unlike built-in models
 
         checks.check(case, model)
         if (trial_of(case).apart or 0.0) > SAME:
@@ -262,9 +265,9 @@ _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "
 
 
 def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
-    """Return why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing.
+    """Return why NCCL cannot be forced to use the case's algorithm, or why this would change nothing.
 
-    Returns None if it can be tried, and for algorithms that are not NCCL's own.
+    Returns None if a launch can try it, and for algorithms that are not part of NCCL.
     """
     if case.backend != "nccl" or not is_nccls(case.algorithm):
         return None
@@ -279,7 +282,7 @@ def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
 
 
 def communicators(case: AnyCase) -> list[tuple[int, frozenset[str]]] | None:
-    """Return rank 0's communicators in a case: the number of ranks and the operations called, of each.
+    """Return (number of ranks, called operations) for each communicator of rank 0.
 
     Returns None for a custom strategy, whose calls are unknown.
     """

@@ -22,7 +22,6 @@ import torch
 from parabench.files import hand_over_file
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
-from parabench.plan.schedule import Counts
 
 if TYPE_CHECKING:
     from parabench.strategies.base import StepMarker
@@ -235,9 +234,9 @@ def read_marks(path: Path, steps: int | None, width: int = MARKS) -> Marks:
     return np.fromfile(path, dtype=np.float64).reshape(steps, width)
 
 
-def write_counts(folder: Path, rank: int, counts: Counts) -> None:
-    """Write the numbers of steps that ranks agreed on into the launch's folder, which outlives the rank."""
-    hand_over_file(folder / f"counts{rank}", f"{counts.warmup} {counts.measured}")
+def write_counts(folder: Path, rank: int, counts: tuple[int, int]) -> None:
+    """Write the agreed (warm-up steps, measured steps) into the launch's folder, for `read_counts` after its end."""
+    hand_over_file(folder / f"counts{rank}", "{} {}".format(*counts))
 
 
 def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:

@@ -1,1 +1,1 @@
-"""One session, from the request to the answer."""
+"""Run a session, from the request to the answer."""

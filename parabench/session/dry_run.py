@@ -1,9 +1,9 @@
-"""`--dry-run`: print what a session would launch, on any number of nodes. Nothing is launched or written."""
+"""Print the launches of a session and their expected time for `--dry-run`. Nothing is launched or written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
-from parabench.session.deadlines import SLOWEST, training_operations
+from parabench.plan.protocol import Protocol
+from parabench.session.deadlines import BYTES_PER_S, FLOPS_PER_S, training_operations
 from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
@@ -46,7 +47,7 @@ def dry_run(request: Request, console: Console) -> int:
 
 
 def lines(request: Request) -> list[str]:
-    """Return what a session would launch and the expected time. Raises UsageError."""
+    """Return the lines that describe the launches of a session and their expected time. Raises UsageError."""
     axes = dict(text.partition("=")[::2] for text in request.axes)
     devices = (axes.get("device") or request.options.get("device") or "").split(",")
     machine, notes = planned_for(request.cluster, this_machine(), accelerator.TYPE in devices)
@@ -71,7 +72,7 @@ def lines(request: Request) -> list[str]:
 
 
 def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
-    """Return the machine to plan for, whose nodes have what their ranks need, and these assumptions."""
+    """Return the machine to plan for, with enough devices and cores on each node, and notes on these assumptions."""
     topology = topology_of(flags, here, rendezvous=False)
     if topology is None:
         return here, []
@@ -87,20 +88,23 @@ def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
-def expected_s(launch: tuple[Any, int, Any], known: dict[str, float]) -> float | None:
-    """Return the measured seconds, or an estimate from the slowest device; `None` for a model of unknown size."""
+def expected_s(launch: tuple[Any, int, Any], known: Mapping[str, float]) -> float | None:
+    """Return the `known` seconds of a (case, repetition, protocol), or an estimate for the slowest device.
+
+    Returns None for a model of unknown size.
+    """
     case, repetition, protocol = launch
     if repetition != EXPLAIN_REPETITION and case.id in known:
         return known[case.id]
     if case.kind == "collectives":
-        return float(protocol.expected_s(case, SLOWEST[case.device].bytes_per_s))
+        return float(protocol.expected_s(case, BYTES_PER_S[case.device]))
     steps, by_time_s = (protocol.after, protocol.seconds) if protocol.by_time else (protocol.all_steps, 0.0)
     operations = training_operations(case, steps)
-    return by_time_s + operations / (SLOWEST[case.device].flops_per_s * case.world_size) if operations else None
+    return by_time_s + operations / (FLOPS_PER_S[case.device] * case.world_size) if operations else None
 
 
 def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[str]:
-    """Yield a row per configuration, then why some share no launch."""
+    """Yield a row per configuration, then the reasons why some share no launch."""
     rows = [("configuration", "nodes x ranks per node", "launches", "expected time")]
     for case in plan.cases:
         own = [seconds for each, repetition, seconds in launches if each == case and repetition >= FIRST_REPETITION]
@@ -113,16 +117,16 @@ def table(plan: Plan[Any, Any], launches: Sequence[ExpectedLaunch]) -> Iterator[
 
 
 def estimate(launches: Sequence[ExpectedLaunch], known: Collection[str], store: Path) -> str:
-    """Return the time of all launches, references included, in words, and its basis."""
+    """Return the expected time of all launches, including references, as text with its basis."""
     if not launches:
         return "expected: nothing left to launch"
     estimated = [case for case, repetition, _ in launches if case.id not in known or repetition == EXPLAIN_REPETITION]
     count = len(launches) - len(estimated)
     basis = [f"{format.count(count, 'launch')} as measured in {store}"] if count else []
     if estimated:
-        slowest = SLOWEST[estimated[0].device]
-        rate = f"{slowest.flops_per_s / 1e9:g} GFLOP/s per rank, without communication"
-        rate = f"{slowest.bytes_per_s / 1e6:g} MB/s" if estimated[0].kind == "collectives" else rate
+        device = estimated[0].device
+        rate = f"{FLOPS_PER_S[device] / 1e9:g} GFLOP/s per rank, without communication"
+        rate = f"{BYTES_PER_S[device] / 1e6:g} MB/s" if estimated[0].kind == "collectives" else rate
         basis.append(f"{format.count(len(estimated), 'launch')} estimated: upper bound from {rate}")
     return f"expected: {_total([seconds for _, _, seconds in launches])} ({'; '.join(basis)})"
 
@@ -144,8 +148,7 @@ def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
     amount = {name: getattr(protocol, name) for name in AMOUNT if hasattr(protocol, name)}
     alike = [amount.items() <= plan.items() for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND repetition != {EXPLAIN_REPETITION}"
-    ended += f" AND repetition != {REFERENCE_REPETITION}" * getattr(
-        protocol, "by_time", False
-    )  # a reference has fixed steps
+    if isinstance(protocol, Protocol) and protocol.alone().by_time:  # references have a fixed number of steps
+        ended += f" AND repetition != {REFERENCE_REPETITION}"
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "wall_s"))
     return dict(launches.groupby("case_id")["wall_s"].median())

@@ -19,9 +19,9 @@ from parabench.store.store import Store
 def measure_links(
     store: Store, state: SessionState[Any, Any], machine: Machine, log: Callable[[str], None], launch: Executor
 ) -> None:
-    """Measure the links of a session, unless it has all. A link that cannot be measured is unknown, with a reason.
+    """Measure and store the links of a session, unless it has all. An unknown link is stored with a reason.
 
-    Raises Interrupted if asked to stop, NodeGone if a node does not come back.
+    Raises Interrupted if asked to stop, and NodeGone if a node does not come back.
     """
     from parabench.analysis.links import check_links, link_table, tiers_of, tiers_text
     from parabench.analysis.session import select_session
@@ -30,7 +30,7 @@ def measure_links(
     reasons = load(store.path).of([state.session_id]).links["reason"]
     if len(reasons) and (reasons.isna() | (reasons == TOO_QUICK)).all():
         return
-    case = case_of(state.plan.cases, machine)
+    case = case_of_all_ranks(state.plan.cases, machine)
     if case.world_size < 2:
         log("links: none to measure, every configuration has one rank")
         return
@@ -45,11 +45,10 @@ def measure_links(
         log(f"links: {finding.message}")
 
 
-def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
-    """Return the case that measures: all ranks of all nodes, with device and backend of the largest case.
+def case_of_all_ranks(cases: tuple[Any, ...], machine: Machine) -> Case:
+    """Return a case with all ranks of all nodes, and with the device and backend of the largest case.
 
-    If the number of ranks per node is not given, a node has a rank for each device, and at least the ranks of the
-    largest case.
+    By default, a node has a rank for each device, and at least the ranks of the largest case.
     """
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Print the progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any, TextIO
 
 import rich.progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from parabench.analysis import format
 from parabench.analysis.launch_number import launch_number
@@ -31,7 +25,7 @@ FAILED = "red"
 
 
 class _PatientStream:
-    """A text stream that discards later text if its reader or its terminal is gone."""
+    """A text stream that discards further text after its reader or its terminal is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,10 +49,10 @@ class _PatientStream:
 
 
 class PatientConsole(Console):
-    """A console that outlives its reader.
+    """A console whose run continues after its reader or its terminal is gone.
 
-    `parabench run ... | head` measures to the end, and so does a run whose terminal is closed: later text is discarded.
-    Each text stays one line and cannot control the terminal.
+    `parabench run ... | head` measures to the end, and further text is discarded. Each printed text stays one line, and
+    cannot control the terminal.
     """
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
@@ -68,7 +62,7 @@ class PatientConsole(Console):
         super().__init__(file=patient, stderr=stderr, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print lines, as rich does."""
+        """Print like rich, without line breaks and control characters in texts."""
         super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
 
@@ -89,12 +83,12 @@ def logger(
 
 
 def warner(console: Console, prefix: str = "") -> Callable[[str], None]:
-    """Return a function that prints an error. On a quiet console, it prints to standard error."""
+    """Return a function that prints a warning line. On a quiet console, it prints to standard error."""
     return (lambda line: print_error(format.printable(prefix + line))) if console.quiet else logger(console, prefix)
 
 
 def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
-    """Return a line for each reason for which cases are skipped."""
+    """Return one line for each reason to skip cases, with their label or their number."""
     reasons: dict[str, list[str]] = {}
     for each in skipped:
         reasons.setdefault(each.reason, []).append(each.case.label)
@@ -105,7 +99,7 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
 
 
 def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
-    """Return the notes from one batch of each custom model and data source, each line once."""
+    """Return notes about each custom model and data source, from a trial with one batch. Each line occurs once."""
     tried = [case for case in cases if isinstance(case, Case) and is_users(case)]
     if not tried:
         return []
@@ -115,21 +109,23 @@ def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
 
 
 class Progress:
-    """Receive the events of a session, and show nothing."""
+    """Receive the events of a session, without printing them."""
 
     def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
-        """Show that a launch starts. If cases share it, they are interleaved in `rounds`, or one after the other if it
-        is 0."""
+        """Show that a launch of `cases` starts.
+
+        If cases share it, they are interleaved in `rounds`; with 0 rounds, they run one after the other.
+        """
 
     def launched(self, launch: Launch) -> None:
-        """Show the end of a launch, or of a case's part of one that cases shared."""
+        """Show the end of a launch, or of one case's part of a shared launch."""
 
     def shared(self, cases: int, repetition: int, rounds: int, wall_s: float) -> None:
-        """Show the end of a launch that cases shared."""
+        """Show the end of a shared launch of `cases` cases."""
 
 
 class PlainProgress(Progress):
-    """Print a line for each launch; on a quiet console, for those that fail. `repetitions` is `None` with racing."""
+    """Print a line for each launch; on a quiet console, only for failures. `repetitions` is None with racing."""
 
     def __init__(self, console: Console, total: int, repetitions: int | None, prefix: str) -> None:
         self._log = logger(console, prefix)
@@ -151,14 +147,14 @@ class PlainProgress(Progress):
         self.ended(_of_cases(cases, rounds), repetition, f"{of_rounds}{format.duration(wall_s)}", True)
 
     def failed(self, label: str, repetition: int, how: str) -> None:
-        """Print the failure of a case in a launch that it shared, or of a launch that does not count."""
+        """Print the failure of a case in a shared launch, or of a launch that does not count."""
         self._fail(f"{self._place(repetition)}{label}: {how}")
 
     def starting(self, label: str, repetition: int) -> None:
-        """Start a launch with this label. Nothing is printed before its step time is known."""
+        """Note the start of a launch with this label. Its line is printed at its end."""
 
     def ended(self, label: str, repetition: int, how: str, ok: bool) -> None:
-        """Print the number of a launch and its outcome `how`."""
+        """Print the number, the label and the outcome `how` of a launch."""
         count = UNCOUNTED.get(repetition)
         if count is None:
             self._done += 1
@@ -167,13 +163,8 @@ class PlainProgress(Progress):
         (self._log if ok else self._fail)(line if count == "1/1" else f"[{count}] {line}")
 
     def _place(self, repetition: int) -> str:
-        if repetition < FIRST_REPETITION:
-            return ""
-        return (
-            f"repetition {repetition + 1}, "
-            if self._repetitions is None
-            else f"repetition {repetition + 1} of {self._repetitions}, "
-        )
+        of = "" if self._repetitions is None else f" of {self._repetitions}"
+        return "" if repetition < FIRST_REPETITION else f"repetition {repetition + 1}{of}, "
 
 
 def _of_cases(cases: int, rounds: int) -> str:
@@ -181,7 +172,7 @@ def _of_cases(cases: int, rounds: int) -> str:
 
 
 class LiveProgress(PlainProgress):
-    """A bar with the case, the repetition, the time left and the last step time. Failed launches print a line."""
+    """Show a bar with the case, the repetition, the time left and the last step time. Print a line for failures."""
 
     def __init__(self, console: Console, total: int, repetitions: int | None, prefix: str) -> None:
         super().__init__(console, total, repetitions, prefix)

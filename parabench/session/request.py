@@ -1,4 +1,4 @@
-"""The request for a session, unchecked: its options, and the plan that it makes on a machine."""
+"""Define `Request`, the options of a session, and make its plan for a machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_label(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Generic[C, P]):
-    """The plan of a request on a machine, and the facts that are recorded with it.
+    """The plan of a request on a machine, with its suite, question and warnings.
 
     `file` is the suite's file, which must be equal on all nodes.
     """
@@ -57,11 +57,12 @@ class Planned(Generic[C, P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The request for a session. Raises UsageError for an invalid label.
+    """The options of a session. Only the label is checked, and raises UsageError.
 
-    `kind` is the kind of measurement, a key of `workloads.WORKLOADS`. `options` has the given fields of its case and
-    protocol. With `axes` and `seed` they decide what is measured. They must be equal on all nodes, and a resumed
-    session cannot change them. `part_of` is the suite, if the session is one of several.
+    - `kind`: the kind of measurement, a key of `workloads.WORKLOADS`
+    - `axes`, `options` and `seed` decide the measurement. They must be equal on all nodes, and a resumed session cannot
+      change them. `options` has the given fields of the case and the protocol of the kind.
+    - `part_of`: the suite, if it consists of several sessions
     """
 
     kind: str = "training"
@@ -86,31 +87,31 @@ class Request:
 
     @classmethod
     def of(cls, kind: str = "training", **asked: Any) -> Self:
-        """Return a request from the names of its fields, and of the options of its kind. None and False are unset."""
+        """Return a request from its fields and from options of its kind. Options that are None or False are unset."""
         options = {name: asked.pop(name, None) for each in _records(kind) for name in option_fields(each)}
         given = {name: value for name, value in options.items() if value is not None and value is not False}
         return cls(kind=kind, options=given, **asked)
 
     @property
     def prefix(self) -> str:
-        """The prefix of printed lines."""
+        """Return the prefix of printed lines."""
         return WORKLOADS[self.kind].prefix
 
     def given(self) -> dict[str, Any]:
-        """Return {field: value} of the given fields that decide what is measured, as `of` takes them."""
+        """Return {field: value} of the given fields that decide the measurement, as keywords for `of`."""
         given = {**({"axes": self.axes} if self.axes else {}), **self.options}
         return given | ({"seed": self.seed} if self.seed is not None else {})
 
     def words(self) -> list[str]:
-        """Return the given fields as typed options. They must be equal on all nodes."""
+        """Return the options that must be equal on all nodes, as command-line arguments."""
         words = [word for axis in self.axes for word in ("--set", axis)]
         words += [word for each in _records(self.kind) for word in typed(each, self.options)]
         return [*words, *(["--seed", str(self.seed)] if self.seed is not None else []), *["--resume"] * self.resume]
 
     def adding_s(self, plan: Plan[Any, Any]) -> float | None:
-        """Return the seconds for repetitions that are added to the plan, or infinity; None if none are added.
+        """Return the time limit in seconds for repetitions that are added to the plan.
 
-        Raises UsageError.
+        It is infinite without a limit, and None if no repetitions are added. Raises UsageError.
         """
         race_s = plan.protocol.budget_s if plan.protocol.races else None
         if self.budget is not None and not self.until_decided and race_s is None:
@@ -138,18 +139,18 @@ class Request:
             devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
             options = {**suite.collectives, **devices}
             parts.append(replace(common, kind="collectives", suite=None, axes=(), options=options))
-        # The training runs use the ranks of this machine. Larger numbers of ranks are to be predicted.
+        # The training runs use the ranks of this machine. The results for more ranks are predicted.
         here = tuple(each for each in self.axes if not (suite.compute and each.startswith("world_size=")))
         return (*parts, replace(self, axes=here, part_of=self.suite))
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
-        """Return the plan on `machine`; None to follow the stored plan of a session. Raises UsageError."""
+        """Return the plan for `machine`; None if a session is resumed with its stored plan. Raises UsageError."""
         if self.resume and self.suite is None and not self.given():
             return None
         return PLANNERS[self.kind](self, machine)
 
     def check_bare_resume(self) -> None:
-        """Raise UsageError unless the request has a suite, or resumes a stored plan without a change."""
+        """Raise UsageError if the request has no suite, except if it resumes a session without changes."""
         if self.suite is not None:
             return
         if not self.resume:
@@ -159,7 +160,7 @@ class Request:
 
 
 def _records(kind: str) -> tuple[type[Record], ...]:
-    """Return the records with the options of a kind of measurement."""
+    """Return the two record classes with the options of a kind of measurement: of its cases and its protocol."""
     return WORKLOADS[kind].case_type, WORKLOADS[kind].protocol_type
 
 
@@ -213,7 +214,7 @@ NO_MEMORY_SNAPSHOT = Finding(
 
 
 def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Machine) -> tuple[Finding, ...]:
-    """Warn if the CPU is measured because no GPU can be used. `devices` are the user's or the suite's choice."""
+    """Return a warning if the CPU is measured because no GPU can be used, and `devices` does not name the CPU."""
     if machine.cpu_reason is None or "auto" not in devices or all(case.device != "cpu" for case in plan.cases):
         return ()
     return (
@@ -228,8 +229,8 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
 def plan_compute(request: Request, machine: Machine) -> Planned[Any, Protocol]:
     """Return the plan of a suite's compute-only launches. Raises UsageError.
 
-    If a sweep does not set `nodes`, ranks that exceed this machine's devices, or cores, are divided among the fewest
-    nodes like it. The launches measure the ranks of one node.
+    Unless a sweep sets `nodes`, the ranks are divided among the fewest nodes like this machine. The launches measure
+    the ranks of one node.
     """
     suite, overrides = load_suite(str(request.suite)), parse_axes(request.axes)
     asked = overrides.pop("world_size", None)
@@ -260,7 +261,7 @@ def fewest_nodes(ranks: int, most: int) -> int:
 
 
 def machine_kind(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return which of a suite's MACHINES this one is, for the requested devices."""
+    """Return the element of `suite.MACHINES` that describes this machine with the requested devices."""
     devices = {device_of({"device": each}, machine) for each in overrides.get("device", ("auto",))}
     if accelerator.TYPE not in devices:
         return CPU
@@ -268,7 +269,7 @@ def machine_kind(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> 
 
 
 def protocol_of(request: Request, suites: Protocol) -> Protocol:
-    """Return the suite's protocol with the requested changes. Raises UsageError for both steps and seconds."""
+    """Return a suite's protocol with the requested changes. Raises UsageError for both steps and seconds."""
     # Seconds replace the suite's steps, and steps its seconds.
     other = BY_STEPS_OR_TIME | {timed: name for name, timed in BY_STEPS_OR_TIME.items()}
     freed = {other[name]: None for name in request.options if name in other}
@@ -285,9 +286,9 @@ MOST = {"gloo": 64 * MIB, accelerator.BACKEND: 1024 * MIB}
 
 
 def plan_collectives(request: Request, machine: Machine) -> Planned[CollectiveCase, CollectiveProtocol]:
-    """Return the plan of single collectives: the cases of the requested fields.
+    """Return the plan of `parabench collectives`: the cases with the requested fields.
 
-    Raises UsageError for a case that is wrong anywhere or that this machine lacks, and if none is left to run.
+    Raises UsageError for a case that is wrong or that this machine cannot run, and if no case is left.
     """
     asked = {name: value for name, value in request.options.items() if name in declared(CollectiveCase)}
     given = {name: value for name, value in request.options.items() if name not in asked}
@@ -328,7 +329,7 @@ def plan_collectives(request: Request, machine: Machine) -> Planned[CollectiveCa
 def _collective_cases(
     asked: Mapping[str, Any], protocol: CollectiveProtocol, machine: Machine
 ) -> Iterator[CollectiveCase]:
-    """Yield the cases of the requested fields, which are in the form of the command line."""
+    """Yield the cases with the requested fields. `asked` has texts from the command line."""
     known = declared(CollectiveCase)
     fields = resolve_device(asked.get("device", "auto"), asked.get("backend", "auto"), machine)
     ops = parse_field(known["op"], asked["op"]) if "op" in asked else OPS

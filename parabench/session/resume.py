@@ -33,7 +33,7 @@ class FolderInUse(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState(Generic[C, P]):
-    """A new or resumed session in the database, and its finished launches."""
+    """A new or resumed session in the database, with the pairs (case id, repetition) of its finished launches."""
 
     session_id: int
     plan: Plan[C, P]
@@ -69,7 +69,7 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
 
 
 def left_of(request: Request) -> Sequence[Request]:
-    """Return the sessions to run. With --resume, they start at the last session in the database. Raises UsageError."""
+    """Return the sessions to run. With --resume, the first one is the last in the database. Raises UsageError."""
     parts = request.parts()
     if len(parts) == 1 or not request.resume:
         return parts
@@ -118,12 +118,12 @@ def begin_session(
     nodes: Sequence[Mapping[str, Any]] = (),
     about: Mapping[str, Any] | None = None,
 ) -> SessionState[C, P]:
-    """Record a new session.
+    """Store a new session with its plan, environment and warnings.
 
     Args:
         interleaved: as for `Store.begin_session`.
-        nodes: the environment of each node, if there are several. This machine's is added to node 0's.
-        about: the environment of this machine, if several processes have already collected it.
+        nodes: the environment of each node, if there are several. Node 0 is this machine.
+        about: the environment of this machine, if it is already known.
     """
     here = environment(machine) if about is None else dict(about)
     if nodes:
@@ -158,10 +158,9 @@ def begin_session(
 def resume(
     store: Store, plan: Plan[Any, Any] | None, kind: str = "training", *, label: str | None = None
 ) -> SessionState[Any, Any]:
-    """Return the database's last session, which must be of that kind.
+    """Return the state of the last session in the database, which must have this kind.
 
-    Raises:
-        UsageError: If there is none, if no command launches it, or if it has another `plan` or `label` than given.
+    Raises UsageError if there is none, if no command can resume it, or if its plan or label is not the given one.
     """
     last = store.last_session()
     if last is None:
@@ -185,7 +184,7 @@ def resume(
 
 
 def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None:
-    """Raise UsageError if a session is resumed with another label."""
+    """Raise UsageError if a session is resumed with a label that it does not have."""
     if label is not None and label != row.label:
         there = "no label" if row.label is None else f"the label {row.label!r}"
         raise UsageError(
@@ -195,7 +194,7 @@ def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None
 
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
-    """Raise UsageError if a resumed plan needs more or larger nodes than the command has."""
+    """Raise UsageError if a resumed plan needs more nodes, or more ranks per node, than the command has."""
     nodes = max((case.nodes for case in plan.cases), default=1)
     ranks = max((-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes), default=1)
     given = machine.ranks_per_node or 0
@@ -210,7 +209,7 @@ def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
 def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, instead: str) -> SessionState[Any, Any]:
     """Return the stored state of a session. Raises UsageError, with the command `instead`, if `plan` differs."""
     stored = Plan.from_dict(row.plan)
-    if plan is not None and not plan.asks_as(stored):
+    if plan is not None and not plan.has_same_request(stored):
         raise UsageError(
             f"the last session in {store.path} has another plan; resume it with "
             f"{instead!r}, or start a new one without --resume"
@@ -224,20 +223,25 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
 
 
 def resume_command(store: Path, kind: str = "training", *options: str) -> str:
-    """Return the command that resumes the last session of `store`, which has this kind."""
+    """Return the command that resumes the last session in the database file `store`, a session of this kind."""
     return shlex.join(["parabench", WORKLOADS[kind].command, "--resume", *options, "--out", str(store.parent)])
 
 
 def _as_begun(store: Store, row: PlannedSession) -> str:
-    """Return the command that resumes a session, and the later sessions of its suite."""
+    """Return the command that resumes a session, and runs the later sessions of its suite."""
     kind = row.plan.get("kind", "training")
     if kind != "training" and row.argv[1:2] == ["run"]:
-        return shlex.join([*row.argv, "--resume", "--out", str(store.path.parent)])
+        return shlex.join([*with_resume(row.argv), "--out", str(store.path.parent)])
     return resume_command(store.path, kind)
 
 
+def with_resume(argv: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with `--resume`."""
+    return [*argv, *["--resume"] * ("--resume" not in argv)]
+
+
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
-    """Return both variants of the `ab` of `row`. Raises UsageError if it stopped before both had started."""
+    """Return the sessions of both variants of an `ab`, by "a" and "b". Raises UsageError if one has not started."""
     sides = store.sides(row.interleaved["run"])
     if set(sides) != {"a", "b"}:
         raise UsageError(
@@ -248,11 +252,11 @@ def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
 
 
 def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
-    """Return the settings of variants a and b. The database has only the last name of a path, and `...` for secrets."""
+    """Return the settings of variants a and b. Paths are shortened to their last part, and secrets are `...`."""
     return [sides[name].interleaved.get("setting", "...") for name in sorted(sides)]
 
 
 def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:
-    """Return the command that resumes the last `ab` of `store`, whose variants have these settings."""
+    """Return the command that resumes the last `ab` in the database file `store`, with these settings."""
     both = chain.from_iterable(zip(("--baseline", "--candidate"), settings, strict=True))
     return shlex.join(["parabench", "ab", "--resume", *both, *options, "--out", str(store.parent)])

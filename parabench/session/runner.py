@@ -1,4 +1,4 @@
-"""Run the rest of a plan. Each launch is judged, and stored when it ends."""
+"""Run the remaining launches of a plan. Each launch is verified and stored when it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from parabench.workloads.verify import Reference, reference_of, verify
 Executor = Callable[[LaunchSpec], Launch]
 
 REFERENCE_TRIES = 2
-# The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
+# The steps of a launch for NCCL's debug log. DDP has its final buckets after the first step.
 EXPLAINING = TrainingSchedule(warmup=2, timed=(1,), explain=True)
 # NCCL's message if a pin leaves no algorithm (src/enqueue.cc), and torch's name of that error.
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
@@ -56,17 +56,18 @@ def _no_launch(*_: Any, **__: Any) -> Any:
 
 @dataclass(kw_only=True)
 class Runner:
-    """Run a plan.
+    """Run the launches of a plan.
 
-    Training runs are verified against one device, collectives against exact values in their ranks. Compute-only
-    launches are not verified, because their ranks exchange nothing.
+    Training runs are verified against one device, and collectives against exact values in their ranks. Compute-only
+    launches are not verified, because their ranks do not communicate.
 
     Args:
+        launch: runs a launch.
         keep: stores a launch.
-        done: the (case id, repetition) that a resumed session has.
+        done: the pairs (case id, repetition) of launches that a resumed session has.
         replan: stores a plan after a case was removed. Without it, no case is removed.
         traces: the folder for traces.
-        room: the memory for cases that share a launch.
+        room: the bytes of memory for a shared launch, by device.
     """
 
     plan: Plan[Any, Any]
@@ -77,23 +78,23 @@ class Runner:
     replan: Callable[[Plan[Any, Any]], None] | None = None
     traces: Path | None = None
     room: Room | None = None
-    # The single-device training runs, by case id.
+    # The results of single-device references, by case id.
     references: dict[str, Reference] = field(default_factory=dict)
-    # The seconds of a step by case id, and the ids of cases that have failed, which share no launch from then on.
+    # The seconds of a step by case id, and the ids of failed cases, which share no launch from then on.
     step_times: dict[str, float | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    # The peak memory of each rank, of its process or its accelerator, by case id.
+    # The peak memory of each rank in bytes, by case id: of its accelerator, or of its process on the CPU.
     peaks: dict[str, list[float]] = field(default_factory=dict)
-    # The seconds of a separate launch by case id; else of the first shared launch, the case's part.
+    # The seconds of a separate launch by case id. Without one, the seconds of the case in its first shared launch.
     _wall_s: dict[str, float] = field(default_factory=dict)
-    # The seconds of single-device references by case id. A reference has another number of steps than its case.
+    # The seconds of single-device references by case id. A reference may have fewer steps than its case.
     _reference_s: dict[str, float] = field(default_factory=dict)
     _failed_references: dict[str, int] = field(default_factory=dict)
 
     # -- the order of launches -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Launch the remaining cases. Raises Interrupted if asked to stop."""
+        """Run all remaining launches of the plan. Raises Interrupted if asked to stop."""
         left = self.plan.launches(self.done)
         for case in dict.fromkeys(each.case for each in left):
             self.run_nccl_probe(case)
@@ -118,11 +119,14 @@ class Runner:
                 yield tuple(by_case[case] for case in group)
 
     def _shares(self, repetition: int) -> bool:
-        """Return whether cases share launches in this repetition."""
+        """Return whether cases may share launches in this repetition."""
         return bool(self.plan.protocol.takes_turns and repetition >= self.plan.protocol.first_shared)
 
     def expected(self) -> Iterator[tuple[Any, int, Any]]:
-        """Yield the (case, repetition, protocol) of each launch to come if all succeed."""
+        """Yield (case, repetition, protocol) of all remaining launches, if no launch fails and racing adds none.
+
+        A shared launch yields each of its cases.
+        """
         left = self.plan.launches(self.done)
         unshared = {cohort[0] for cohort in cohorts(self.plan.cases, self.room) if len(cohort) == 1}
         for each in left:
@@ -152,11 +156,11 @@ class Runner:
         return self._verifies and on_nccl and (case.id, EXPLAIN_REPETITION) not in self.done
 
     def run_reference(self, case: Any) -> None:
-        """Launch the single-device run of the same training, once per session."""
+        """Launch the single-device reference of a case, once per session."""
         if not self._verifies:
             return
         single = case.reference()
-        # One more attempt after a failure, but not one before every launch.
+        # After a failure, there is one more attempt, not one before every launch.
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
             launch = self._launch_uncounted(single, REFERENCE_REPETITION, self._single)
@@ -173,7 +177,7 @@ class Runner:
 
     @property
     def _single(self) -> TrainingSchedule:
-        """The steps of single-device references."""
+        """Return the steps of single-device references."""
         single: TrainingSchedule = self.plan.protocol.alone().by_steps()
         return single
 
@@ -186,8 +190,7 @@ class Runner:
     # -- launches of one or several cases ------------------------------------------------------------------------------
 
     def spec_of(self, cases: tuple[Any, ...], repetition: int, *, shared: bool) -> LaunchSpec:
-        """Return the launch of these cases. If it is shared, they are interleaved, with a copy of one for an A/A
-        test."""
+        """Return the specification of a launch of these cases. For `--aa`, a shared launch has a copy of one case."""
         if shared and self.plan.protocol.aa_test:
             cases = (*cases, twin_of([case for case in self.plan.cases if case in cases]))
         return self._spec(cases, self._protocol(cases, repetition, shared=shared))
@@ -196,7 +199,8 @@ class Runner:
         plan = self.plan
         if not shared:
             return plan.protocol.alone()
-        # Explicit rounds have the same turns in every session: variants of an `ab` must agree.
+        # With explicit rounds, the steps do not depend on measurements, because they must be equal in variants of an
+        # `ab`.
         device = cases[0].device
         by_time = plan.protocol.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
@@ -212,9 +216,9 @@ class Runner:
         )
 
     def run_launch(self, planned: Sequence[PlannedLaunch[Any]], *, shared: bool) -> None:
-        """Run one launch of all. If a shared one fails, the others are launched again without the case that ran.
+        """Run one launch of all given cases. If it fails, launch the other cases again without the one that failed.
 
-        If that case is unknown, each is launched by itself.
+        If the case that failed is unknown, each case has a separate launch.
         """
         left = {each.case: each for each in planned}
         while left:
@@ -235,7 +239,7 @@ class Runner:
                 return
 
     def keep_launch(self, launch: Launch, spec: LaunchSpec, planned: Mapping[Any, PlannedLaunch[Any]]) -> list[Any]:
-        """Judge and store the parts of a launch. Return their cases."""
+        """Verify and store a launch, or each case's part of a shared launch. Return the stored cases."""
         kept: list[Any] = []
         shared = spec.protocol.takes_turns
         for place, arm in enumerate(launch.arms if shared else [launch]):
@@ -249,7 +253,7 @@ class Runner:
         return kept
 
     def held(self) -> dict[str, float]:
-        """Return the memory that launches of one case have used, by case id."""
+        """Return the bytes of memory that each case used: per accelerator, or per node on the CPU."""
         return {
             case.id: max(peaks) if case.device == accelerator.TYPE else sum(peaks) / case.nodes
             for case in self.plan.cases
@@ -259,7 +263,7 @@ class Runner:
     # -- the end of a launch -------------------------------------------------------------------------------------------
 
     def _judge(self, launch: Launch) -> None:
-        """Verify a training run. For collectives, find pins that NCCL refuses: no separate launch reads its choices."""
+        """Verify a training run. For other launches, detect algorithms that NCCL refuses, as `run_nccl_probe` does."""
         case: Any = launch.case
         if not self._verifies:
             if launch.failure and _INVALID_USAGE.search(launch.failure.message):
@@ -279,7 +283,7 @@ class Runner:
             )
 
     def _finish(self, launch: Launch) -> None:
-        """Store a launch, and keep the results that decide about later ones."""
+        """Store a launch, and remember its results that later launches depend on."""
         case: Any = launch.case
         if launch.status is Status.OK and launch.repetition == FIRST_REPETITION and case.kind == "training":
             self.step_times[case.id] = launch_number(launch.step_times(Phase.MEASURE), case.device)
@@ -301,7 +305,7 @@ class Runner:
                 self.replan(self.plan)
 
     def _blame_pin(self, launch: Launch) -> None:
-        """Add the finding that removes a case from the plan, if NCCL refuses its pinned algorithm."""
+        """Add the warning that removes a case from the plan, if NCCL refuses its pinned algorithm."""
         case = launch.case
         if self.replan is None or not is_nccls(case.algorithm) or launch.status is not Status.FAILED:
             return
@@ -317,25 +321,24 @@ class Runner:
     def deadline_s(self, cases: Sequence[Any], protocol: Any) -> float:
         """Return the deadline of a launch of these cases, in seconds.
 
-        This is the requested deadline for each case, or ten times what earlier launches took, plus an estimate for the
-        cases that were not launched yet.
+        Without a requested deadline, this is ten times the duration of earlier launches, plus an estimate for new
+        cases.
         """
         requested_s = self.plan.protocol.deadline_s
         if requested_s is not None:
             return float(requested_s * len(cases))
         new = [case for case in cases if case.id not in self._wall_s]
         known_s = sum(self._wall_s.get(case.id, 0.0) for case in cases)
-        if protocol.takes_turns:  # an earlier launch may have had fewer steps; collectives have no step times
+        if protocol.takes_turns:  # earlier launches may have had fewer steps; collectives have no step times
             for place, case in enumerate(cases):
                 if step_s := self.step_times.get(case.id):
-                    count = protocol.counts(place)
-                    known_s += (count.warmup + count.measured) * step_s
+                    known_s += sum(protocol.counts(place)) * step_s
         known_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known_s) if known_s or not new else 0.0
         if not new:
             return known_s
         if not self._verifies:
             return known_s + first_deadline_s(new, protocol)
-        if protocol.takes_turns:  # it builds and compiles each case as a separate launch does
+        if protocol.takes_turns:  # each case is built and compiled as in a separate launch
             own = self.plan.protocol.alone()
             return known_s + first_deadline_s(new, own, longer=max(1.0, protocol.all_steps / own.all_steps))
         return known_s + first_deadline_s(new, protocol, self._reference_s.get(new[0].reference().id))

@@ -1,4 +1,4 @@
-"""Run sessions: from a request to a results database and a report.
+"""Run sessions, from a request to a results database and a report.
 
 A wrong request raises an error before anything is launched.
 """
@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.cluster.participants import Participants, join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
@@ -37,6 +38,7 @@ from parabench.session.resume import (
     resume,
     resume_command,
     store_in,
+    with_resume,
 )
 from parabench.session.runner import Executor, Runner, peak_metric
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -49,7 +51,7 @@ NOT_OK = 1
 
 
 def run_sessions(request: Request, console: Console) -> int:
-    """Run the sessions of the request, and return the highest exit code. A stopped session ends them.
+    """Run the sessions of the request, and return the highest exit code. After a stop, no further session runs.
 
     Raises UsageError.
     """
@@ -70,7 +72,7 @@ def run_sessions(request: Request, console: Console) -> int:
 
 
 def run_session(request: Request, console: Console, launch: Executor | None = None) -> int:
-    """Run the request and return the exit code; `launch` replaces real processes in tests.
+    """Run one session and return the exit code. `launch` replaces real processes in tests.
 
     Raises UsageError before anything is launched or recorded.
     """
@@ -117,12 +119,15 @@ def lead_session(
     console: Console,
     launch: Executor | None = None,
 ) -> tuple[int, int]:
-    """Run the plan, or the stored plan if it is None, and store the launches. Return the exit code and the session."""
+    """Run the planned launches and store them. Return the exit code and the session's id.
+
+    If `planned` is None, the stored plan of a resumed session is run.
+    """
     log = logger(console, request.prefix)
     check_outputs(request)
     plan = planned.plan if planned is not None else None
     if plan is not None:
-        request.adding_s(plan)  # it raises before anything is written
+        request.adding_s(plan)  # raises before anything is written
         check_traces(request.out, plan.protocol)
     go_on = ""
     try:
@@ -162,9 +167,9 @@ def lead_session(
 
 
 def _resume_command(request: Request, store: Store, nodes: Participants) -> str:
-    """Return the command that resumes the session and, if it is one of several, the sessions that follow it."""
+    """Return the command that resumes the session, and runs the later sessions of its suite."""
     if request.part_of is not None:
-        return shlex.join([*request.argv, "--resume"])
+        return shlex.join(with_resume(request.argv))
     options = ["--until-decided"] * request.until_decided
     options += [] if request.budget is None else ["--budget", f"{request.budget:g}"]
     options += [*nodes.options, *["--links"] * request.links]
@@ -184,8 +189,8 @@ def run_launches(
     """Run the remaining launches of a session and the repetitions that racing adds. Return the exit code.
 
     Args:
-        prepared: makes the runner, before the first launch.
-        adding_s: the time for added repetitions; None adds none.
+        prepared: creates the runner, before the first launch.
+        adding_s: the time limit for added repetitions in seconds; None adds none.
         go_on: the command that resumes the session.
 
     Raises NodeGone, with that command, if the session cannot go on without a node.
@@ -240,13 +245,12 @@ def next_repetition(
 ) -> Plan[C, P] | None:
     """Return `plan` with another repetition of the cases that may still be the fastest, and store it.
 
-    `spent_s` of the time limit `adding_s` are over. Return None, and log the reason, if no repetition is added:
+    `adding_s` is the time limit in seconds, and `spent_s` the time since the start. Return None in these cases:
 
-    - the winner is clear
-    - the repetition would end after the limit
-    - there is no limit, and the noise is too large; the command `go_on` continues anyway
+    - The winner is clear.
+    - The repetition would end after the limit.
+    - Without a limit, the noise is too large. The command `go_on` is logged, which continues anyway.
     """
-    from parabench.analysis import format
     from parabench.analysis.ranking.race import next_seconds, undecided
     from parabench.analysis.session import session_data
     from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
@@ -273,10 +277,7 @@ def next_repetition(
 def runner_of(
     store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: Participants | None = None
 ) -> Runner:
-    """Return the runner of a session in the results database, on the `nodes`.
-
-    `launch` replaces the function that launches on them.
-    """
+    """Return the runner of a stored session, which launches on the `nodes`, or with `launch` if it is given."""
     nodes = nodes or Participants()
 
     def keep(launch: Launch) -> None:
@@ -296,7 +297,7 @@ def runner_of(
 
 
 def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
-    """Return the results of earlier launches of a session that decide which configurations share the next ones."""
+    """Return keywords for `Runner`: results of earlier launches that decide which cases share the next launches."""
     if not (state.done and state.plan.protocol.takes_turns):
         return {}
     results = load(store.path).of([state.session_id])
@@ -307,7 +308,7 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
     from parabench.analysis.session import session_data
 
     data = session_data(results, state.session_id)
-    # The peaks of the ranks' memory in the first repetition, by case id.
+    # The peak memory of each rank in the first repetition, by case id.
     first = data.numbers[data.numbers["repetition"] == FIRST_REPETITION].set_index("launch_id")
     whole = data.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
     known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
@@ -316,7 +317,7 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:
-    """Write the report. Print the answers and the paths, and write the results to --json."""
+    """Write the report, print the answers and the paths, and write the results to the file of --json."""
     if request.part_of is not None and request.kind != "training":
         return  # the last session of the suite has the answers
     from parabench.analysis.session import session_data
@@ -364,7 +365,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
 
 
 def check_outputs(request: Request) -> None:
-    """Raise UsageError if a file for --json could not be written at the end of a long run."""
+    """Raise UsageError if the file for --json could not be written at the end of the run."""
     path = request.json_file
     if path is None or path == STANDARD_OUTPUT:
         return

@@ -1,4 +1,4 @@
-"""Define what is recorded: samples, launches, findings."""
+"""Define the data that launches record: samples, spans, warnings, and the launch itself."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Status(StrEnum):
 
 
 class Sample(NamedTuple):
-    """One observed number. `step` is None if it belongs to the whole launch."""
+    """One observed number of a rank. `step` is None if it belongs to the whole launch."""
 
     rank: int
     step: int | None
@@ -81,13 +81,14 @@ class Sample(NamedTuple):
 class CollectiveSample(NamedTuple):
     """One call of a collective operation on one rank, with times on the clock of the host.
 
-    - `step`: the training step, the row of a size, form and phase, or the call's number in a flight recorder
-    - `seq`: the row of the rank
+    - `step`: the training step, the index within a size, form and phase, or the number of the call in a flight recorder
+    - `seq`: the index of the call on its rank
     - `duration_s`: the time of one call, also for several back-to-back `calls`
-    - `bytes`: the whole buffer
-    - `ready_s`, `made_s`, `start_s`: the last gradient of DDP's `bucket` was there, it was called, and started to run
-    - `ranks`: the members of the group, as in `0-3` or `0,2`
-    - `n_wrong`: the number of wrong elements on this rank, None without a check
+    - `bytes`: the size of the whole buffer
+    - `ready_s`: when the last gradient of DDP's `bucket` was ready
+    - `made_s`, `start_s`: when the operation was called, and when it started to run
+    - `ranks`: the members of the group, such as `0-3` or `0,2`
+    - `n_wrong`: the number of wrong elements on this rank; None without a check
     """
 
     rank: int
@@ -113,8 +114,8 @@ class CollectiveSample(NamedTuple):
 class Span(NamedTuple):
     """A part of a step of one rank, with times on the clock of the host.
 
-    `name` is from `metrics.STEP_PARTS`, without the unit, or `wait`: training was blocked on communication. Recordings
-    also have `communication` and `other`.
+    `name` is from `metrics.STEP_PARTS`, without the unit, or `wait`: training was blocked on communication. Training
+    runs that another tool recorded also have `communication` and `other`.
     """
 
     rank: int
@@ -125,7 +126,7 @@ class Span(NamedTuple):
 
 
 class DeviceSample(NamedTuple):
-    """One NVML reading of a device, `t_s` seconds after the launch began.
+    """One NVML reading of a device, `t_s` seconds after the start of the launch.
 
     `rank` is None for the whole device. `value` is None with a `reason` if it could not be read. Devices are counted
     from 0 on each `node`.
@@ -141,7 +142,7 @@ class DeviceSample(NamedTuple):
 
 
 class HostSample(NamedTuple):
-    """One reading of a host, as `DeviceSample`; `rank` is None for the whole host, `node` is its number."""
+    """One reading of a host, with the fields of `DeviceSample`. `rank` is None for the whole host, number `node`."""
 
     rank: int | None
     t_s: float
@@ -152,9 +153,9 @@ class HostSample(NamedTuple):
 
 
 class LinkSample(NamedTuple):
-    """The link between two ranks of a session in one direction. A device is `cpu`, or `cuda:3` of its node.
+    """The link between two ranks of a session in one direction. A device is `cpu`, or its number such as `cuda:3`.
 
-    `latency_s` is half a round trip of the smallest message. A value is None with a `reason` if it is unknown.
+    `latency_s` is half a round trip of the smallest message. Unknown values are None with a `reason`.
     """
 
     from_rank: int
@@ -171,8 +172,8 @@ class LinkSample(NamedTuple):
 class LinkMessage(NamedTuple):
     """One timed message between two ranks, from the start of sending until the answer arrived.
 
-    8 bytes are a round trip (with NCCL the mean of several). The phase is `measure` if a LinkSample uses the message,
-    otherwise `warmup`.
+    A message of 8 bytes is a round trip (with NCCL, the mean of several). The phase is `warmup` if no LinkSample uses
+    the message.
     """
 
     from_rank: int
@@ -192,7 +193,7 @@ class Finding(Record, frozen=True):
 
 
 class Failure(Record, frozen=True):
-    """Why a launch failed: the first rank that failed, its signal or its traceback."""
+    """The error of a launch, with the first rank that failed and its signal or traceback."""
 
     message: str
     rank: int | None = None
@@ -206,9 +207,10 @@ class Failure(Record, frozen=True):
 
 @dataclass(slots=True)
 class Launch:
-    """A launch of one configuration: its outcome, and everything that was recorded.
+    """A launch of one configuration: its outcome and all recorded data.
 
-    Ranks report `facts`. If configurations were interleaved, `arms` has a Launch for each, and only these are stored.
+    `facts` are reported by ranks. If configurations were interleaved, `arms` has a Launch for each, and only these are
+    stored.
     """
 
     case: AnyCase
@@ -230,53 +232,53 @@ class Launch:
     arms: list[Launch] = field(default_factory=list)
 
     def step_times(self, phase: Phase | None = None) -> list[float]:
-        """Return the seconds of each step on its slowest rank, of one phase or of all; NaN if a rank's is unknown."""
+        """Return the seconds of each step on its slowest rank, for one or all phases; NaN if a rank's is unknown."""
         steps = (each for each in self.samples if each.metric == "step_s" and phase in (None, each.phase))
         return list(slowest((each.step, each.value) for each in steps if each.step is not None).values())
 
     def call_durations(self, size: int) -> list[float]:
-        """Return the seconds of each measured collective of `size` bytes on its slowest rank, as `step_times`."""
+        """Return the seconds of each measured call of `size` bytes on its slowest rank; NaN if a rank's is unknown."""
         calls = (call for call in self.collectives if call.bytes == size and call.phase == Phase.MEASURE)
         return list(slowest((call.seq, call.duration_s) for call in calls).values())
 
 
 def slowest(ranks: Iterable[tuple[int, float | None]]) -> dict[int, float]:
-    """Return {step or call: the most seconds of a rank}, in order; NaN if a rank's time is unknown."""
+    """Return {step or call: seconds on its slowest rank} in order, from one pair per rank; NaN if one is unknown."""
     found: dict[int, float] = {}
-    for at, seconds in ranks:
+    for step, seconds in ranks:
         known = math.nan if seconds is None else seconds
-        before = found.get(at, known)
-        found[at] = before if before > known or math.isnan(before) else known
+        before = found.get(step, known)
+        found[step] = before if before > known or math.isnan(before) else known
     return dict(sorted(found.items()))
 
 
-# Codes of findings that decide something elsewhere.
+# The codes of findings that other modules check for.
 PIN_REFUSED = "pin_refused"  # NCCL refuses the configuration's algorithm, so it is not launched again
 UNVERIFIED = "unverified"  # the reference launch failed, so nothing shows whether the launch computed the right values
-RECORDING_HANG = "recording_hang"  # ranks of a recording wait in a call that others never made
-WATCHED = "watched"  # a user's own training loop, which no command can launch again
-MEASURED_ON_CPU = "measured_on_cpu"  # no device was named, and torch or a driver is made for a GPU
-BATCH_UNSEEN = "batch_unseen"  # a watched batch has nothing to count samples by, so the throughput is unknown
+RECORDING_HANG = "recording_hang"  # in flight recorder dumps, ranks wait in a call that other ranks did not make
+WATCHED = "watched"  # a user's training loop, which no command can launch again
+MEASURED_ON_CPU = "measured_on_cpu"  # no device was named, and torch or a driver supports GPUs
+BATCH_UNSEEN = "batch_unseen"  # the samples of a watched batch cannot be counted, so the throughput is unknown
 
-# Reasons for null values that are not failures, and do not cause a warning.
+# Reasons for unknown values that are not failures, and do not cause a warning.
 NOT_SUPPORTED = "not supported by this device or driver"
 MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 
-# Spans: training blocked on communication; in recordings of other tools, collectives and the unnamed rest.
+# Names of spans: training blocked on communication; in traces of other tools, collectives and the unnamed rest.
 WAIT, COMMUNICATION, OTHER = "wait", "communication", "other"
-# What the program of a single rank consists of (`probes.program`).
+# The kinds of entries of an operation trace (`probes.program`).
 WORK, PART, CALL, WAIT_FOR = "work", "part", "call", "wait"
 # Operations between two ranks.
 MESSAGES = ("send", "recv")
 # The folder next to a results database for traces.
 TRACES = "traces"
 
-# Launches that count have FIRST_REPETITION or more. The others: the reference on one device, the launch for NCCL's
-# debug log, and the second copy of a configuration in a shared launch.
+# Launches that count have the number FIRST_REPETITION or more. The other numbers are for the single-device reference,
+# the launch for NCCL's debug log, and the second copy of a configuration in a shared launch.
 FIRST_REPETITION, REFERENCE_REPETITION, EXPLAIN_REPETITION, TWIN_REPETITION = 0, -1, -2, -3
 UNCOUNTED = {REFERENCE_REPETITION: "reference", EXPLAIN_REPETITION: "NCCL debug log", TWIN_REPETITION: "twin"}
 
 
 def utc_now() -> str:
-    """Return the time as ISO 8601 in UTC, in milliseconds."""
+    """Return the current time in UTC as ISO 8601 text, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

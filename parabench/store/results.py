@@ -13,14 +13,13 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from parabench.store.database import open_to_read
-from parabench.store.schema import KIND_OF_SESSION, LISTED, MEDIAN, SLOWEST, TABLES, WHOLE
+from parabench.store.database import KIND_OF_SESSION, LISTED, MEDIAN, SLOWEST, TABLES, WHOLE, open_to_read
 
 _GROWING = ("session", "launch", "finding")
 
 
 def records(table: pd.DataFrame, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries of these or all columns, with Python's own types. Unknown numbers are NaN."""
+    """Return the rows as dictionaries with Python's types, with all columns or `names`. Unknown numbers are NaN."""
     rows = (table[[*names]] if names else table).to_numpy(dtype=object).tolist()
     names = names or [*map(str, table)]
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -41,10 +40,10 @@ class Results:
     """The tables of a results database, as DataFrames with the names and columns of the database.
 
     - `listed`: all sessions (id, label, suite and times)
-    - `newest`: the last row of each table when the database was opened, because later rows are not read
+    - `newest`: the last row of some tables when the database was opened, because later rows are not read
     - `only`: SQL conditions by table
-    - `sessions`: the sessions of the tables, None for all
-    - `steps`, `medians`, `whole`, `instrumented`: the needed parts of `sample`, which can have millions of rows
+    - `sessions`: the ids of the sessions in the tables; None for all
+    - `steps`, `medians`, `whole`: the needed parts of `sample`, which can have millions of rows
 
     Reading a table raises UsageError if the file cannot be read.
     """
@@ -58,11 +57,11 @@ class Results:
 
     @property
     def whole_store(self) -> Results:
-        """The results of all sessions."""
+        """Return the results of all sessions."""
         return self._whole or self
 
     def of(self, sessions: Iterable[int]) -> Results:
-        """Return the results of these sessions; equal sets give the same object, so that tables are read once."""
+        """Return the results of these sessions only. Equal sets give the same object, so that tables are read once."""
         whole, chosen = self.whole_store, frozenset(sessions)
         if chosen.issuperset(whole.listed["id"]):
             return whole
@@ -93,8 +92,10 @@ class Results:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """`launch_id, step, step_s` of each measured step, by launch and step: seconds on the slowest rank, NaN if the
-        time on a rank is unknown."""
+        """Return `launch_id, step, step_s` for each measured step.
+
+        `step_s` are the seconds on the slowest rank; NaN if the time on a rank is unknown.
+        """
         found = self._digested(SLOWEST)
         # A step of 0 s was not measured.
         step_s = found["value"].where(found["value"] > 0)
@@ -102,36 +103,39 @@ class Results:
 
     @cached_property
     def medians(self) -> pd.DataFrame:
-        """`launch_id, rank, phase, metric, value`: medians of `step_s` and its parts over a rank's measured steps."""
+        """Return `launch_id, rank, phase, metric, value`: medians of step times and parts over measured steps."""
         return self._digested(MEDIAN)
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """`launch_id, rank, phase, metric, value` of the samples without a step, such as memory peaks."""
+        """Return `launch_id, rank, phase, metric, value` of the samples without a step, such as memory peaks."""
         return self._digested(WHOLE)
 
     def read(self, name: str, where: str = "TRUE", names: Sequence[str] = ("*",)) -> pd.DataFrame:
         """Return the rows of a table that meet an SQL condition, with all columns or those in `names`."""
         conditions = " AND ".join(f"({each})" for each in (where, self.only.get(name, "TRUE"), *self._scope(name)))
-        order = "launch_id, rowid" if "launch_id" in TABLES[name].belongs_to and name != "finding" else "rowid"
+        order = "launch_id, rowid" if "launch_id" in TABLES[name] and name != "finding" else "rowid"
         query = f"SELECT {', '.join(names)} FROM {name} WHERE {conditions} ORDER BY {order}"
         with open_to_read(self.path) as db:
             return _frame(db, query, name)
 
     def _scope(self, name: str) -> list[str]:
-        """Return conditions that select the sessions, and the rows that existed when the database was opened."""
+        """Return SQL conditions for the chosen sessions, and for rows from before the database was opened."""
         own = None if self.sessions is None else f"IN ({', '.join(map(str, sorted(self.sessions)))})"
         # A plus keeps SQLite from searching by this column: nearly all rows meet the condition.
         if name == "session":
             return [f"+id <= {self.newest['session']}", *([f"id {own}"] if own else [])]
-        if "session_id" in TABLES[name].belongs_to:
+        if "session_id" in TABLES[name]:
             newest = [f"+rowid <= {self.newest[name]}"] if name in _GROWING else []
             return [*newest, *([f"session_id {own}"] if own else [])]
         of_launch = f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
         return [f"+launch_id <= {self.newest['launch']}", *([of_launch] if own else [])]
 
     def _digested(self, kind: str) -> pd.DataFrame:
-        """Return one row per number: `launch_id, rank, phase, metric, value`; `rank` can be a step."""
+        """Return one row per number of this kind of digest: `launch_id, rank, phase, metric, value`.
+
+        For SLOWEST, `rank` is a step.
+        """
         packed = self.read("digest", f"kind = '{kind}'")
         counts = packed["value"].map(len).to_numpy(dtype=np.int64) // 8
         repeated = {name: packed[name].to_numpy().repeat(counts) for name in ("launch_id", "phase", "metric")}
@@ -141,10 +145,10 @@ class Results:
 
 
 def _frame(db: sqlite3.Connection, query: str, table: str) -> pd.DataFrame:
-    """Return the rows of a query: text as objects, with None if unknown; numbers with NaN if unknown."""
+    """Return the rows of a query. Unknown values are None in columns of text, and NaN in columns of numbers."""
     cursor = db.execute(query)
     names, rows = [name for name, *_ in cursor.description], cursor.fetchall()
-    types = {"id": int, **TABLES[table].columns}
+    types = {"id": int, **TABLES[table]}
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return pd.DataFrame(
         {name: pd.Series(list(of), dtype=_dtype(types[name], of)) for name, of in zip(names, columns, strict=True)}
@@ -152,7 +156,7 @@ def _frame(db: sqlite3.Connection, query: str, table: str) -> pd.DataFrame:
 
 
 def _dtype(hint: Any, values: Sequence[Any]) -> type:
-    """Return the type of a column: object for text and bytes, else int or float."""
+    """Return the type of a column from its annotation: object for text and bytes, otherwise int or float."""
     kinds = set(get_args(hint) or (hint,)) - {NoneType}
     if not all(issubclass(kind, (int, float)) for kind in kinds):
         return object
@@ -160,7 +164,7 @@ def _dtype(hint: Any, values: Sequence[Any]) -> type:
 
 
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
-    """Open a results database for reading; `only` as in `Results`.
+    """Return the results of a database. `only` has SQL conditions by table.
 
     Raises UsageError if `path` is missing, is not a results database or has another schema.
     """

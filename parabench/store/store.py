@@ -15,9 +15,19 @@ from msgspec import structs
 
 from parabench import __version__, json_text
 from parabench.private import public_argv, public_text
-from parabench.store.database import StoreError, open_to_read, open_to_write, storing
+from parabench.store.database import (
+    DONE,
+    NOT_WELL,
+    LaunchRow,
+    SessionRow,
+    StoreError,
+    digests,
+    insert_statement,
+    open_to_read,
+    open_to_write,
+    storing,
+)
 from parabench.store.record import REFERENCE_REPETITION, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
-from parabench.store.schema import DONE, NOT_WELL, LaunchRow, SessionRow, digests, insert_statement
 
 # The name of the database in the folder of a run.
 STORE_NAME = "results.db"
@@ -25,7 +35,7 @@ STORE_NAME = "results.db"
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """A session as it was planned, to continue it. `interleaved` is empty if it is not a side of an `ab`."""
+    """A stored session that can be resumed. `interleaved` is empty unless the session is a variant of an `ab`."""
 
     id: int
     plan: dict[str, Any]
@@ -36,7 +46,7 @@ class PlannedSession:
 
 
 class Store:
-    """A results database that a run writes to. Its methods raise StoreError if the file fails."""
+    """A results database to write to. Its methods raise StoreError if the file cannot be read or written."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
@@ -55,7 +65,7 @@ class Store:
             yield cls(path, db)
 
     def close(self) -> None:
-        """Close the database, which leaves one file that people can copy."""
+        """Close the database, so that it is a single file."""
         try:
             # If another process has the file open, the last one to close it removes the log.
             with storing(self.path, "closed"), contextlib.suppress(sqlite3.OperationalError):
@@ -73,7 +83,7 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write everything in the block, or nothing."""
+        """Write all changes of the `with` block, or none if it raises."""
         with storing(self.path, "written"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -100,10 +110,10 @@ class Store:
         plan: dict[str, Any],
         interleaved: dict[str, str] | None = None,
     ) -> int:
-        """Record a session before its first launch, and return its id.
+        """Store a session before its first launch, and return its id.
 
-        `argv` is stored without paths and secrets. `interleaved` is {"run": ..., "side": "a" or "b"} of a side of an
-        `ab`; both sides have the same run.
+        `argv` is stored without paths and secrets. For a variant of an `ab`, `interleaved` is {"run": ..., "side": "a"
+        or "b"}, and both variants have the same run.
         """
         row = SessionRow(
             label=label,
@@ -122,7 +132,7 @@ class Store:
             return _insert(db, "session", (), row)
 
     def replan(self, session_id: int, plan: dict[str, Any]) -> None:
-        """Give a session a plan with more launches, so that it is no longer complete."""
+        """Replace the plan of a session, and mark the session as incomplete."""
         with self._transaction() as db:
             db.execute("UPDATE session SET plan = ?, finished_utc = NULL WHERE id = ?", (json.dumps(plan), session_id))
 
@@ -133,16 +143,16 @@ class Store:
             db.execute(finish, (utc_now(), session_id))
 
     def all_ok(self, session_id: int) -> bool:
-        """Return whether every launch of a session succeeded or was interrupted."""
+        """Return whether no launch of a session failed. Interrupted launches and NCCL's debug log do not count."""
         return not self._rows(f"SELECT 1 FROM launch WHERE session_id = ? AND {NOT_WELL} LIMIT 1", session_id)
 
     def last_session(self, *label_and_suite: str) -> PlannedSession | None:
-        """Return the newest session, or the newest one with a label and a suite; None if there is none."""
+        """Return the newest session, or the newest one with this label and suite; None if there is none."""
         where = "label = ? AND suite = ?" if label_and_suite else "TRUE"
         return next(self._sessions(where, *label_and_suite), None)
 
     def sides(self, run: str) -> dict[str, PlannedSession]:
-        """Return the sessions of one `parabench ab`, by their side."""
+        """Return the sessions of one `parabench ab`: {"a": ..., "b": ...}."""
         return {row.interleaved["side"]: row for row in self._sessions("json_extract(interleaved, '$.run') = ?", run)}
 
     def labels(self) -> set[str]:
@@ -210,7 +220,7 @@ class Store:
         return launch_id
 
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
-        """Record the links between the ranks of a session and the messages that show them, in place of earlier ones."""
+        """Store the links between the ranks of a session and their timed messages, which replace earlier ones."""
         with self._transaction() as db:
             for table in ("link", "link_message"):
                 db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
@@ -218,7 +228,7 @@ class Store:
             _insert_all(db, "link_message", (session_id,), messages)
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
-        """Record a warning that concerns the session or a configuration, not one launch."""
+        """Store a warning about the session or a configuration, not about one launch."""
         with self._transaction() as db:
             _insert(db, "finding", (session_id, None), structs.astuple(finding))
 

@@ -25,7 +25,7 @@ from parabench.errors import UsageError
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.models.base import Model, copies_of_buffers, set_buffers
 from parabench.models.batches import Batch, inputs_of
-from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
+from parabench.plan.schedule import STAGES_PER_RANK, default_microbatches, pipeline_bubble
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, squares_of
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ WATCHED = 1
 def pp(model: Model, context: StrategyContext) -> ParallelModel:
     """Run micro-batches in the order of the case's schedule."""
     case = context.case
-    microbatches = case.microbatches or automatic(case.schedule, case.world_size, case.global_batch)
+    microbatches = case.microbatches or default_microbatches(case.schedule, case.world_size, case.global_batch)
     return pipelined(model, context, schedule=case.schedule, microbatches=microbatches)
 
 
@@ -93,7 +93,7 @@ def pipelined(
         "stages": len(stages),
         "microbatches": microbatches,
         "schedule": schedule_name or schedule,
-        "bubble": bubble(schedule, ranks, microbatches),
+        "bubble": pipeline_bubble(schedule, ranks, microbatches),
     }
     return ParallelModel(
         module=nn.ModuleList(local_stages.values()),

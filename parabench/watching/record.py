@@ -25,7 +25,7 @@ from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.schedule import MOST_STEPS, Counts
+from parabench.plan.schedule import MOST_STEPS
 from parabench.probes import CaseReport
 from parabench.probes.sampler import Sampler
 from parabench.session.request import Planned, Request
@@ -331,7 +331,7 @@ class WatchWorkload(Workload):
         shared = {"cases": [case.id for case in self.of_caps], "protocol": self.schedule.tuning.to_dict()}
         for place, arm in shares_of(launch, self.of_caps, range(len(self.of_caps))):
             rows, phases = self.schedule.of_cap(place)
-            arm.facts = {"turns": {**shared, "place": place}, "counts": Counts(warmup=0, measured=len(rows)).to_dict()}
+            arm.facts = {"turns": {**shared, "place": place}, "counts": {"warmup": 0, "measured": len(rows)}}
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:
                 arm.samples += samples(marks[rows], report.rank, CaseReport(), phases)

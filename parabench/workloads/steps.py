@@ -11,7 +11,7 @@ import numpy.typing as npt
 from parabench.launch.outcome import arms_of
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.plan.schedule import BUILD, WARM_UP, Counts, TrainingSchedule, Turn
+from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule, Turn
 from parabench.probes import CaseReport
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS
@@ -70,7 +70,7 @@ def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> Non
     """Add the observations of all ranks to a launch. If cases are interleaved, add a launch for each case."""
     schedule: TrainingSchedule = spec.protocol
     if schedule.by_time:
-        schedule = schedule.with_counts(agreed(nodes))
+        schedule = schedule.with_counts(*agreed(nodes))
     reports, marks = zip(*of_ranks(nodes), strict=True)
     all_turns = list(schedule.turns())
     cases: Iterable[tuple[int, Launch]] = [(0, launch)]
@@ -83,7 +83,7 @@ def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> Non
         ranks = [(report, of_rank[rows[rows < len(of_rank)]]) for report, of_rank in zip(reports, marks, strict=True)]
         record_case(arm, place, ranks[: arm.case.world_size], phases)
         if schedule.takes_turns or spec.protocol.by_time:
-            arm.facts["counts"] = schedule.counts(place).to_dict()
+            arm.facts["counts"] = dict(zip(("warmup", "measured"), schedule.counts(place), strict=True))
         if schedule.takes_turns:
             arm.facts["turns"] = {**shared, "place": place}
             if spec.pair is not None:  # its rounds that came before the other variant's
@@ -108,13 +108,13 @@ def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase
         launch.collectives += collectives(report.rank, case, phases)
 
 
-def agreed(nodes: Sequence[NodeResult]) -> Counts:
-    """Return the steps that the ranks of a launch by time agreed on. If they did not agree, all were warm-up."""
+def agreed(nodes: Sequence[NodeResult]) -> tuple[int, int]:
+    """Return the numbers of (warm-up steps, measured steps) that the ranks of a launch by time agreed on.
+
+    If they did not agree, all steps were warm-up.
+    """
     counts = next((node.counts for node in nodes if node.counts), None)
-    if counts is None:
-        return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
-    warmup, measured = counts
-    return Counts(warmup=warmup, measured=measured)
+    return counts or (max(len(each) for node in nodes for each in node.marks), 0)
 
 
 def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:

@@ -31,7 +31,7 @@ from parabench.launch.token import Partner
 from parabench.machine import accelerator
 from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.plan.schedule import BUILD, LEAST_MEASURED, MOST_STEPS, WARM_UP, Counts, TrainingSchedule
+from parabench.plan.schedule import BUILD, LEAST_MEASURED, MOST_STEPS, WARM_UP, TrainingSchedule
 from parabench.probes import CaseReport, Probe, ProbedRank, nccl, probe_classes, switched_on
 from parabench.probes.flops import count_flops
 from parabench.probes.memory import forget_building
@@ -200,7 +200,7 @@ def train(
         agree = agreement(store, info.rank, info.world_size if store else 1)
         counts = warm_up(schedule, take_more, clock.moments.synchronize, agree)
         write_counts(env.folder, info.rank, counts)
-        schedule = schedule.with_counts(counts)
+        schedule = schedule.with_counts(*counts)
         rounds = schedule.by_round()
         clock.make_room(schedule.all_steps)
     else:
@@ -278,8 +278,8 @@ def warm_up(
     wait: Callable[[], None],
     agree: Callable[[float], float],
     now: Callable[[], float] = perf_counter,
-) -> Counts:
-    """Take the warm-up steps of a `schedule` by time. Return the numbers of steps that all ranks agreed on.
+) -> tuple[int, int]:
+    """Take the warm-up steps of a `schedule` by time. Return the agreed numbers of (warm-up steps, measured steps).
 
     `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. The first steps
     do not count, because they compile and connect.
@@ -294,17 +294,16 @@ def warm_up(
         # The clock may not have moved, and the result is a divisor.
         return max(agree(now() - began) / steps, 1e-9)
 
-    least = schedule.counts()
+    warmup, measured = schedule.counts()
     if schedule.warmup_s is None:
-        last = least.warmup // 2
-        run_in = min(RUN_IN, (least.warmup - last) // 2)
-        take(least.warmup - last - run_in)
+        last = warmup // 2
+        run_in = min(RUN_IN, (warmup - last) // 2)
+        take(warmup - last - run_in)
         step_s = timed(last)
-        warmup = least.warmup
     else:
-        run_in, piece = RUN_IN, least.warmup // 2
-        warmup, spent = least.warmup, 0.0
-        take(least.warmup - piece)
+        run_in, piece = RUN_IN, warmup // 2
+        spent = 0.0
+        take(warmup - piece)
         step_s = timed(piece)
         while spent < schedule.warmup_s and warmup < MOST_STEPS - run_in:
             # The first steps say little about a step, so a piece grows slowly.
@@ -314,10 +313,9 @@ def warm_up(
             warmup += piece
         warmup += run_in
     take(run_in)
-    if schedule.measure_s is None:
-        return Counts(warmup=warmup, measured=least.measured)
-    measured = math.ceil(schedule.measure_s / step_s)
-    return Counts(warmup=warmup, measured=min(max(measured, LEAST_MEASURED), MOST_STEPS))
+    if schedule.measure_s is not None:
+        measured = min(max(math.ceil(schedule.measure_s / step_s), LEAST_MEASURED), MOST_STEPS)
+    return warmup, measured
 
 
 def agreement(store: Any, rank: int, world_size: int) -> Callable[[float], float]:

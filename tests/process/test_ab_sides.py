@@ -23,8 +23,8 @@ from parabench.analysis.session import select_session
 from parabench.cluster.connection import PROTOCOL
 from parabench.errors import UsageError
 from parabench.plan.schedule import TrainingSchedule
+from parabench.store.database import SCHEMA_VERSION
 from parabench.store.results import load
-from parabench.store.schema import SCHEMA_VERSION
 from paths import ROOT
 from process_helpers import end, end_all, left_of, start_ab
 

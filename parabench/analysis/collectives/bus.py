@@ -118,7 +118,7 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
     launch without a completed call has one row, whose size is unknown.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
-    fields = {text: case.to_dict() | {"label": case.label, "algorithm": case.line} for text, case in cases.items()}
+    fields = {text: case.to_dict() | {"label": case.label, "algorithm": case.contender} for text, case in cases.items()}
     collective, facts = results.collective, launches["facts"]
     ran = launches["launch_id"].map(collective.groupby("launch_id")["algorithm"].first())
     launches = launches.join(

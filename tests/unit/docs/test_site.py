@@ -11,7 +11,7 @@ from docs.site import from_code, repository
 from parabench.cli import COMMANDS
 from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
-from parabench.store.schema import TABLES
+from parabench.store.database import TABLES
 from paths import DOCS
 
 
@@ -37,9 +37,9 @@ def test_every_command_has_its_row() -> None:
 
 def test_every_column_and_metric_is_listed() -> None:
     sections = dict(zip(TABLES, from_code.columns().split("### ")[1:], strict=True))
-    for name, table in TABLES.items():
+    for name, columns in TABLES.items():
         listed = re.findall(r"^\| `(\w+)` \| (?:INTEGER|REAL|TEXT|BLOB) \|", sections[name], re.MULTILINE)
-        assert listed == ["id"] * (name in ("session", "launch")) + [*table.columns]
+        assert listed == ["id"] * (name in ("session", "launch")) + [*columns]
     assert "| `traceback` | TEXT | yes |" in sections["launch"]
     assert re.findall(r"^\| `(\w+)`", from_code.metrics(), re.MULTILINE) == [*METRICS]
 

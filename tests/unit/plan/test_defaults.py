@@ -110,7 +110,7 @@ def test_quick_on_one_gpu_plans_few_launches():
     assert {case.global_batch for case in made.cases} == {8}
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+@pytest.mark.parametrize("gpus", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("name", shipped())
 def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
     if gpus == 1 and name in ("algorithms", "bucket_size"):  # they ask about ranks that talk

@@ -21,7 +21,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.validate import exceeds_machine, missing_requirement, unpinned
 from parabench.session import session as run_module
-from parabench.session.links import case_of
+from parabench.session.links import case_of_all_ranks
 from parabench.session.request import Request
 from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Launch, Status
@@ -148,7 +148,7 @@ def test_ranks_share_a_gpu_when_nccl_allows_it(machine: Machine, said: str | Non
     asked = Case(strategy="ddp", world_size=2, device="cuda", backend="nccl")
     why = exceeds_machine(asked, machine)
     assert why is None if said is None else said in str(why)
-    assert case_of((asked,), machine).world_size == (1 if said else 2)
+    assert case_of_all_ranks((asked,), machine).world_size == (1 if said else 2)
     # One process for all devices has nothing to share.
     assert "drives 2 or more" in str(missing_requirement(asked.replace(strategy="dp"), machine))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,10 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve
-from parabench.plan.suite import Suite, load_suite, shipped, sweep
+from parabench.plan.suite import Suite, load_suite, sweep
+from parabench.plan.validate import missing_requirement
+from parabench.records import declared
+from parabench.strategies import OPTIONAL, STRATEGIES
 
 
 def plan(machine, *sweeps, overrides=None, protocol=None, seed=0):
@@ -56,12 +60,6 @@ def test_make_plan_skips_sizes_of_the_suite_that_do_not_fit(machine):
         plan(machine, *listed, overrides={"strategy": ("dp",), "world_size": (2,)})
 
 
-def test_compile_needs_a_compiler_on_the_cpu(machine, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(UsageError, match="compile needs a C\\+\\+ compiler on the CPU"):
-        plan(machine, sweep(strategy="ddp", compile=True, world_size=2))
-
-
 def test_weak_scaling_grows_the_batch_with_the_ranks(machine):
     cases = plan(machine, sweep(strategy=("single", "ddp", "tp"), world_size=(2, 4), batch_per_rank=3)).cases
     assert [(c.strategy, c.world_size, c.global_batch) for c in cases] == [
@@ -81,20 +79,16 @@ def test_automatic_values_are_settled(machine):
     assert (case.device, case.backend, case.ranks_per_node) == ("cuda", "nccl", None)
 
 
-@pytest.mark.parametrize("cores", [1, 2, 96])
-def test_every_shipped_suite_runs_on_every_machine(cores):
-    for name in shipped():
-        suite = load_suite(name)
-        machine = Machine(cores=cores)
-        assert make_plan(suite, {}, suite.protocol, machine, 0).cases
-        assert make_plan(suite, {"ranks_per_node": (1,)}, suite.protocol, machine, 0).cases
-
-
 def test_make_plan_skips_unavailable_cases_with_the_reason(machine):
-    made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), global_batch=16))
-    assert [case.world_size for case in made.cases] == [2]
-    assert [s.case.world_size for s in made.skipped] == [16]
-    assert "world_size 16 is larger than 8" in made.skipped[0].reason
+    made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), algorithm=("ring", "nccl:tree"), global_batch=16))
+    assert [(case.world_size, case.algorithm) for case in made.cases] == [(2, "ring")]
+    ring, tree = (
+        {each.reason for each in made.skipped if each.case.algorithm == name} for name in ("ring", "nccl:tree")
+    )
+    assert [reason.partition(";")[0] for reason in ring] == [
+        "world_size 16 is larger than 8, 4 ranks on each of the 2 core(s) here"
+    ]
+    assert any("use backend nccl" in reason for reason in tree)
 
 
 def test_a_short_text_is_refused_and_a_long_one_taken(machine, tmp_path):
@@ -172,14 +166,6 @@ def test_a_users_own_names_are_loaded_before_anything_runs(machine, tmp_path, mo
                 plan(machine, sweep(**{"strategy": "ddp", "world_size": 2, kind: name}))
 
 
-def test_plan_skips_algorithms_of_nccl_without_nccl(machine):
-    listed = sweep(strategy="ddp", algorithm=("ring", "nccl:tree"), world_size=2)
-    made = plan(machine, listed)
-    assert [case.algorithm for case in made.cases] == ["ring"]
-    assert [skipped.case.algorithm for skipped in made.skipped] == ["nccl:tree"]
-    assert "use backend nccl" in made.skipped[0].reason
-
-
 def test_nccls_algorithms_are_pinned_by_the_ranks_environment():
     assert nccl_environment("nccl:tree") == {"NCCL_ALGO": "allreduce:tree"}
     assert nccl_environment("nccl:pat") == {"NCCL_ALGO": "reducescatter:pat;allgather:pat"}
@@ -199,3 +185,54 @@ def test_levels_have_one_name_each(machine, given, name):
     assert case.algorithm == name
     assert case.ranks_per_node == 2
     assert Case.from_dict(case.to_dict()) == case
+
+
+def test_a_suite_lists_them_among_sizes(machine):
+    made = plan(machine, sweep(strategy=("ddp", "zero1"), bucket_mib=(None, 4, (1, 4, 25)), world_size=2))
+    assert [case.bucket_mib for case in made.cases] == [None, 4.0, (1.0, 4.0, 25.0)] * 2
+    assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@pytest.mark.parametrize(
+    ("fields", "skipped"),
+    [
+        ({"bucket_mib": 0.5}, True),
+        ({"bucket_mib": (0.25, 0.5)}, True),
+        ({"bucket_mib": 0.5, "strategy": "fsdp"}, False),
+        ({"bucket_mib": 0.5, "compile": False}, False),
+        ({"bucket_mib": 1}, False),
+    ],
+)
+def test_compile_is_skipped_when_ddps_caps_are_too_small(fields, skipped, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    case = Case(**{"world_size": 2, "strategy": "ddp", "compile": True, "device": "cpu", **fields})
+    why = missing_requirement(case, Machine(cores=2))
+    assert (why is not None) is skipped
+    if skipped:
+        assert "and the largest cap is 0.5 MiB; raise bucket_mib, or leave compile off" in why
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    why = missing_requirement(case, Machine(cores=2))
+    assert ("compile needs a C++ compiler on the CPU" in str(why)) is case.compile
+
+
+# -- the table of strategies: these tests name other places that lack a new one ----------------------------------------
+
+
+@pytest.mark.parametrize("field", ["splits", "color"])
+def test_strategy_entries_are_complete(field):
+    lacking = [name for name, entry in STRATEGIES.items() if not getattr(entry, field)]
+    assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
+
+
+def test_the_suite_of_strategies_compares_all_of_them():
+    compared = {name for sweep in load_suite("strategies").sweeps for name in sweep.axes["strategy"]}
+    lacking = [name for name in STRATEGIES if name not in compared]
+    assert not lacking, f"suites/strategies.py: add sweep(strategy={lacking}, world_size=(2, 4))"
+
+
+def test_each_axis_has_a_role_or_strategies_that_have_it():
+    """Without either, every strategy would be measured with each of its values, and nothing would differ."""
+    roles = {name: each.field.role for name, each in declared(Case).items()}
+    lacking = [name for name, role in roles.items() if not role and name not in OPTIONAL]
+    assert not lacking, f"give {', '.join(lacking)} a role in plan/case.py, or add it to axes in strategies/__init__.py"
+    assert not [name for name in OPTIONAL if roles[name]], "an axis of some strategies has no role"

@@ -144,16 +144,6 @@ def test_plan_on_gpus_skips_what_nccl_lacks(tmp_path):
 # -- nccl-tests' conventions -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def session(tmp_path):
-    def truth(case, size):
-        return 1e-4 + size * 1e-9
-
-    cases = [fake.case(op, world_size=4, max_bytes=1 << 18) for op in OPS]
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases, truth, repetitions=2))
-    return results, select_session(results)
-
-
 def test_superbench_finds_the_largest_bus_bandwidth(tmp_path):
     def truth(size):
         return 1e-4 + size * 1e-9
@@ -170,8 +160,11 @@ def test_superbench_finds_the_largest_bus_bandwidth(tmp_path):
         superbench_busbw(table_lines(in_place, select_session(in_place)))
 
 
-def test_json_extends_the_layout_of_nccl_tests(session):
-    told = json.loads(json.dumps(results_json(*session), allow_nan=False))
+def test_json_extends_the_layout_of_nccl_tests(tmp_path):
+    cases = [fake.case(op, world_size=4, max_bytes=1 << 18) for op in OPS]
+    launches = fake.sweep(cases, lambda case, size: 1e-4 + size * 1e-9, repetitions=2)
+    results = fake.write(tmp_path / "r.db", launches)
+    told = json.loads(json.dumps(results_json(results, select_session(results)), allow_nan=False))
     assert told["version"] == 3
     assert told["config"]["per_iter_skip"] == 0
     assert told["out_of_bounds"] == {"count": 0, "okay": "true"}

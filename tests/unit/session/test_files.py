@@ -1,4 +1,4 @@
-"""Temporary folders: a process keeps its folder, and removes folders of ended processes."""
+"""Temporary folders of a process, which ended processes leave; files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from parabench import files
+from parabench.errors import UsageError
 
 HOLDER = """
 import sys
@@ -22,10 +23,9 @@ with launch_folder() as folder:
 """
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """Memory and disk of one's own. No test undoes that: at the end this process' own folder would be removed, at which
-    its fork server listens."""
+    """Return separate folders for memory and disk. The process keeps its real folder, where its fork server listens."""
     memory, disk = tmp_path / "memory", tmp_path / "disk"
     memory.mkdir()
     disk.mkdir()
@@ -38,7 +38,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def release() -> None:
-    """Remove what this process holds, as at its end."""
+    """Remove the folders of this process, as at its end."""
     for pid, where in list(files._held):
         files._release(pid, where)
 
@@ -61,15 +61,8 @@ def test_a_process_holds_one_folder_in_each_place_until_it_ends(places: tuple[Pa
     assert names(memory) == names(disk) == []
 
 
-def test_own_folder_is_on_disk_when_memory_is_full(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
-    assert files.own_folder().parent == places[1]
-    files.remove_abandoned()
-    assert files.own_folder().is_dir()
-
-
 def test_remove_abandoned_keeps_what_others_hold(places: tuple[Path, Path]) -> None:
-    """The lock says who lives, not the number: here both processes live in the name of one that does not exist."""
+    """A lock shows that a process exists, not its number: here both processes have the number of a missing one."""
     memory, disk = places
     code = f"import os, tempfile; os.getpid = lambda: {2**22 + 1}\nfrom parabench import files\n"
     code += f"files.shared_memory_folder = lambda: {str(memory)!r}\n{HOLDER}"
@@ -104,3 +97,40 @@ def test_own_folder_keeps_foreign_files(places: tuple[Path, Path], tmp_path: Pat
     files.remove_abandoned()
     assert names(memory) == ["parabench-run-1-link", "parabench-run-2-file", "somebody-1-else"]
     assert names(tmp_path / "precious") == ["data"]
+
+
+# -- whole files -----------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, text: str = "new") -> None:
+    files.write_whole(path, text, "page", "give another")
+
+
+def test_a_missing_folder_is_made_and_an_older_file_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "page.html"
+    write(path)
+    write(path, "newer, für alle")
+    assert path.read_text(encoding="utf-8") == "newer, für alle"
+    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+
+
+def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path: Path, full_disk) -> None:
+    path = tmp_path / "page.html"
+    for older in (None, "older"):
+        if older:
+            path.write_text(older)
+        with full_disk(1000), pytest.raises(UsageError, match=r"page.html cannot be written: File too large; give an"):
+            write(path, "x" * 100_000)
+        assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("page.html", "older")] * bool(older)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("db", "is a database, not a page"), (".", "Is a directory"), ("file/x", "cannot be written: ")],
+)
+def test_write_whole_names_the_remedy(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "db").write_bytes(b"SQLite format 3\0")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"{said}.*; give another$"):
+        write(tmp_path / name)
+    assert (tmp_path / "db").read_bytes() == b"SQLite format 3\0"

@@ -67,17 +67,18 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
     }
 
 
-def bare(tmp_path, **more):
-    return Request.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
-
-
 def test_resume_of_a_finished_session_runs_nothing(suite, tmp_path):
+    with pytest.raises(UsageError, match="no session to resume"):
+        run(request(suite, tmp_path, resume=True), FakeLauncher())
+    assert not (tmp_path / "out").exists()
     run(request(suite, tmp_path), FakeLauncher())
     again = FakeLauncher()
-    code, _ = run(bare(tmp_path), again)
+    code, _ = run(request(None, tmp_path, resume=True, steps=None, launches=None), again)
     assert (code, again.calls) == (0, [])
     with pytest.raises(UsageError, match="--steps cannot change a session"):
-        run(bare(tmp_path, steps=9), again)
+        run(request(None, tmp_path, resume=True, launches=None), again)
+    with pytest.raises(UsageError, match="another plan"):
+        run(request(suite, tmp_path, resume=True, steps=6), again)
 
 
 OF_SEVERAL = '''"""What would more ranks give?"""
@@ -107,7 +108,11 @@ def test_resume_of_several_sessions_starts_at_the_last(tmp_path):
     (left,) = without_options()
     with pytest.raises(UsageError, match="has another plan"):
         run(left, FakeLauncher())
-    (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True))
+    (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True, argv=["parabench", "run", "--resume"]))
+    code, said = run(left, FakeLauncher(interrupt_at=0))
+    assert code == 130
+    assert "resume with: parabench run --resume" in " ".join(said.split())
+    assert "--resume --resume" not in said
     assert run(left, FakeLauncher())[0] == 0
 
 
@@ -130,15 +135,6 @@ def test_second_run_into_a_folder_in_use_is_refused(suite, tmp_path):
 
     assert run(request(suite, tmp_path), meddling)[0] == 0
     assert len(seen) == 7
-
-
-def test_resume_refuses_another_plan_and_an_empty_store(suite, tmp_path):
-    with pytest.raises(UsageError, match="no session to resume"):
-        run(request(suite, tmp_path, resume=True), FakeLauncher())
-    assert not (tmp_path / "out").exists()
-    run(request(suite, tmp_path), FakeLauncher())
-    with pytest.raises(UsageError, match="another plan"):
-        run(request(suite, tmp_path, resume=True, steps=6), FakeLauncher())
 
 
 def test_wrong_training_run_is_not_ranked(suite, tmp_path):
@@ -167,20 +163,18 @@ def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
     assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
 
 
-def session(plan, launch):
-    return Runner(plan=plan, launch=launch, keep=lambda launch: None)
-
-
 def test_deadline_is_ten_times_the_expected_time():
     case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
-    slow = FakeLauncher(lambda case: 10.0 if case.strategy == "single" else 20.0)
-    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, instrumented=0, launches=2), seed=0)
-    session(plan, slow).run()
+
+    def deadlines(step_s, **more):
+        launcher = FakeLauncher(step_s)
+        protocol = Protocol(warmup=2, steps=8, instrumented=0, launches=2, **more)
+        plan = Plan(cases=(case,), skipped=(), protocol=protocol, seed=0)
+        Runner(plan=plan, launch=launcher, keep=lambda launch: None).run()
+        return launcher.deadlines
+
     # The reference's deadline comes from its arithmetic, the first launch's from the reference, then its own.
-    assert slow.deadlines == pytest.approx([60.0, 1001.0, 2001.0])
-    quick = FakeLauncher(lambda case: 0.001)
-    session(plan, quick).run()
-    assert quick.deadlines == [60.0, 60.0, 60.0]
-    asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
-    given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
-    assert session(given, quick).deadline_s([case], asked) == 5.0
+    slow = deadlines(lambda case: 10.0 if case.strategy == "single" else 20.0)
+    assert slow == pytest.approx([60.0, 1001.0, 2001.0])
+    assert deadlines(lambda case: 0.001) == [60.0, 60.0, 60.0]
+    assert deadlines(lambda case: 0.001, deadline_s=5.0) == [5.0, 5.0, 5.0]

@@ -9,7 +9,6 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import fake_results
@@ -59,7 +58,7 @@ class Noisy(FakeLauncher):
 
 @pytest.fixture(autouse=True)
 def concluded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Whose report and verdict would be written, which takes longer than all else here and is tested elsewhere."""
+    """Return the databases of sessions that end, without their reports, which take longer than the sessions."""
     stores: list[Path] = []
     monkeypatch.setattr(
         parabench.session.session,
@@ -166,25 +165,22 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
     assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 configurations may be the fastest, ±")
 
 
-def of(*launches: object, path: Path) -> pd.DataFrame:
-    results = fake_results.write(path, launches)
-    return numbers(results, select_session(results))
-
-
-def test_works_are_decided_apart(tmp_path: Path) -> None:
+def test_undecided_compares_within_a_workload(tmp_path: Path) -> None:
     """One workload has two tied cases, another has a best one, and a third has a single case."""
     random.seed(4)
-    work = {batch: [fake_results.case(bucket_mib=mib, global_batch=batch) for mib in (1, 2)] for batch in (8, 16)}
-    alone = fake_results.case(global_batch=32)
-    level = {8: (0.04, 0.04), 16: (0.04, 0.08)}
+    levels = {8: (0.04, 0.04), 16: (0.04, 0.08), 32: (0.04,)}
+    step_s = {
+        fake_results.case(bucket_mib=mib, global_batch=batch): seconds
+        for batch, level in levels.items()
+        for mib, seconds in enumerate(level, 1)
+    }
     launches = [
         fake_results.launch(each, seconds * random.lognormvariate(0, 0.01), repetition=repetition)
         for repetition in range(3)
-        for batch, both in work.items()
-        for each, seconds in zip(both, level[batch], strict=True)
+        for each, seconds in step_s.items()
     ]
-    launches += [fake_results.launch(alone, 0.04, repetition=repetition) for repetition in range(3)]
-    left = undecided(of(*launches, path=tmp_path / "results.db"), raced=False)
-    assert set(left.cases) == {case.id for case in work[8]}
+    results = fake_results.write(tmp_path / "results.db", launches)
+    left = undecided(numbers(results, select_session(results)), raced=False)
+    assert set(left.cases) == {case.id for case in step_s if case.global_batch == 8}
     assert left.half_width is not None
     assert not left.too_noisy

@@ -17,8 +17,8 @@ from command_line import parabench
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.server import read_progress
+from parabench.store.database import SCHEMA_VERSION, create_statements
 from parabench.store.results import load
-from parabench.store.schema import SCHEMA_VERSION, create_statements
 from parabench.store.store import Store
 from paths import DOCS
 

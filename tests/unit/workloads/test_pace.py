@@ -16,7 +16,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.schedule import LEAST_MEASURED, LEAST_WARMUP, Counts
+from parabench.plan.schedule import LEAST_MEASURED, LEAST_WARMUP
 from parabench.session.request import Request, protocol_of
 from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
@@ -50,7 +50,7 @@ class Training:
 def paced(protocol, step_s, agree=lambda value: value):
     training = Training(step_s)
     counts = warm_up(protocol.alone(), training.take, training.wait, agree, training.now)
-    assert training.taken == counts.warmup
+    assert training.taken == counts[0]
     return counts, training
 
 
@@ -63,10 +63,10 @@ def compiling(step):
 
 
 def test_warm_up_and_measurement_fill_their_seconds():
-    counts, training = paced(BY_TIME, compiling)
-    assert counts.measured == 128
+    (warmup, measured), training = paced(BY_TIME, compiling)
+    assert measured == 128
     # The first steps do not raise the clocks.
-    warm_s = (counts.warmup - LEAST_WARMUP - RUN_IN) * STEP_S
+    warm_s = (warmup - LEAST_WARMUP - RUN_IN) * STEP_S
     assert 2.0 <= warm_s < 2.0 + 2.0 / PIECES + STEP_S
     # After the last wait for the device its queue fills again.
     assert training.pieces[-1] == RUN_IN
@@ -98,10 +98,10 @@ def test_resolved_uses_defaults_of_the_device():
     chosen = Protocol(steps=3, warmup_s=1.0)
     assert chosen.resolved("cpu") == chosen.resolved("cuda") == chosen
     assert Protocol(steps=3).resolved("cuda") == Protocol(steps=3, warmup_s=2.0)
-    assert Protocol(warmup=2, steps=3).alone().counts() == Counts(warmup=2, measured=3)
-    assert Protocol().alone().counts() == Counts(warmup=5, measured=40)
-    assert Protocol(warmup=2, measure_s=1.0).alone().counts() == Counts(warmup=2, measured=LEAST_MEASURED)
-    assert BY_TIME.alone().counts() == Counts(warmup=LEAST_WARMUP, measured=LEAST_MEASURED)
+    assert Protocol(warmup=2, steps=3).alone().counts() == (2, 3)
+    assert Protocol().alone().counts() == (5, 40)
+    assert Protocol(warmup=2, measure_s=1.0).alone().counts() == (2, LEAST_MEASURED)
+    assert BY_TIME.alone().counts() == (LEAST_WARMUP, LEAST_MEASURED)
     assert BY_TIME.alone().all_steps == LEAST_WARMUP + LEAST_MEASURED + 4
 
 

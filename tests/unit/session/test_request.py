@@ -1,4 +1,4 @@
-"""The first line of a run says why the CPU is measured and not a GPU; what is unknown without NVML."""
+"""Plans of requests: warnings about the CPU and NVML, and compute-only launches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 import fake_results as fake
 from parabench.analysis.ranking.best import best, closing_lines, lines
 from parabench.analysis.session import session_data
+from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.session.request import Request, plan_training
+from parabench.session.request import Request, plan_compute, plan_training
 from parabench.session.resume import begin_session
 from parabench.store.record import MEASURED_ON_CPU
 from parabench.store.results import load
@@ -75,3 +76,33 @@ def test_session_records_what_nvml_does_not_read(tmp_path, machine, message):
     with Store.open_or_create(tmp_path / "results.db") as store:
         begin_session(store, request, plan, machine)
     assert load(tmp_path / "results.db").finding["message"].tolist() == [message]
+
+
+# -- compute-only launches -------------------------------------------------------------------------------------------
+
+
+def compute(*axes, cores=4):
+    """Return the (strategy, ranks, nodes) of compute-only cases."""
+    request = Request(kind="compute", argv=[], out=None, suite="calibration", axes=axes)
+    plan = plan_compute(request, Machine(cores=cores, gpus_reason="none")).plan
+    return [(case.strategy, case.world_size, case.nodes) for case in plan.cases]
+
+
+def test_plan_compute_divides_ranks_among_nodes():
+    assert set(compute()) == {
+        *((strategy, ranks, nodes) for strategy in ("ddp", "zero1", "fsdp") for ranks, nodes in ((2, 1), (16, 4))),
+        ("tp", 2, 1), ("tp", 4, 1),
+    }  # fmt: skip
+    assert set(compute("strategy=ddp", "world_size=4,8", cores=2)) == {("ddp", 4, 2), ("ddp", 8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("axes", "error"),
+    [
+        (("strategy=ddp,parameter_server", "world_size=4"), "cannot be predicted, because its ranks do different"),
+        (("world_size=0",), "world_size is 0; it must be a whole number"),
+    ],
+)
+def test_plan_compute_refuses_what_it_cannot_measure(axes, error):
+    with pytest.raises(UsageError, match=error):
+        compute(*axes)
