@@ -15,8 +15,8 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, PeerLost, Reply, Stop, accept_peer, greet
-from parabench.errors import UsageError
+from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, Proof, Reply, Stop, accept_peer, greet
+from parabench.errors import NodeGone, UsageError
 from parabench.signals import Interrupted, signals_restored, stop_signals
 
 OURS, OTHER = b"0123456789abcdef", b"0123456789abcdeF"
@@ -92,7 +92,7 @@ def test_greet_refuses_another_session_or_version(ends: Ends) -> None:
 def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: bytes | None) -> None:
     Connection(ends[0]).send(Hello(PROTOCOL, "job42", "", signed=secret is not None))
     ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(PeerLost, match="its process has ended, or closed the connection"):
+    with pytest.raises(NodeGone, match="its process has ended, or closed the connection"):
         greet(ends[1], secret, "job42", "host0:29400")
 
 
@@ -119,8 +119,22 @@ def test_connection_sends_whole_frames_after_a_signal(ends: Ends) -> None:
 def test_greet_retries_when_another_program_answers(ends: Ends) -> None:
     ends[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(PeerLost, match="does not answer as a session of this parabench does"):
+    with pytest.raises(NodeGone, match="does not answer as a session of this parabench does"):
         greet(ends[1], None, "job42", "host0:29400")
+
+
+def test_greet_refuses_a_proof_that_is_not_ascii(ends: Ends) -> None:
+    for message in (Hello(PROTOCOL, "job42", "", signed=False), Proof("\u00e4")):
+        Connection(ends[0]).send(message)
+    with pytest.raises(NodeGone, match="does not answer as a session of this parabench does"):
+        greet(ends[1], None, "job42", "host0:29400")
+
+
+def test_handshake_has_one_deadline(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HELLO_S", 1e-6)
+    ends[1].sendall(b"\0\0\0\1{")
+    with pytest.raises(TimeoutError, match="did not send the whole message in time"):
+        accept_peer(ends[0], OURS, "job42")
 
 
 def changed(frame: bytes) -> bytes:
@@ -167,9 +181,12 @@ def test_connection_stays_with_signs_of_life(ends: Ends, monkeypatch: pytest.Mon
     pair = met(ends)
     heard: SimpleQueue[Any] = SimpleQueue()
     for each in pair:
-        each.start(heard.put, lambda: None)
+        each.start(heard.put, lambda: heard.put("lost"))
     pair[0].send(Stop(2))
     assert heard.get(timeout=GUARD_S) == Stop(2)
     assert all(each.lost is None for each in pair)
+    pair[0].send(Reply({"not JSON": object()}))
+    assert str(heard.get(timeout=GUARD_S)) == "lost"
+    assert "unsupported" in str(pair[0].lost)
     for each in pair:
         each.close()

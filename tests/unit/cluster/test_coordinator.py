@@ -222,7 +222,7 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
 
     node = Node(leader.topology, does=run)
     leader.assemble(())
-    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+    leader._members[1].connection.send_request(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
     assert_set(started)
     leader._members[1].connection._lose(EOFError("gone"))
     assert node.aborts.get(timeout=GUARD_S) == LOST
