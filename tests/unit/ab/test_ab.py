@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_sides import AXES, Lab
-from parabench.ab.agent import IN_TURNS, VariantAgent
-from parabench.ab.driver import AbRequest, hide
+from parabench.ab.agent import INTERLEAVED, VariantAgent
+from parabench.ab.driver import AbRequest, recorded_command
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
@@ -94,7 +94,14 @@ def test_recorded_command_has_no_secret(places: Path) -> None:
     argv = ["parabench", "ab", "--baseline", texts["a"], f"--candidate={texts['b']}", "quick"]
     request = AbRequest(**texts, run=Request.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
     variants = [read_variant(name, text) for name, text in texts.items()]
-    assert hide(request, variants) == ["parabench", "ab", "--baseline", "TOKEN=...", "--candidate=other", "quick"]
+    assert recorded_command(request, variants) == [
+        "parabench",
+        "ab",
+        "--baseline",
+        "TOKEN=...",
+        "--candidate=other",
+        "quick",
+    ]
 
 
 # -- order of launches ----------------------------------------------------------------------------------------------
@@ -226,7 +233,7 @@ def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
 def test_ab_interleaves_by_default(lab: Lab) -> None:
     lab.run(rounds=None, launches=None)
     protocol = select_session(load(lab.folder / "out" / "results.db"), "ab-b").plan["protocol"]
-    assert {name: protocol[name] for name in IN_TURNS} == IN_TURNS
+    assert {name: protocol[name] for name in INTERLEAVED} == INTERLEAVED
 
 
 def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:

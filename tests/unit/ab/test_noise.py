@@ -15,8 +15,8 @@ from answers_helpers import noise_of
 from command_line import parabench
 from docs.site.schemas import schema
 from fake_sides import Lab
-from parabench.ab import noise
-from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
+from parabench.ab import driver
+from parabench.ab.driver import MOST_PAIRS, TURNS, run_noise
 from parabench.session.request import Request
 from parabench.signals import STOPPED
 from paths import ROOT
@@ -28,7 +28,7 @@ SCHEMA = schema("noise")
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     # Each look at the clock is 10 s after the one before.
-    monkeypatch.setattr(noise, "monotonic", itertools.count(0, 10).__next__)
+    monkeypatch.setattr(driver, "monotonic", itertools.count(0, 10).__next__)
     monkeypatch.chdir(tmp_path)
     return Lab(tmp_path, monkeypatch)
 
@@ -50,7 +50,7 @@ def test_noise_imports_a_model_from_the_working_directory(lab: Lab, monkeypatch:
     model = (ROOT / "examples/own_model.py").read_text()
     (lab.folder / "here_only.py").write_text(model)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(lab.folder))])
-    monkeypatch.setattr(noise, "measure", lambda *_: None)
+    monkeypatch.setattr(driver, "measure", lambda *_: None)
     ended = parabench("noise", "quick", "--model", "here_only:factory", "--set", "strategy=ddp", "--out", "out")
     assert (ended.exit_code, ended.output) == (STOPPED, "")
 
