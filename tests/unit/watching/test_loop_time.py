@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from parabench.watching.loop import FORWARD
-from parabench.watching.loop_time import expensive_steps, loop_time
+from parabench.watching.loop import FORWARD, expensive_steps, loop_time
 
 FIRST = 5
 # Seconds of data, forward, backward, optimizer, and after the optimizer.
