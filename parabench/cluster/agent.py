@@ -12,16 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from parabench.cluster import agreement
-from parabench.cluster.connection import (
-    Abort,
-    Connection,
-    Message,
-    Stop,
-    Waiting,
-    answer,
-    greet,
-    request,
-)
+from parabench.cluster.connection import Abort, Connection, Message, Stop, Waiting, answer, greet, request
 from parabench.cluster.network import addresses_of, route_to
 from parabench.cluster.topology import Topology
 from parabench.errors import NodeGone, UsageError
@@ -179,18 +170,16 @@ class Agent:
             why = f"{topology.host} resolves to no address"
             for address in addresses_of(topology.host):
                 try:
-                    connection = socket.create_connection((address, topology.port), timeout=TRY_S)
-                except OSError as error:
-                    why = f"{address} port {topology.port}: {error.strerror or error}"
-                    continue
-                with ExitStack() as stack:
-                    stack.callback(connection.close)
-                    try:
+                    with ExitStack() as stack:
+                        connection = socket.create_connection((address, topology.port), timeout=TRY_S)
+                        stack.enter_context(connection)
                         found = greet(connection, self._secret, topology.run_id, topology.endpoint)
                         stack.pop_all()
                         return found, address
-                    except NodeGone as lost:  # node 0 may be paused, or about to start
-                        why = f"the program that listens at {topology.endpoint} ({address}) {lost}"
+                except NodeGone as lost:  # node 0 may be paused, or about to start
+                    why = f"the program that listens at {topology.endpoint} ({address}) {lost}"
+                except OSError as error:
+                    why = f"{address} port {topology.port}: {error.strerror or error}"
             waiting.still(f"waiting for node 0 at {topology.endpoint}, {waiting.left_s:.0f} s at most ({why})")
             if not waiting.left_s:
                 raise NodeGone(why)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from msgspec import Struct, convert
@@ -400,9 +399,7 @@ class Coordinator(Participants):
         for each in [*self._arrived, *self._members.values()]:
             each.connection.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Interrupted):
             self.close(STOPPED, f"the session was stopped by {error}")
         elif isinstance(error, UsageError):

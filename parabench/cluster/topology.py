@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from parabench.cluster import network
@@ -49,9 +48,10 @@ ONE_MACHINE = LauncherFlags()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """`nodes` with `ranks_per_node` each; this one is number `node`.
+    """The nodes of a session, their ranks, and the endpoint of node 0 as `host` and `port`.
 
-    If `node` is `None`, the node with the endpoint's address is 0, and the others are numbered in order of arrival.
+    This node has the number `node`. If it is `None`, the node with the endpoint's address is 0, and the others are
+    numbered in order of arrival.
     """
 
     nodes: int
@@ -67,7 +67,7 @@ class Topology:
 
     @property
     def words(self) -> list[str]:
-        """Return the flags that all nodes share."""
+        """Return the flags that must be equal on all nodes, as words of a command."""
         given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
         given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
         given |= {"--interface": self.interface} if self.interface else {}
@@ -81,9 +81,9 @@ class Topology:
 
 
 def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = True) -> Topology | None:
-    """Return the requested nodes; `None` for a session on this machine without these flags.
+    """Return the topology that flags request; `None` without flags, for a session on this machine.
 
-    Without a `rendezvous`, flags are checked, but the endpoint may be missing. Raises UsageError if a flag is wrong or
+    Without `rendezvous`, flags are checked, but the endpoint may be missing. Raises UsageError if a flag is wrong or
     missing.
     """
     if flags.nnodes is None:
@@ -128,9 +128,9 @@ def _nodes(text: str) -> int:
 
 
 def _ranks(text: str | None, machine: Machine) -> int:
-    """Return the ranks per node, as torchrun does: a number, `gpu`, `cpu`, or `auto` (devices, or else cores).
+    """Return the number of ranks per node from --nproc-per-node: a number, `gpu`, `cpu` or `auto`, as in torchrun.
 
-    The default is every device, or 1 without devices.
+    `auto` is the number of devices, or of cores without devices. The default is the number of devices, or 1.
     """
     devices = len(machine.gpus)
     if text is None:
@@ -178,9 +178,7 @@ class Participants:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
         """Wait until all nodes have joined.

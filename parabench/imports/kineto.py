@@ -254,7 +254,7 @@ def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
 
 
 def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
-    """Return {name: seconds in each step} of the kernels that compute longest. The start of a kernel decides its step."""
+    """Return {name: seconds in each step} of the kernels that compute longest. Their start decides the step."""
     begins, ends = (np.array([step[at] for step in steps]) for at in (1, 2))
     found = {}
     for name, times in trace.of(_KERNEL).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -71,10 +72,7 @@ def test_clock_offset_is_measured_by_the_first_rank_of_a_node(monkeypatch: pytes
 
 
 def time_of(ahead: threading.local) -> float:
-    import time
-
-    by: float = ahead.by
-    return time.perf_counter() + by
+    return time.perf_counter() + float(ahead.by)
 
 
 def part(node: int, outcome: ProcessOutcome | None = None, **more: Any) -> NodeResult:
@@ -93,8 +91,8 @@ def silent(rank: int) -> RankReport:
     return RankReport(rank=rank, reported=False)
 
 
-def layout(moments: int = 5) -> MarkLayout:
-    return MarkLayout(columns=5, moments=moments, rows=2, position=lambda n: f"to moment {n}")
+def layout() -> MarkLayout:
+    return MarkLayout(columns=5, moments=5, rows=2, position=lambda n: f"to moment {n}")
 
 
 def test_align_shifts_times_to_the_clock_of_node_0() -> None:
@@ -115,8 +113,8 @@ def test_align_shifts_times_to_the_clock_of_node_0() -> None:
 # -- judgement -------------------------------------------------------------------------------------------------------
 
 
-def error(rank: int, message: str, at: float, *, oom: bool = False) -> RankReport:
-    return RankReport(rank=rank, error=RankError(at, message, "Traceback", oom))
+def error(rank: int, message: str, at: float) -> RankReport:
+    return RankReport(rank=rank, error=RankError(at, message, "Traceback", oom=False))
 
 
 def judged(*parts: NodeResult) -> tuple[Status, Failure | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,24 +47,18 @@ def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port", "shown"),
+    ("flags", "host", "port", "shown"),
     [
-        ("host0", "host0", 29400, "host0:29400"),
-        ("10.0.0.1:1234", "10.0.0.1", 1234, "10.0.0.1:1234"),
-        ("[fe80::1]:1234", "fe80::1", 1234, "[fe80::1]:1234"),
+        ({"rdzv_endpoint": "host0"}, "host0", 29400, "host0:29400"),
+        ({"rdzv_endpoint": "10.0.0.1:1234"}, "10.0.0.1", 1234, "10.0.0.1:1234"),
+        ({"rdzv_endpoint": "[fe80::1]:1234"}, "fe80::1", 1234, "[fe80::1]:1234"),
+        ({"master_addr": "pod-0", "master_port": 23456}, "pod-0", 23456, "pod-0:23456"),
     ],
 )
-def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
-    topology = topology_of(replace(TWO, rdzv_endpoint=text), CPU)
+def test_topology_has_the_endpoint(flags: dict[str, Any], host: str, port: int, shown: str) -> None:
+    topology = topology_of(LauncherFlags(nnodes="2", node_rank=1, **flags), CPU)
     assert topology is not None
-    assert (topology.host, topology.port, topology.endpoint) == (host, port, shown)
-
-
-def test_a_master_address_is_an_endpoint_too() -> None:
-    flags = LauncherFlags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
-    topology = topology_of(flags, CPU)
-    assert topology is not None
-    assert (topology.host, topology.port, topology.node) == ("pod-0", 23456, 1)
+    assert (topology.host, topology.port, topology.endpoint, topology.node) == (host, port, shown, 1)
 
 
 @pytest.mark.parametrize("rendezvous", [True, False])
