@@ -227,7 +227,7 @@ class VariantAgent(Progress):
         return tuple(self._launches[each, repetition].case for each in ids)
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
-        """Return the plan of the session, whose `state` is kept.
+        """Keep the state of the session, and return its plan.
 
         "cohorts" are lists of ids of cases that share launches, and "alone" is `not_interleaved`. "turns" and "done"
         are the planned and the finished launches, [[case id, repetition]].

@@ -173,7 +173,7 @@ class Connection:
     def receive(self) -> Message | None:
         """Wait for a frame, and return its message; `None` for a keep-alive.
 
-        Raises EOFError or OSError if the other end is gone, and ValueError for wrong content.
+        Raises EOFError or OSError if the other end is gone, another error for wrong content.
         """
         size = int.from_bytes(self._exactly(_HEAD_BYTES), "big")
         if size > self._most_bytes:

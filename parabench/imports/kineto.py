@@ -292,8 +292,7 @@ def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool
 def _parts(
     trace: _Trace, device: str | None, steps: Steps, timed: Iterable[_Call]
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Yield (step, name, begin, end): the annotated parts of each step, the rest of the step without a name,
-    communication, and its exposed part."""
+    """Yield (step, name, begin, end): annotated parts of each step, the rest, communication, and its exposed part."""
     named = {part: union(*trace.of(part).values()) for part, _ in _PARTS if trace.of(part)}
     module = named.pop(_MODULE, None)
     if module is not None:

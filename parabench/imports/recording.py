@@ -133,8 +133,7 @@ def product(sizes: object) -> int | None:
 
 
 def ranks_in(value: Sequence[int] | str | None) -> tuple[int, ...] | None:
-    """Return the ranks of a group from a list or a text such as '[0, 1]'; None if there are none, or if the text is
-    shortened with dots."""
+    """Return the ranks of a group from a list or a text such as '[0, 1]'; `None` if there are none, or not all."""
     if isinstance(value, str):
         value = [] if ".." in value else [int(each) for each in re.findall(r"\d+", value)]
     return tuple(sorted(value)) if value else None
