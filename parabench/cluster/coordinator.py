@@ -271,7 +271,7 @@ class Coordinator(Participants):
             time.sleep(LOOK_S)
 
     def _is_connected(self, number: int) -> bool:
-        return number in self._members and self._members[number].lives
+        return number in self._members and self._members[number].connected
 
     def _admit_or_reject(self, member: Member, identity: Identity) -> bool:
         """Admit or reject a node. Return False if it must wait, because the node with its number may be lost.
