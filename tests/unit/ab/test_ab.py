@@ -150,13 +150,13 @@ def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     files = [f"--{name}={lab.folder / name}" for name in ("json", "markdown", "html")]
     done = CliRunner().invoke(main, [*given, *files, "--junit", "-"])
     assert done.exit_code == 0, done.output
-    # Its own pair is what is judged and written.
+    # The second pair is compared.
     assert "@mine-2-a " in done.stderr
-    told = json.loads((lab.folder / "json").read_text())
-    (verdict,) = told["tables"]["verdict"]
+    document = json.loads((lab.folder / "json").read_text())
+    (verdict,) = document["tables"]["verdict"]
     assert (verdict["base"], verdict["candidate"], verdict["exit_code"]) == ("mine-2-a", "mine-2-b", 0)
-    assert told["command"] == "ab"
-    assert " ".join(told["sentences"]) in (lab.folder / "markdown").read_text()
+    assert document["command"] == "ab"
+    assert " ".join(document["sentences"]) in (lab.folder / "markdown").read_text()
     assert (lab.folder / "html").read_text().startswith("<!doctype html>")
     assert ElementTree.fromstring(done.stdout).get("tests") == "3"
     assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
@@ -200,19 +200,19 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     there = lab.launches()
     assert there[:7] == before
     assert len(there) == len(set(there)) == 20
-    # Complete, it is only compared again; and as it was asked for it is the same ab.
+    # A complete ab is only compared again.
     assert lab.run(b="TOKEN=hush", resume=True) == 0, lab.output
     assert lab.launches() == there
 
 
-# -- launches that take turns ---------------------------------------------------------------------------------------
+# -- interleaved launches --------------------------------------------------------------------------------------------
 
 ROUNDS = {"rounds": 4, "launches": 2}
 
 
 def repetitions(lab: Lab, at: int) -> list[str]:
     """Return the variant and the number of cases of each launch, from the `at`-th on."""
-    return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
+    return [f"{side}{len(labels.split(', 2 ranks')) - 1}" for side, labels, _ in lab.log[at:]]
 
 
 def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
@@ -245,8 +245,8 @@ def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:
 
     lab.befalls = fails
     assert lab.run(**ROUNDS) == 1, lab.output
-    # Repetition 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
-    # Repetition 3: the two at once, and the one that has failed by itself.
+    # Repetition 2: an interleaved launch of all cases fails, then one of two cases, then the failed case in a.
+    # Repetition 3: an interleaved launch of the two others, and the failed case alone.
     assert repetitions(lab, 8)[:5] == ["a3", "b3", "a2", "b2", "a1"]
     assert sorted(repetitions(lab, 13)) == ["a1", "a2", "b1", "b2"]
     there = [each for each in lab.launches() if each[2] >= 0]
@@ -294,5 +294,5 @@ def test_ab_skips_cases_that_one_variant_cannot_run(lab: Lab) -> None:
     assert len(plan["cases"]) == 2
     why = "the candidate does not run it: this side has no room for it"
     assert [each["reason"] for each in plan["skipped"]] == [why]
-    # Both walk in one order, whatever the order that one side had planned.
+    # Both variants launch in the same order, even if one has planned another order.
     assert select_session(results, "ab-b").plan["cases"] == plan["cases"]

@@ -27,21 +27,21 @@ SCHEMA = schema("noise")
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    # Each look at the clock is 10 s after the one before.
+    # Each reading of the clock is 10 s after the previous one.
     monkeypatch.setattr(driver, "monotonic", itertools.count(0, 10).__next__)
     monkeypatch.chdir(tmp_path)
     return Lab(tmp_path, monkeypatch)
 
 
 class Asked:
-    """What `run_noise` returned and handed over."""
+    """The answer and the exit code of `run_noise`."""
 
     def __init__(self, lab: Lab, minutes: float = 4.0, **fields: Any) -> None:
         run = Request.of(
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        found = lab.said(lambda console: run_noise(run, minutes, console))
+        found = lab.captured(lambda console: run_noise(run, minutes, console))
         self.answer = None if found is None else noise_of(found)
         self.code = STOPPED if self.answer is None else self.answer.exit_code
 
@@ -73,15 +73,15 @@ def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     assert f"store: {lab.folder / 'out' / 'results.db'}" in lab.output
     assert {label for label, _, _ in lab.launches()} == {"noise-a", "noise-b"}
     # The store answers again, in text and JSON.
-    said = parabench("noise", "--from", lab.folder / "out")
-    assert said.exit_code == 0
-    assert said.output.splitlines() == [line for line in lab.output.splitlines() if line in said.output.splitlines()]
-    assert said.output.startswith("Here `ab` of quick detects ")
-    told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
-    jsonschema.Draft202012Validator(SCHEMA).validate(told)
-    assert told["sentences"][0] == said.output.splitlines()[0]
-    assert told["tables"]["pilot"][0]["pairs"] == asked.answer.pairs
-    assert [each["change"] for each in told["tables"]["seen"]] == [each.change for each in asked.answer.seen]
+    ended = parabench("noise", "--from", lab.folder / "out")
+    assert ended.exit_code == 0
+    assert ended.output.splitlines() == [line for line in lab.output.splitlines() if line in ended.output.splitlines()]
+    assert ended.output.startswith("Here `ab` of quick detects ")
+    document = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["sentences"][0] == ended.output.splitlines()[0]
+    assert document["tables"]["pilot"][0]["pairs"] == asked.answer.pairs
+    assert [each["change"] for each in document["tables"]["seen"]] == [each.change for each in asked.answer.seen]
 
 
 def test_noise_ends_after_the_requested_pairs(lab: Lab) -> None:
@@ -123,7 +123,7 @@ def test_short_pilot_reports_the_pairs_that_it_needs(lab: Lab) -> None:
     ],
 )
 def test_noise_refuses_wrong_input(lab: Lab, arguments: tuple[str, ...], why: str) -> None:
-    said = parabench("noise", *arguments)
-    assert (said.exit_code, why in said.stderr) == (2, True), said.output
+    ended = parabench("noise", *arguments)
+    assert (ended.exit_code, why in ended.stderr) == (2, True), ended.output
     assert lab.log == []
     assert not any(lab.folder.iterdir())

@@ -21,9 +21,9 @@ ROUNDS = 12
 def test_slower_interval_contains_the_truth_at_its_level() -> None:
     held, apart = 0, []
     for seed in range(200):
-        lot = np.random.default_rng(seed)
-        drift = np.cumsum(lot.normal(0, 0.05, ROUNDS))
-        found, half = slower(drift + np.log([[1.0], [1.2]]) + lot.normal(0, 0.05, (2, ROUNDS)), 0)
+        rng = np.random.default_rng(seed)
+        drift = np.cumsum(rng.normal(0, 0.05, ROUNDS))
+        found, half = slower(drift + np.log([[1.0], [1.2]]) + rng.normal(0, 0.05, (2, ROUNDS)), 0)
         apart.append(found[1])
         held += abs(found[1] - 0.2) <= 1.2 * half[1]
     assert 0.90 <= held / 200 <= 0.99
