@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from rich.console import Console
@@ -23,7 +23,10 @@ from rich.console import Console
 from parabench.ab.agent import INTERLEAVED, VariantAgent, not_interleaved
 from parabench.ab.variant import ROLE, Variant, VariantProcess, end, pass_token, read_variant, running
 from parabench.analysis import format
+from parabench.analysis.answer import Answer
 from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
+from parabench.analysis.compare.sides import sides_of
+from parabench.analysis.environment.diff import differences
 from parabench.cluster.connection import LaunchEvent
 from parabench.errors import UsageError
 from parabench.files import launch_folder
@@ -48,9 +51,6 @@ from parabench.signals import Interrupted, stop_signals
 from parabench.store.record import FIRST_REPETITION, GB, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
-
-if TYPE_CHECKING:
-    from parabench.analysis.answer import Answer
 
 # Returns whether the launches so far are enough, from the session ids of both variants.
 Enough = Callable[[Sequence[int]], bool]
@@ -114,8 +114,6 @@ def measure(request: AbRequest, console: Console, enough: Enough = lambda sessio
 def run_ab(request: AbRequest, console: Console) -> Answer | None:
     """Measure and compare both variants, write the report of b, and print the answer. Return `None` if stopped."""
     from parabench.analysis.compare.gate import compare, lines
-    from parabench.analysis.compare.sides import sides_of
-    from parabench.analysis.environment.diff import differences
     from parabench.report.build import write_report
 
     pair = measure(request, console)
@@ -147,7 +145,6 @@ def run_noise(run: Request, minutes: float, console: Console, files: Sequence[st
     Starts no pair of launches that would end after `minutes`. `files` are the options of output files, as typed.
     Returns `None` on a stop signal. Raises UsageError as `measure` does.
     """
-    from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.noise import lines, pilot_of, sensitivity
 
     start, last, path = monotonic(), [monotonic()], run.out / STORE_NAME
