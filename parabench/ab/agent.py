@@ -174,10 +174,10 @@ class VariantAgent(Progress):
 
     @request
     def need(self, *, cases: list[str], repetition: int) -> dict[str, Any]:
-        """Return the needs of an interleaved launch of these cases: {"deadline_s", "timed", "memory"}.
+        """Return {"deadline_s", "timed", "memory"} of an interleaved launch of these cases.
 
-        "timed" is the number of measured steps per turn of each case. "memory" is {name of a memory: [needed bytes,
-        free bytes]}, or the reason why it is unknown.
+        "timed" has the measured steps per turn of each case. "memory" is {name: [needed bytes, free bytes]}, or the
+        reason why it is unknown.
         """
         shared = self._cases(cases, repetition)
         spec = self._runner.spec_of(shared, repetition, shared=True)
@@ -192,8 +192,7 @@ class VariantAgent(Progress):
     ) -> dict[str, Any]:  # fmt: skip
         """Run a launch without storing it. Return {"status", "ended": whether it only failed because the other did}.
 
-        With a `pair`, the cases share the launch, and it is interleaved with a launch of the other variant. `timed` is
-        the number of measured steps per turn of each case.
+        With a `pair`, all cases share an interleaved launch, with `timed` measured steps per turn.
         """
         run = self._cases(cases, repetition)
         self.launching(run, repetition)

@@ -69,8 +69,8 @@ NOISE = "noise"
 class AbRequest:
     """The options of `parabench ab`, not yet checked.
 
-    `a` and `b` describe the variants, and `run` is the run of each. `files` are the options of output files, as typed.
-    `resume_command` is the command that resumes, if it is not `parabench ab --resume`.
+    `a` and `b` describe the variants. `files` are the options of output files, as typed. `resume_command` is the
+    command that resumes, if it is not `parabench ab --resume`.
     """
 
     a: str
@@ -142,8 +142,7 @@ def run_ab(request: AbRequest, console: Console) -> Answer | None:
 def run_noise(run: Request, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
     """Measure the same code as both variants, and predict the slowdowns that `ab` detects here. Print and return that.
 
-    Starts no pair of launches that would end after `minutes`. `files` are the options of output files, as typed.
-    Returns `None` on a stop signal. Raises UsageError as `measure` does.
+    No pair of launches starts that would end after `minutes`. Returns `None` on a stop signal.
     """
     from parabench.analysis.noise import lines, pilot_of, sensitivity
 
@@ -420,8 +419,7 @@ OPTIONS |= {"seed": "--seed"}
 def common_cases(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple[list[str], list[dict[str, str]]]:
     """Return the cases that both variants can run, and for each variant the skipped cases, {case id: reason}.
 
-    `plans` are the answers of a and b to `plan`. Raises UsageError if the variants would measure differently, or have
-    no case in common.
+    `plans` are the answers of a and b to `plan`. Raises UsageError if their protocols differ, or without common cases.
     """
     check_protocols(plans)
     apart = [

@@ -45,12 +45,9 @@ OnEvent = Callable[[str, LaunchEvent], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One of the two variants that are compared, as the user described it.
+    """Variant "a" or "b" of a comparison: environment variables, a virtual environment, and a checkout of the code.
 
-    - `name`: "a" or "b"
-    - `variables`: environment variables that are set for it
-    - `venv`: its virtual environment; `None` for the one of this process
-    - `folder`: its checkout of the code; `None` for the one of this process
+    Without `venv` or `folder`, it uses the interpreter or the code of this process.
     """
 
     name: str

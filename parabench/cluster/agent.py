@@ -31,10 +31,9 @@ TRY_S, TRY_EVERY_S = 3.0, 0.25
 
 
 class Agent:
-    """A node other than node 0. The methods that are marked `@request` are called by node 0.
+    """A node other than node 0. Node 0 calls the methods that are marked `@request`.
 
-    `facts` must be equal on all nodes (`agreement.facts_of`). `about` is the recorded environment of this node, and
-    `traces` the folder for the traces of its ranks.
+    `facts` must be equal on all nodes. `about` is the recorded environment of this node, and `traces` a folder.
     """
 
     # The connection to node 0, node 0's address, the received requests, and the last order to end a launch.

@@ -88,8 +88,8 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ) -> bytes | None:
     """Return the secret from the file `path`, the variable SECRET or the file in SECRET_FILE; `None` without one.
 
-    The variable SECRET is removed from the environment, so that processes that start later do not have it. White space
-    around the secret is removed, because editors add it. Raises UsageError.
+    SECRET is removed from the environment, so that later processes do not have it. White space, which editors add, is
+    removed from the secret. Raises UsageError.
     """
     value, path = environ.pop(SECRET, None), path or environ.get(SECRET_FILE)
     if value is not None and path is not None:

@@ -62,7 +62,7 @@ class Hello(_Message):
 
 
 class Proof(_Message):
-    """The proof that a node has the secret, and its own nonce. The proof is empty if the other one's is wrong."""
+    """The proof that a node has the secret, and its nonce. The proof is empty if the other node's proof is wrong."""
 
     proof: str
     nonce: str = ""
@@ -88,7 +88,7 @@ class Refused(_Message):
 
 
 class Abort(_Message):
-    """The order to end the ranks of a launch. `reason` is one of `launch.rendezvous.REASONS`."""
+    """The order to end the ranks of a launch, with a reason of `launch.rendezvous.REASONS`."""
 
     launch: int
     reason: str

@@ -243,8 +243,7 @@ class Coordinator(Participants):
     def wait_for(self, nodes: int) -> None:
         """Wait until nodes 0 to `nodes` - 1 have joined. Admit or reject all nodes that arrive meanwhile.
 
-        Raises NodeGone if one does not join in time, UsageError if one differs before the first launch, Interrupted if
-        one receives a stop signal.
+        Raises NodeGone at the timeout, UsageError if a node differs before the first launch, Interrupted.
         """
         seconds = self.topology.timeout_s
         waiting = Waiting(self._log, seconds)

@@ -76,10 +76,9 @@ _descriptors: list[int] = []
 
 @dataclass(frozen=True, slots=True)
 class ForeignGroup:
-    """The processes that a `launcher` started, seen from one of them.
+    """The `size` processes that a `launcher` started, `local_size` on each host, and the ranks of this process.
 
-    There are `size` processes, `local_size` of them on each host. `node` is the launcher's number of this host, and
-    `endpoint_host` the name of node 0, if they are known. `job` identifies the group.
+    `node` is the launcher's number of this host, and `endpoint_host` the name of node 0, if known. `job` is unique.
     """
 
     launcher: str
@@ -93,7 +92,7 @@ class ForeignGroup:
 
     @property
     def address(self) -> str:
-        """Return the abstract Unix socket on which the leader of this host listens."""
+        """Return the name of the abstract Unix socket of this host's leader."""
         return f"\0parabench/{self.job}/{self.node}"
 
     def flags(self) -> dict[str, str]:
@@ -151,8 +150,7 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
 def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """Run the block in the first process of each host. The others wait for its end, and exit with its exit code.
 
-    `measures` is whether the command can measure on several nodes. Raises UsageError if it cannot, or if a process of
-    this host does not start the same command.
+    Raises UsageError without `measures`, for a command of one process, or if a process does not start in time.
     """
     group = group_of(environ, terminal=any(os.isatty(stream) for stream in (0, 1, 2)))
     if group is None:
@@ -224,8 +222,7 @@ def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
 def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
     """Send the leader the `share` of this process, wait until the leader ends, and return its exit code.
 
-    Stop signals are ignored meanwhile: launchers send them to all processes, and the leader ends all ranks. Raises
-    UsageError if the leader does not start.
+    Stop signals are ignored, because launchers send them to all processes. Raises UsageError without a leader.
     """
     own = json.dumps(share(group, environ)).encode() + b"\n"
     until = time.monotonic() + MEET_S
@@ -286,7 +283,7 @@ def take(shares: Sequence[Share], launcher: str, environ: MutableMapping[str, st
 def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
     """Return a name or address of the first node in Slurm's list; `None` if neither the network nor Slurm resolves it.
 
-    A name of loopback is the last choice: if /etc/hosts maps a host's own name to 127.0.1.1, other hosts cannot use it.
+    Loopback is the last choice: other hosts cannot use 127.0.1.1, which /etc/hosts may have.
     """
     known = None
     for host in _hosts(first_host(nodelist), environ):

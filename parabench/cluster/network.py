@@ -89,9 +89,9 @@ def check(interface: str | None, local_addr: str | None) -> None:
 
 
 def listen_route(endpoint: str, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """Return the route on which node 0 listens: the address of the endpoint's host.
+    """Return the listening address of node 0: the address of the endpoint's host, or else all interfaces.
 
-    If this host does not have that address, because a network device translates it, return all interfaces.
+    This host may not have that address, because a network device translates it.
     """
     own = own_addresses()
     if interface is not None:

@@ -50,8 +50,7 @@ ONE_MACHINE = LauncherFlags()
 class Topology:
     """The nodes of a session, their ranks, and the endpoint of node 0 as `host` and `port`.
 
-    This node has the number `node`. If it is `None`, the node with the endpoint's address is 0, and the others are
-    numbered in order of arrival.
+    `node` is this node. If it is `None`, the host of the endpoint is node 0, and others are numbered on arrival.
     """
 
     nodes: int

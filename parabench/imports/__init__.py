@@ -1,7 +1,6 @@
-"""Read folders of profiler traces, flight recorder dumps and logs, with a reader for each kind of file.
+"""Read folders of profiler traces, flight recorder dumps and logs. Nothing in the files is executed.
 
 A reader is a function that returns the `Recording` of a path. For a damaged file, it raises an error of `_DAMAGED`.
-Nothing in the files is executed.
 """
 
 from __future__ import annotations

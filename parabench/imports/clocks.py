@@ -1,7 +1,6 @@
-"""Match the collectives in the traces of several ranks, to compare the clocks of ranks and to find late ranks.
+"""Match the collectives in the traces of several ranks, to compare clocks and to find late ranks.
 
-All ranks finish an operation of MUTUAL at about the same time, so different ends mean different clocks. The rank with
-the shortest time started last.
+All ranks finish an operation of MUTUAL at about the same time. The rank with the shortest time started last.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ KIND = ["op", "ranks", "bytes", "dtype"]
 
 
 def matched(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls of MUTUAL operations that several ranks timed, one row per rank and call.
+    """Return the calls of MUTUAL operations that several ranks timed, one row per rank and call, numbered by `call`.
 
-    The column `call` has the same number for all ranks of a call. Calls without a sequence number are matched by their
-    order in a step, if all ranks have equally many.
+    Calls without a sequence number are matched by their order in a step, if all ranks have equally many.
     """
     table = calls[
         calls["op"].isin(MUTUAL) & calls["ranks"].notna() & calls["duration_s"].notna() & calls["start_s"].notna()
@@ -47,11 +45,12 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> tuple[dict[int, float] | None, bool, str]:
-    """Compare the clocks of the ranks of `traces`. `calls` are those of `matched`.
+    """Compare the clocks of the ranks of `traces`, from the calls that `matched` returns.
 
     Returns:
-        {rank: seconds that its clock is ahead of the first rank's clock}, or `None` if they are unknown; whether all
-        ranks certainly have the same clock; and a warning, or an empty text.
+        - {rank: seconds that its clock is ahead of the first rank's clock}, `None` if unknown
+        - whether all ranks certainly have the same clock
+        - a warning, or an empty text
     """
     hosts = {one.rank: one.host or "" for one in traces if one.rank is not None}
     calls = calls.assign(host=calls["rank"].map(hosts))
@@ -93,12 +92,11 @@ def _length(seconds: float) -> str:
 def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
     """Return one row per kind of call and rank, with the delays of the rank after the first rank.
 
-    - `calls`: the number of calls
-    - `late_s`, `total_s`: median and sum of the delays in seconds
-    - `last`: the number of calls in which the rank started last
-    - `shortest_s`: the median of the time of the rank that started last
-
     With several clocks, a delay is the longest time of the call minus the rank's time.
+
+    - `calls`, `last`: the number of calls, and of calls that this rank started last
+    - `late_s`, `total_s`: median and sum of the delays in seconds
+    - `shortest_s`: the median of the time of the rank that started last
     """
     # Only calls that all ranks of the group recorded count.
     size = calls["ranks"].map(len)

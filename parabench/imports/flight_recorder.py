@@ -149,7 +149,7 @@ def _where(entry: Mapping[str, Any]) -> str:
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Return (bytes, type) of the larger one of a call's inputs and outputs; `None` if they are unknown."""
+    """Return (bytes, type) of a call's inputs or its outputs, whichever is larger; `None` if unknown."""
     sides, kinds = Counter[str](), set[str]()
     for way in ("input", "output"):
         shapes, types = entry.get(f"{way}_sizes") or [], entry.get(f"{way}_dtypes") or [""]

@@ -58,8 +58,7 @@ def fresh_store(path: Path) -> Iterator[Path]:
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
     """Write a folder's recordings to the results database at `path` as finished sessions.
 
-    Logs of nccl-tests are a separate session. The report shows the last session. Raises UsageError if recordings are
-    from several training runs, or if no log can be used.
+    Logs of nccl-tests are a separate session. Raises UsageError for several training runs, or without a usable log.
     """
     logs = [one for one in folder.recordings if one.kind == nccl.TESTS]
     others = [one for one in folder.recordings if one.kind != nccl.TESTS]

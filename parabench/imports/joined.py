@@ -70,14 +70,15 @@ class _Note(NamedTuple):
 def story(
     dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str
 ) -> tuple[list[Finding], str | None, list[str], list[dict[str, Any]]]:
-    """Return the conclusions from all dumps. `calls` are all calls, with the columns CALLS and `rank`.
+    """Return the conclusions from all dumps, whose calls have the columns CALLS and `rank`.
 
     A rank causes a hang if others wait for it and it does not wait, or if it has not finished a call that others have.
 
     Returns:
-        The warnings about a hang, causes before consequences, and about calls that differ; the message about the first
-        call that a rank did not enter, or None; sentences about ranks that others wait for; and the last calls of each
-        group, as rows of a table.
+        - warnings about a hang, causes before consequences, and about calls that differ
+        - the message about the first call that a rank did not enter, or `None`
+        - sentences about ranks that others wait for
+        - the last calls of each group, as rows of a table
     """
     groups = list(_groups(dumps, calls))
     notes = defaultdict[str, list[_Note]](list)

@@ -85,7 +85,7 @@ _NOTHING = np.zeros((0, 2))
 
 
 class _Call(NamedTuple):
-    """An event of a collective, with its begin `at` and its `end` in seconds. `op` is empty if it is unknown."""
+    """An event of a collective that starts `at` and stops at `end`, in seconds. `op` is empty if it is unknown."""
 
     op: str
     at: float
@@ -121,8 +121,8 @@ def _role(kind: str, name: str) -> tuple[str, str]:
 class _Trace:
     """The relevant events of a trace, in seconds after `zero_us`.
 
-    `times` has begins and ends of events, in turn, by role and label; for operators by role and thread. Collectives
-    are kernels (`on_device`), annotations (`noted`), or calls of the host by their external id (`called`).
+    `times` has the begins and ends of events in turn, by role and label (for operators, thread). Collectives are
+    kernels (`on_device`), annotations (`noted`), or calls of the host by id (`called`).
     """
 
     zero_us: int | None = None

@@ -89,8 +89,7 @@ def bucket_cap_mib(module: nn.Module) -> float | None:
 def size_of(batch: Any) -> tuple[int, int] | None:
     """Return (samples, tokens per sample) of a rank's batch, which may be nested; `None` if no tensor has a dimension.
 
-    The samples are the first dimension of the first tensor. The tokens are its second dimension if it has two and holds
-    integers, else 1.
+    They are the dimensions of the first tensor. The tokens are 1 unless it has two dimensions and holds integers.
     """
     leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
     first = next((each for each in leaves if isinstance(each, Tensor) and each.dim() and each.shape[0]), None)

@@ -1,7 +1,6 @@
 """Connect the ranks of a watched loop, and join the records of their hosts.
 
-Ranks send their results to rank 0 over the rendezvous store. Rank 0 assembles the record of each host, because a batch
-system may show each rank only its device and cores.
+A batch system may show each rank only its device and cores, so rank 0 assembles the record of each host.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _uses = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks of a training run, seen from one of them.
+    """The ranks of a training run, and the number of this rank.
 
     `hosts` has the host name of each rank. `store` is the rendezvous store, `None` for a single process.
     """
@@ -125,7 +124,7 @@ class Group:
 def await_keys(
     store: Any, names: list[str], timeout_s: float, hurried: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """Wait until a store has all keys, and return the keys that are still missing. The times are those of `collect`.
+    """Wait until a store has all keys, as long as `collect` does, and return the keys that are still missing.
 
     This polls, because Python does not handle signals while the store waits.
     """

@@ -1,7 +1,6 @@
 """Take the timestamps of the steps of a user's training loop, and account for its wall time.
 
-The timestamps come from an iterator around the loader, a wrapper around the model's call, and hooks of the optimizer.
-None of them waits for a device or changes a result.
+An iterator around the loader, a wrapper around the model's call, and hooks of the optimizer mark the timestamps.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Loop:
     """Mark the timestamps of one rank's steps on `clock`.
 
     A step ends when a batch is requested after the optimizer has stepped. A step that continues in another loop over
-    batches is discarded, because it includes the time between the two loops.
+    batches is discarded.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -331,18 +330,14 @@ def loop_time(
 ) -> dict[str, Any] | None:
     """Account for the wall time of the steps from `first` on; return `None` if no step without instruments is known.
 
-    A pause between two loops over batches belongs to the step before it. Instrumented steps count without the cost of
-    their instruments.
+    A pause belongs to the step before it. Instrumented steps count without the cost of their instruments.
 
-    Args:
-        marks: Timestamps in seconds, shape (steps, 6).
-        instrumented: Whether each step had instruments.
-        later_waits: {step: seconds of waiting} for the second and later batches of a step.
-        pauses: {step: seconds} before a step, between two loops over batches.
+    - `marks`: timestamps in seconds, shape (steps, 6)
+    - `instrumented`: whether each step had instruments
+    - `later_waits`: {step: seconds of waiting} for the second and later batches of a step
+    - `pauses`: {step: seconds} before a step, between two loops over batches
 
-    Returns:
-        {"first": that step, "steps": their number, "instrumented": the number with instruments, "seconds": {part: total
-        seconds}, "expensive": groups of `expensive_steps`}.
+    Returns {"first", "steps": their number, "instrumented", "seconds": {part: total}, "expensive": `expensive_steps`}
     """
     waits, paused = np.zeros(len(marks)), np.zeros(len(marks) + 1)
     waits[[*later_waits]], paused[[*pauses]] = [*later_waits.values()], [*pauses.values()]
@@ -374,10 +369,10 @@ def loop_time(
 
 
 def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
-    """Return groups of steps whose extra time in one part is at least LEAST_SHARE of the loop, the largest share first.
+    """Return groups of expensive steps, the largest "share" of the loop's time first.
 
-    `parts` are seconds, shape (steps, parts). A group has its "part", its period "every" in steps (`None` if it has
-    none), the number of "steps", the extra time of one, "extra_s", and the "share" of the loop's time.
+    `parts` are seconds, shape (steps, parts). "every" is the period in steps, or `None`, and "extra_s" the extra time
+    of one step in this "part".
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0

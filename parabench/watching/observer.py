@@ -95,8 +95,7 @@ class Instruments:
 def guard(recorder: Recorder, failed: Callable[[Exception], None]) -> None:
     """Catch the errors of a recorder of collectives, so that the calls that it follows go on.
 
-    Errors of the calls themselves are raised. `failed` is called with an error of the recorder. After an error in
-    `follow`, it follows no further call.
+    Errors of the calls themselves are raised. After an error in `follow`, it follows no further call.
     """
     follow, follow_all = recorder.follow, recorder.follow_all
     following = True

@@ -207,7 +207,7 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
 
 
 def node_results(group: Group, found: Sequence[RankResult | None], waited_s: float) -> list[NodeResult]:
-    """Join the results of the ranks to one result per node. `found` and `waited_s` are those of `record`.
+    """Join the results of the ranks to one result per node. The arguments are as in `record`.
 
     If a signal stopped a rank, other ranks may lose their connection to it. These errors are removed.
     """

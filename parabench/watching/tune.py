@@ -86,8 +86,7 @@ class Tuning:
     def before(self, step: int, marks: Callable[[], Marks]) -> None:
         """Set the bucket cap of a step: the cap of its turn, or after the last turn, the fastest cap.
 
-        `marks` returns all timestamps so far. If a rank cannot set a cap, all ranks keep the current cap and raise an
-        error.
+        `marks` returns all timestamps so far. If a rank cannot set a cap, all ranks raise an error.
         """
         turn, _ = self.schedule.turns.get(step, (None, None))
         if turn is not None and turn.arm != self._index:
@@ -133,8 +132,7 @@ class Tuning:
 def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[bool], bool] = bool) -> None:
     """Change the bucket cap of a DDP module from the next step on. All ranks must call this between two steps.
 
-    `all_can` receives whether this rank can change it, and returns whether all ranks can. If not, all ranks raise an
-    error.
+    `all_can` receives whether this rank can, and returns whether all can. If not, all ranks raise an error.
     """
     # A second wrapper around the same module takes 1 to 2 ms and does not communicate. Its reducer replaces the other.
     other: DistributedDataParallel | None = None

@@ -40,7 +40,7 @@ from parabench.watching.record import RankResult, record
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import ROUNDS, SETTLE, TIMED, checked
 
-# The interval at which a thread of the rank samples the host and the device. Sampling takes time from the loop.
+# The interval of the thread that samples the host and the device, in seconds. Sampling takes time from the loop.
 PERIOD_S = 1.0
 
 
@@ -174,10 +174,9 @@ def _finish(
 
 
 class StopSignal:
-    """A context in which SIGTERM ends the block as `sys.exit` does. Launchers send it to all ranks if one fails.
+    """Let SIGTERM end the block as `sys.exit` does, unless the user has a handler.
 
-    While it is `deferred`, a signal only sets `received`, and acts after the block, when the results are recorded. If
-    the user has a handler, nothing changes.
+    While it is `deferred`, a signal only sets `received`, and acts after the block, when the results are recorded.
     """
 
     def __init__(self) -> None:
