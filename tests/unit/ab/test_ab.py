@@ -259,7 +259,6 @@ class OneCaseLess(VariantAgent):
     @request
     def plan(self, /, **fields: Any) -> dict[str, Any]:
         answer = super().plan(**fields)
-        assert self._planned is not None
         gone, *rest = self._planned.plan.cases
         self._planned = replace(self._planned, plan=self._planned.plan.replace(cases=tuple(reversed(rest))))
         del answer["cases"][gone.id]

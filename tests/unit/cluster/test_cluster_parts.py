@@ -129,7 +129,6 @@ def test_diagnose_names_a_killed_rank_of_another_node() -> None:
     one = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     status, failure = judged(zero, one)
     assert status is Status.CRASHED
-    assert failure is not None
     assert (failure.rank, failure.signal) == (3, "SIGKILL")
     assert str(failure).startswith("rank 3: ended by SIGKILL")
     assert str(failure).endswith("on node 1 (h1)")
@@ -140,7 +139,6 @@ def test_diagnose_ignores_echoes_of_an_error() -> None:
     one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "ValueError: no such layer", 500.0), silent(3)])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.FAILED, 2)
-    assert failure is not None
     assert failure.message == "ValueError: no such layer on node 1 (h1)"
 
 
@@ -157,7 +155,6 @@ def test_diagnose_names_a_lost_node_and_a_hang() -> None:
     )
     status, failure = judged(part(0, ProcessOutcome(ok=False, hung=True), stacked=[0, 1]), one)
     assert status is Status.HUNG
-    assert failure is not None
     assert failure.rank == 2
     assert "it came least far, to moment 0 on node 1 (h1)" in failure.message
     over_in_time = judged(part(0), one)

@@ -36,7 +36,6 @@ SRUN = {
 
 def flags(environ: Mapping[str, str]) -> dict[str, str]:
     group = group_of(environ)
-    assert group is not None
     found = group.flags()
     host, _, port = found.pop("PET_RDZV_ENDPOINT", ":").rpartition(":")
     assert not port or FIRST_PORT <= int(port) < FIRST_PORT + PORTS
@@ -69,9 +68,7 @@ def test_flags_describe_the_node_of_the_host(environ: dict[str, str], expected: 
 
 def test_group_of_takes_the_innermost_launcher() -> None:
     for environ, launcher in ((SRUN | OPEN_MPI | TORCHRUN, "torchrun"), (SRUN | OPEN_MPI, "mpirun"), (SRUN, "srun")):
-        group = group_of(environ)
-        assert group is not None
-        assert group.launcher == launcher
+        assert group_of(environ).launcher == launcher
 
 
 @pytest.mark.parametrize(
@@ -111,9 +108,7 @@ def test_group_of_asks_slurm_for_an_unknown_host(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(foreign_group, "addresses_of", lambda host: [host] if host[0].isdigit() else [])
     environ = SRUN | {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_NODELIST": "n[1-3]"}
     del environ["MASTER_ADDR"]
-    group = group_of(environ | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"})
-    assert group is not None
-    assert group.endpoint_host == "10.0.0.2"
+    assert group_of(environ | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}).endpoint_host == "10.0.0.2"
 
 
 # -- cores and devices -----------------------------------------------------------------------------------------------

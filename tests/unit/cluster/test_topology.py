@@ -41,9 +41,7 @@ def test_topology_of_has_the_defaults_of_torchrun() -> None:
     ],
 )  # fmt: skip
 def test_topology_of_counts_the_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
-    topology = topology_of(replace(TWO, nproc_per_node=text), machine)
-    assert topology is not None
-    assert topology.ranks_per_node == ranks
+    assert topology_of(replace(TWO, nproc_per_node=text), machine).ranks_per_node == ranks
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,6 @@ def test_topology_of_counts_the_ranks_of_a_node(text: str | None, machine: Machi
 )
 def test_topology_has_the_endpoint(flags: dict[str, Any], host: str, port: int, shown: str) -> None:
     topology = topology_of(LauncherFlags(nnodes="2", node_rank=1, **flags), CPU)
-    assert topology is not None
     assert (topology.host, topology.port, topology.endpoint, topology.node) == (host, port, shown, 1)
 
 

@@ -34,11 +34,8 @@ def marks_of(parts: Table, pauses: dict[int, float] | None = None) -> Table:
 
 
 def account(marks: Table, instrumented: Sequence[int] = (), **more: Any) -> dict[str, Any]:
-    found = loop_time(
-        marks, FIRST, [at in instrumented for at in range(len(marks))], **{"later_waits": {}, "pauses": {}} | more
-    )
-    assert found is not None
-    return found
+    options = {"later_waits": {}, "pauses": {}} | more
+    return loop_time(marks, FIRST, [at in instrumented for at in range(len(marks))], **options)
 
 
 def test_loop_time_adds_up_to_wall_clock() -> None:

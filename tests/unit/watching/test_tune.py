@@ -51,7 +51,6 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
         tuning.before(schedule.first_measured, lambda: marks)
     (line,) = lines
     assert missing or line.startswith("Tuning of 2 bucket caps over 12 rounds of this run: 25 MiB is fastest; 1 MiB +")
-    assert last is not None
     assert bucket_cap_mib(module) == (tuning.caps[last] if missing else 25)
     assert ("because the times of a rank are missing" in line) is missing
 
