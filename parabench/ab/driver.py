@@ -88,7 +88,7 @@ class AbRequest:
 
 
 def measure(request: AbRequest, console: Console, enough: Enough = lambda sessions: False) -> PairedRun | None:
-    """Measure both variants, until `enough` returns true after a repetition. Return `None` on a stop signal.
+    """Measure both variants. End early if `enough` returns true after a repetition. Return `None` on a stop signal.
 
     Raises UsageError before anything is launched or recorded, and if the process of a variant ends early.
     """
@@ -140,7 +140,7 @@ def run_ab(request: AbRequest, console: Console) -> Answer | None:
 
 
 def run_noise(run: Request, minutes: float, console: Console, files: Sequence[str] = ()) -> Answer | None:
-    """Measure the same code as both variants, and predict the slowdowns that `ab` detects here. Print and return that.
+    """Measure the same code as both variants, and predict the slowdowns that `ab` detects here. Print the answer.
 
     No pair of launches starts that would end after `minutes`. Returns `None` on a stop signal.
     """
