@@ -21,7 +21,7 @@ DEAD_AFTER_S = 10.0
 
 
 class NodeGone(Exception):
-    """A node of the session is lost and did not return in time: the session cannot go on."""
+    """A node of the session is lost, or did not join in time."""
 
 
 class UsageError(ValueError):

@@ -340,10 +340,10 @@ def equal_sides(target: Target) -> Outcome:
         )
         tree = str(Path(__file__).parents[2])
         request = AbRequest(a=tree, b=tree, run=run, tolerance=TOLERANCE, alpha=ALPHA)
-        turns = measure(request, Console(file=log, width=200))
-        assert turns is not None
+        pair = measure(request, Console(file=log, width=200))
+        assert pair is not None
         results = load(out / STORE_NAME)
-        comparison = compare(*sides_of(results, turns.sessions), TOLERANCE, ALPHA)
+        comparison = compare(*sides_of(results, pair.sessions), TOLERANCE, ALPHA)
         counted = results.launch[results.launch["repetition"] >= FIRST_REPETITION]
         statuses = counted["status"].value_counts().to_dict()
         interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())

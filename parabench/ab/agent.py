@@ -1,7 +1,4 @@
-"""The agent of a variant of `parabench ab`: it plans, launches and stores when the driver requests it.
-
-`driver` decides which variant launches. `variant` has the other end of the connection.
-"""
+"""Plan, launch and store the session of one variant of `parabench ab`, on request of the driver (`driver`)."""
 
 from __future__ import annotations
 
@@ -42,48 +39,43 @@ from parabench.store.database import SCHEMA_VERSION
 from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.store import Store
 
-# The default for cases that can be interleaved. With it, 99% of simulated gates detect a slowdown of 5% if launches
+# The default options if cases can be interleaved. With them, 99% of simulated gates detect a slowdown of 5% if launches
 # differ by 1.5%. With 5 launches, 89% do (docs/explanation/certainty.md).
-IN_TURNS = {"launches": 8, "rounds": 60}
+INTERLEAVED = {"launches": 8, "rounds": 60}
 
-# The device memory of a rank beyond the memory that torch's allocator reserves: CUDA's context and NCCL's buffers. This
-# is an assumption. It was not measured on a GPU.
+# The device memory of a rank for CUDA's context and NCCL's buffers, which torch's allocator does not count. This is an
+# assumption, and was not measured on a GPU.
 CONTEXT_BYTES = 1 << 30
 
-# Starts a variant. With `-m`, every rank would import that module again.
+# The code that starts a variant. With `-m`, every rank would import this module again.
 COMMAND = "from parabench.ab.agent import main; main()"
 
-Tell = Callable[[LaunchEvent], None]
 
+class VariantAgent(Progress):
+    """The session of one variant. `send` sends the progress of its launches to the driver.
 
-class SentProgress(Progress):
-    """Send the progress of launches to the driver."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-
-    def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
-        label = f"{format.count(len(cases), 'configuration')} interleaved" if len(cases) > 1 else cases[0].label
-        self._tell(LaunchEvent(label, repetition))
-
-    def launched(self, launch: Launch) -> None:
-        ok = launch.status is Status.OK
-        self._tell(LaunchEvent(launch.case.label, launch.repetition, outcome(launch), ok))
-
-
-class VariantAgent:
-    """A variant. `executor` replaces real processes in tests."""
+    The driver calls the methods that are marked `@request`. `executor` replaces real processes in tests.
+    """
 
     _request: Request
     _planned: Planned[Case, Protocol] | None = None
     _store: Store
     _state: SessionState[Case, Protocol]
-    _turns: dict[tuple[str, int], PlannedLaunch[Case]]
+    # The planned launches by case id and repetition, and the last launch.
+    _launches: dict[tuple[str, int], PlannedLaunch[Case]]
     _runner: Runner
     _launched: tuple[LaunchSpec, Launch]
 
-    def __init__(self, tell: Tell, executor: Executor | None = None) -> None:
-        self._tell, self._executor = tell, executor
+    def __init__(self, send: Callable[[LaunchEvent], None], executor: Executor | None = None) -> None:
+        self._send, self._executor = send, executor
+
+    def launching(self, cases: Sequence[AnyCase], repetition: int, rounds: int | None = None) -> None:
+        label = f"{format.count(len(cases), 'configuration')} interleaved" if len(cases) > 1 else cases[0].label
+        self._send(LaunchEvent(label, repetition))
+
+    def launched(self, launch: Launch) -> None:
+        ok = launch.status is Status.OK
+        self._send(LaunchEvent(launch.case.label, launch.repetition, outcome(launch), ok))
 
     def reply_to(self, message: Message) -> Reply | Refused:
         """Return the reply to a request, or the error that it raised."""
@@ -94,7 +86,7 @@ class VariantAgent:
 
     @request
     def identify(self) -> dict[str, Any]:
-        """Return the versions of this parabench, and the folder of its package."""
+        """Return {"protocol", "schema", "version", "package"}: versions of this parabench, and its package's folder."""
         package = str(Path(__file__).resolve().parent.parent)
         return {
             "protocol": PROTOCOL, "schema": SCHEMA_VERSION, "version": parabench.__version__, "package": package
@@ -102,17 +94,17 @@ class VariantAgent:
 
     @request
     def plan(self, /, **fields: Any) -> dict[str, Any]:
-        """Plan a session, given by the fields of its request. Launches are interleaved by default if cases can be.
+        """Plan the session of a `Request` with these fields. By default, launches are interleaved if any case can be.
 
-        Return {"cases": {id: label}, "skipped": {id: reason}, "protocol": its fields, "seed"}.
+        Return {"cases": {id: label}, "skipped": {id: reason}, "protocol": {field: value}, "seed": number}.
         """
         wanted = Request.of(**fields | {"argv": [], "out": Path(fields["out"]), "axes": tuple(fields.get("axes", ()))})
         machine = this_machine()
-        in_turns = replace(wanted, options={**IN_TURNS, **wanted.options})
-        wanted = in_turns if wanted.options.get("rounds") else wanted
+        interleaved = replace(wanted, options={**INTERLEAVED, **wanted.options})
+        wanted = interleaved if wanted.options.get("rounds") else wanted
         planned = plan_training(wanted, machine, turns="rounds" in wanted.options)
-        if "rounds" not in wanted.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
-            wanted, planned = in_turns, plan_training(in_turns, machine, turns=True)
+        if "rounds" not in wanted.options and len(not_interleaved(planned.plan.cases)) < len(planned.plan.cases):
+            wanted, planned = interleaved, plan_training(interleaved, machine, turns=True)
         self._request, self._planned = wanted, planned
         plan = planned.plan
         check_traces(wanted.out, plan.protocol)
@@ -128,8 +120,8 @@ class VariantAgent:
         self, *, cases: list[str], aside: dict[str, str], store: str, label: str, argv: list[str],
         interleaved: dict[str, str],
     ) -> dict[str, Any]:  # fmt: skip
-        """Start a session of these planned cases, in this order. Those `aside` are skipped, {case id: reason}."""
-        planned = self._share(cases, aside)
+        """Start a session of these planned cases, in this order. Skip the cases `aside`, {case id: reason}."""
+        planned = self._common_plan(cases, aside)
         self._store = Store.open_or_create(Path(store))
         named = replace(self._request, label=label, argv=argv)
         return self._open(begin_session(self._store, named, planned, this_machine(), interleaved=interleaved))
@@ -140,11 +132,11 @@ class VariantAgent:
     ) -> dict[str, Any]:
         """Continue a session. If `cases` differ from the stored plan, the error suggests the command `instead`."""
         self._store = Store.open_or_create(Path(store))
-        plan = self._share(cases, aside).plan if cases else None
+        plan = self._common_plan(cases, aside).plan if cases else None
         return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
 
-    def _share(self, cases: list[str], aside: dict[str, str]) -> Planned[Case, Protocol]:
-        """Return the plan with only the cases that both variants can run."""
+    def _common_plan(self, cases: list[str], aside: dict[str, str]) -> Planned[Case, Protocol]:
+        """Return the plan with only `cases`, which both variants can run. Skip the cases `aside`, {case id: reason}."""
         assert self._planned is not None
         plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
@@ -154,14 +146,14 @@ class VariantAgent:
 
     @request
     def start(self) -> None:
-        self._turns = {(each.case.id, each.repetition): each for each in self._state.plan.launches()}
-        runner = runner_of(self._store, self._state, self._executor)
-        runner.progress = SentProgress(self._tell)
-        self._runner = runner
+        """Prepare to launch."""
+        self._launches = {(each.case.id, each.repetition): each for each in self._state.plan.launches()}
+        self._runner = runner_of(self._store, self._state, self._executor)
+        self._runner.progress = self
 
     @request
     def explain(self) -> dict[str, Any]:
-        """Run launches that read NCCL's choices. Return {"left_out": {case id: why}} of pins that NCCL refuses."""
+        """Run launches that log NCCL's choices. Return {"left_out": {case id: reason}} of cases that NCCL refuses."""
         for case in self._runner.plan.cases:
             self._runner.run_nccl_probe(case)
         skipped = self._runner.plan.skipped
@@ -169,7 +161,7 @@ class VariantAgent:
 
     @request
     def leave_out(self, *, cases: dict[str, str]) -> None:
-        """Remove cases that a variant cannot launch, {case id: why}."""
+        """Remove cases that one variant cannot launch, {case id: reason}, from the plan."""
         for case in self._runner.plan.cases:
             if case.id in cases:
                 self._runner.plan = self._runner.plan.without(case, cases[case.id])
@@ -182,9 +174,9 @@ class VariantAgent:
 
     @request
     def need(self, *, cases: list[str], repetition: int) -> dict[str, Any]:
-        """Return the deadline, the measured steps and the memory of a shared launch of these cases.
+        """Return {"deadline_s", "timed", "memory"} of an interleaved launch of these cases.
 
-        "timed" has the measured steps per turn of each case. "memory" is {place: [needed bytes, free bytes]}, or the
+        "timed" has the measured steps per turn of each case. "memory" is {name: [needed bytes, free bytes]}, or the
         reason why it is unknown.
         """
         shared = self._cases(cases, repetition)
@@ -198,13 +190,12 @@ class VariantAgent:
         self, *, cases: list[str], repetition: int, pair: dict[str, str] | None = None, deadline_s: float = 0.0,
         timed: Sequence[int] = (),
     ) -> dict[str, Any]:  # fmt: skip
-        """Run a launch, but do not store it. Return {"status", "ended": whether it ended because its partner did}.
+        """Run a launch without storing it. Return {"status", "ended": whether it only failed because the other did}.
 
-        With a `pair`, the cases share the launch, and it is interleaved with a launch of the other variant. `timed` are
-        the agreed steps per turn.
+        With a `pair`, all cases share an interleaved launch, with `timed` measured steps per turn.
         """
         run = self._cases(cases, repetition)
-        self._runner.progress.launching(run, repetition)
+        self.launching(run, repetition)
         spec = self._runner.spec_of(run, repetition, shared=pair is not None)
         if pair is not None:
             protocol = spec.protocol.replace(timed=tuple(timed))
@@ -216,14 +207,15 @@ class VariantAgent:
 
     @request
     def keep(self, *, repetition: int) -> dict[str, Any]:
-        """Store the last launch. Return {"kept": ids of its cases, "failed": ids of all cases that have failed}."""
-        planned = {each.case: each for each in self._turns.values() if each.repetition == repetition}
+        """Store the last launch. Return {"kept": ids of its cases, "failed": ids of all cases that failed so far}."""
+        planned = {each.case: each for each in self._launches.values() if each.repetition == repetition}
         spec, launched = self._launched
         kept = self._runner.keep_launch(launched, spec, planned)
         return {"kept": [case.id for case in kept], "failed": sorted(self._runner.failed)}
 
     @request
     def finish(self) -> None:
+        """Mark the session as finished."""
         self._store.finish_session(self._state.session_id)
 
     def close(self) -> None:
@@ -231,13 +223,13 @@ class VariantAgent:
             self._store.close()
 
     def _cases(self, ids: list[str], repetition: int) -> tuple[Case, ...]:
-        return tuple(self._turns[each, repetition].case for each in ids)
+        return tuple(self._launches[each, repetition].case for each in ids)
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
-        """Return the launches of the session.
+        """Keep the state of the session, and return its plan.
 
-        "cohorts" are ids of cases that share launches, "alone" has reasons by case id, and "turns" and "done" are
-        [[case id, repetition]].
+        "cohorts" are lists of ids of cases that share launches, and "alone" is `not_interleaved`. "turns" and "done"
+        are the planned and the finished launches, [[case id, repetition]].
         """
         self._state, plan = state, state.plan
         # The other variant needs its half.
@@ -249,14 +241,14 @@ class VariantAgent:
             "repetitions": plan.repetitions,
             "rounds": plan.protocol.rounds,
             "cohorts": [[case.id for case in cohort] for cohort in together],
-            "alone": alone_of(plan.cases),
+            "alone": not_interleaved(plan.cases),
             "turns": [(each.case.id, each.repetition) for each in plan.launches()],
             "done": sorted(state.done),
         }
 
 
-def alone_of(cases: Sequence[Case]) -> dict[str, str]:
-    """Return {case id: why} of the cases that cannot be interleaved with the other variant."""
+def not_interleaved(cases: Sequence[Case]) -> dict[str, str]:
+    """Return {case id: reason} of the cases that cannot be interleaved with the other variant."""
     found = {case.id: why for case in cases if (why := why_alone(case))}
     on_cuda = [case.id for case in cases if case.device == accelerator.TYPE]
     if on_cuda and one_process_only():
@@ -265,7 +257,7 @@ def alone_of(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> dict[str, list[float | None]]:
-    """Return the host memory that a CPU launch of these cases needs. `peaks` has the bytes of each rank, by case id."""
+    """Return {"host memory": [needed bytes, free bytes]} of a CPU launch. `peaks` has bytes per rank, by case id."""
     own = psutil.Process().memory_info().rss  # about the memory of a rank before it builds anything
     needed = sum(max(0.0, peak - own) for case in cases for peak in peaks.get(case.id, ()))
     free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
@@ -273,7 +265,10 @@ def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> di
 
 
 def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> dict[str, list[float | None]] | str:
-    """Return the memory that a launch of these cases needs on devices. `held` has the bytes of a rank, by case id."""
+    """Return {device: [needed bytes, free bytes]} of a launch, or the reason why it is unknown.
+
+    `held` has the device memory of a rank in bytes, by case id. Free bytes are `None` if they are unknown.
+    """
     unseen = next((case.label for case in cases if case.id not in held), None)
     if unseen is not None:
         return f"the device memory of the ranks of {unseen} is not known"
@@ -293,7 +288,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     connected = socket.socket(fileno=int(sys.argv[2]))
     connected.set_inheritable(False)
-    # A user's model in the working directory is importable, and the suites of a checkout that is not installed.
+    # Models in the working directory, and the suites of a checkout that is not installed, must be importable.
     import_from_here()
     tree = Path(parabench.__path__[0]).parent
     if (tree / "pyproject.toml").is_file():

@@ -1,4 +1,4 @@
-"""`parabench ab --series`: accept or reject proposals one after another, with a bound on all false accepts together."""
+"""Accept or reject proposals one after another for `parabench ab --series`, with a bound on all false accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 SERIES_NAME = "series.json"
-# The rounds of a pair of launches: enough for the noise of two shared cores, with a look every minute and a half.
+# The rounds of a pair of launches: enough for the noise of two shared cores, with a test every minute and a half.
 ROUNDS = 36
 REJECTED = 1
 _VERDICT = {True: "accepted", False: "rejected", None: "not decided"}
@@ -32,9 +32,10 @@ _VERDICT = {True: "accepted", False: "rejected", None: "not decided"}
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal(Judgement):
-    """A proposal (variant b) against its baseline (a), and its judgement.
+    """A proposal (variant b), its baseline (variant a), and the decision.
 
-    `number` is its place in the series, `alpha` its chance of a false accept, `seconds` the time of its last attempt.
+    `number` counts the proposals of the series from 1. `alpha` is the chance of a false accept, and `seconds` the
+    duration of the last attempt.
     """
 
     number: int
@@ -46,9 +47,9 @@ class Proposal(Judgement):
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The chance of any false accept, the smallest gain that is worth a change, and all proposals.
+    """All proposals of a folder: the content of `series.json` (docs/how-to/ab.md).
 
-    As a dict it is the content of `series.json` (docs/how-to/ab.md).
+    `alpha` is the chance of any false accept, and `least` the smallest gain that is worth a change.
     """
 
     alpha: float
@@ -57,7 +58,7 @@ class Series:
 
     @property
     def exit_code(self) -> int:
-        """0 if the last proposal is accepted, else REJECTED."""
+        """Return 0 if the last proposal is accepted, else REJECTED."""
         return 0 if self.proposals[-1].accept else REJECTED
 
 
@@ -66,7 +67,7 @@ TABLES = {"series": columns(Series, accept=bool | None), "proposals": columns(Pr
 
 
 def answer(series: Series) -> Answer:
-    """Return the answer of `ab --series`; `accept` is the last decision."""
+    """Return the answer of `ab --series`, with its tables. `accept` is the last decision."""
     last = series.proposals[-1].accept if series.proposals else None
     rows = {"series": [(series, {"accept": last})], "proposals": series.proposals}
     return Answer(tuple(lines(series)), tables(TABLES, rows))
@@ -93,7 +94,7 @@ def run_series(
     least: float | None = None,
     budget_s: float | None = None,
 ) -> Series | None:
-    """Measure variant b as a proposal against variant a. Return the series with the proposal, None if stopped.
+    """Measure variant b as a proposal, and decide. Return the series with the proposal; `None` on a stop signal.
 
     `request.run.out` is the folder of the series. After `budget_s`, the launches so far decide. Raises UsageError.
     """
@@ -121,10 +122,10 @@ def run_series(
         return judged(sessions, late).accept is not None
 
     _write(folder, series, mine)
-    turns = measure(replace(request, run=run, go_on="the same command"), console, enough)
-    if turns is None:
+    pair = measure(replace(request, run=run, resume_command="the same command"), console, enough)
+    if pair is None:
         return None
-    judgement = judged(turns.sessions, over=True)
+    judgement = judged(pair.sessions, over=True)
     done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - start, 1))
     series = _write(folder, series, done)
     answer = logger(console, answers=not request.files)
@@ -135,8 +136,10 @@ def run_series(
 
 
 def _next(series: Series, folder: Path, baseline: str, proposal: str) -> Proposal:
-    """Return the next proposal. The last one continues if it is the same and undecided, or if it has no measurement
-    yet. Otherwise, its share of alpha is spent."""
+    """Return the proposal to measure: the last one if it is undecided and the same, or if nothing was measured for it.
+
+    Otherwise, it is a new one, and the last one's share of alpha is spent.
+    """
     number = len(series.proposals) + 1
     if series.proposals and (last := series.proposals[-1]).accept is None:
         measured = (_folder(folder, last) / STORE_NAME).is_file()

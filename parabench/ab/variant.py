@@ -1,4 +1,4 @@
-"""A variant of `parabench ab`: environment variables, a virtual environment and a folder, as words; and its process."""
+"""Parse a variant of `parabench ab`, and run its agent in a process with the variant's environment."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ from parabench.store.database import SCHEMA_VERSION
 from parabench.store.record import Status
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-# The variants in the results database, as users read them.
+# The words for variants a and b in messages.
 ROLE = {"a": "baseline", "b": "candidate"}
 
-# Seconds that a stopped variant has to end its ranks. The variant gives its ranks 2 s.
+# Seconds until a stopped variant is killed. The variant gives its ranks 2 s.
 STOP_S = 10.0
-# The longest part of a variant's last line that is shown.
+# The most characters of a variant's last line that are shown.
 LONGEST = 200
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Called with the variant's name and the progress of its launches.
-Heard = Callable[[str, LaunchEvent], None]
+# Receives the name of a variant, and an event of its launches.
+OnEvent = Callable[[str, LaunchEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A variant. `venv` is a virtual environment, and `folder` a checkout; `None` means those of this process."""
+    """Variant "a" or "b" of a comparison: environment variables, a virtual environment, and a checkout of the code.
+
+    Without `venv` or `folder`, it uses the interpreter or the code of this process.
+    """
 
     name: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -54,10 +57,11 @@ class Variant:
 
     @property
     def python(self) -> str:
+        """Return the path of its interpreter."""
         return str(self.venv / "bin" / "python") if self.venv else sys.executable
 
     def environment(self) -> dict[str, str]:
-        """Return all variables of its processes. A virtual environment is activated as its script does."""
+        """Return the environment of its process. A virtual environment is activated as its `activate` script does."""
         environment = dict(os.environ)
         if self.venv is not None:
             environment |= {"VIRTUAL_ENV": str(self.venv), "PATH": _first(self.venv / "bin", environment.get("PATH"))}
@@ -68,21 +72,21 @@ class Variant:
         return environment
 
     def shown(self) -> str:
-        """Return its words for the user who typed them, without values that may be secret."""
-        return shlex.join(self._words(paths=True))
+        """Return its description for messages, with paths. Values of variables that may be secret are "..."."""
+        return shlex.join(self._parts(paths=True))
 
     def recorded(self) -> str:
-        """Return its words for the results database: without paths, and values of variables that are not recorded."""
-        return shlex.join(self._words(paths=False))
+        """Return its description for the results database, with names of folders instead of paths."""
+        return shlex.join(self._parts(paths=False))
 
-    def _words(self, paths: bool) -> Iterator[str]:
+    def _parts(self, paths: bool) -> Iterator[str]:
         for name, value in self.variables.items():
             yield f"{name}={value if name in ENVIRONMENT_VARIABLES else '...'}"
         yield from (str(each) if paths else each.name for each in (self.venv, self.folder) if each is not None)
 
 
 def read_variant(name: str, text: str) -> Variant:
-    """Return the variant, "a" or "b", that `text` describes. Raises UsageError."""
+    """Parse the description of variant "a" or "b", such as "OMP_NUM_THREADS=2 path/to/venv". Raises UsageError."""
     option = f"--{ROLE[name]} {shlex.quote(text)}"
     try:
         words = shlex.split(text)
@@ -115,11 +119,11 @@ def _first(folder: Path, path: str | None) -> str:
 
 
 class VariantProcess:
-    """A variant that is running. `heard` is called for its events."""
+    """The process of a variant, which runs its agent. `on_event` is called with the events of its launches."""
 
-    def __init__(self, variant: Variant, heard: Heard) -> None:
-        self.variant, self._heard = variant, heard
-        # The output of its libraries, a sitecustomize, or a script around python.
+    def __init__(self, variant: Variant, on_event: OnEvent) -> None:
+        self.variant, self._on_event = variant, on_event
+        # The process may print: its libraries, a sitecustomize, or a wrapper script around python.
         self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
         ours, theirs = socket.socketpair()
         self.connection = Connection(ours)
@@ -143,7 +147,7 @@ class VariantProcess:
     def identify(self) -> None:
         """Raise UsageError if its parabench has another protocol or schema, or is not the one in its folder."""
         try:
-            there = self.ask(VariantAgent.identify)
+            there = self.call(VariantAgent.identify)
         except UsageError as error:
             raise UsageError(
                 f"{error}; that variant needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
@@ -162,24 +166,27 @@ class VariantProcess:
                 "that variant's python imports before its PYTHONPATH"
             )
 
-    def ask(self, request: Callable[Concatenate[Any, P], R], *nothing: P.args, **values: P.kwargs) -> R:
-        """Send a request, and return its result. Raises UsageError if the variant refuses, or ends."""
-        self.say(request, *nothing, **values)
-        return cast(R, self.hear())
+    def call(self, method: Callable[Concatenate[Any, P], R], *nothing: P.args, **values: P.kwargs) -> R:
+        """Call a method of the variant's agent, and return its result. Raises UsageError if it fails."""
+        self.send_request(method, *nothing, **values)
+        return cast(R, self.result())
 
-    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
-        """Send a request. `hear` returns its result."""
-        with contextlib.suppress(OSError):  # if the variant has ended, `hear` reports the reason
-            self.connection.say(request, *nothing, **values)
+    def send_request(self, method: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send the request to call a method of the variant's agent. `result` returns its result."""
+        with contextlib.suppress(OSError):  # if the process has ended, `result` reports the reason
+            self.connection.send_request(method, *nothing, **values)
 
-    def hear(self) -> dict[str, Any]:
-        """Return the next result. Raises UsageError if the variant refuses, or ends."""
+    def result(self) -> dict[str, Any]:
+        """Wait for the result of a request. Raises UsageError if it fails, or if the process ends."""
         while (result := self.receive()) is None:
             pass
         return result
 
     def receive(self) -> dict[str, Any] | None:
-        """Receive a message. Return a result, or `None` for an event. Raises UsageError if it refuses, or ends."""
+        """Receive one message. Return the result of a request, or `None` for an event, which is handled.
+
+        Raises UsageError if the request fails, or if the process ends.
+        """
         try:
             message = self.connection.receive()
         except (EOFError, OSError):
@@ -190,15 +197,15 @@ class VariantProcess:
             case Refused(why):
                 raise UsageError(f"the {ROLE[self.variant.name]}: {why}")
             case LaunchEvent():
-                self._heard(self.variant.name, message)
+                self._on_event(self.variant.name, message)
         return None
 
     def stop(self) -> None:
-        """Ask it to end. If it launches, it ends its ranks first."""
+        """Send SIGTERM. If a launch runs, the process ends its ranks first."""
         self.process.terminate()
 
     def wait(self) -> None:
-        """Wait for its end, and kill it after STOP_S."""
+        """Wait for the end of the process, and kill it after STOP_S."""
         self.connection.close()
         try:
             self.process.wait(STOP_S)
@@ -209,8 +216,8 @@ class VariantProcess:
 
     @property
     def _name(self) -> str:
-        role, words = ROLE[self.variant.name], self.variant.shown()
-        return f"{role} ({words})" if words else role
+        role, shown = ROLE[self.variant.name], self.variant.shown()
+        return f"{role} ({shown})" if shown else role
 
     def _how_it_ended(self) -> str:
         code = self.process.wait()
@@ -224,14 +231,14 @@ class VariantProcess:
         return f"{how}: {lines[-1][:LONGEST]}" if lines else how
 
 
-def hear_turns(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str] | None:
-    """Pass the `token` back and forth until both launches have ended. Return the place of the variant whose launch
-    failed, and the status of the launch; None if both succeeded.
+def pass_token(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str] | None:
+    """Pass the `token` between two interleaved launches until both have ended.
 
-    Raises UsageError if a variant refuses, or ends.
+    Return the index of the variant whose launch failed, and the status of that launch; `None` if both succeeded.
+    Raises UsageError if a request fails, or if a process ends.
     """
     left = dict(enumerate(sides))
-    # (whether the launch only waited for the other one, its place in the order of failures, the variant, the status)
+    # (whether the launch only waited for the other one, the number of earlier failures, the variant, the status)
     failed: list[tuple[bool, int, int, str]] = []
     while left:
         ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
@@ -245,14 +252,14 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str]
             if result["status"] != Status.OK:
                 token.end(1 - number)
                 if not result["ended"]:
-                    # If one variant hangs, both exceed their deadline. The other one waits for the cause.
+                    # If one launch hangs, both exceed their deadline, but the other one only waits for the token.
                     innocent = result["status"] == Status.HUNG and number not in token.awaited
                     failed.append((innocent, len(failed), number, result["status"]))
     return min(failed)[2:] if failed else None
 
 
 def end(sides: Sequence[VariantProcess]) -> None:
-    """Stop all of them, and wait for their end."""
+    """Stop the processes of all variants, and wait for their end."""
     for side in sides:
         side.stop()
     for side in sides:
@@ -260,15 +267,15 @@ def end(sides: Sequence[VariantProcess]) -> None:
 
 
 @contextlib.contextmanager
-def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
-    """Run the variants during the block. At its end, end all of their processes."""
+def running(variants: list[Variant], on_event: OnEvent) -> Iterator[list[VariantProcess]]:
+    """Start a process for each variant. At the end of the block, end them and all processes that they started."""
     adopt_orphans()
     me = psutil.Process()
     others = {child.pid for child in me.children()}
     sides: list[VariantProcess] = []
     try:
         for variant in variants:
-            sides.append(VariantProcess(variant, heard))  # noqa: PERF401 - those that started are ended
+            sides.append(VariantProcess(variant, on_event))  # noqa: PERF401 - those that started are ended
         yield sides
     finally:
         end(sides)

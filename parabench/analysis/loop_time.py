@@ -1,4 +1,4 @@
-"""Read the account of a watched loop's time, which its launch holds as a fact (`watching.loop_time`)."""
+"""Read the account of a watched loop's time, which its launch holds as a fact (`watching.loop.loop_time`)."""
 
 from __future__ import annotations
 

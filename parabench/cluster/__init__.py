@@ -1,1 +1,1 @@
-"""Sessions on several nodes: node 0 sends launches to the other nodes, over one connection each."""
+"""Run a session on several nodes: node 0 sends launches to the other nodes, over one connection each."""

@@ -1,4 +1,4 @@
-"""What all nodes of a session must have in common: software, suite, options, the user's own code, and a secret."""
+"""Check that all nodes of a session have the same software, suite, options and custom code, and read the secret."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from parabench.models import MODELS
 from parabench.registry import Entry, find
 from parabench.strategies import STRATEGIES
 
-# The axes whose values may also name a user's own code, with the known values.
+# The axes whose values may also name custom code, with their built-in values.
 TABLES: dict[str, Mapping[str, Entry]] = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
-# The shown letters of a fingerprint.
+# The number of letters of a fingerprint that are shown.
 SHOWN = 12
 ABSENT = "is not here"
 
-# SECRET may hold the secret, and this variable its file. The command line cannot: every user of a machine can read it.
+# The variable SECRET may hold the secret, and this variable the path of its file. The command line may not hold the
+# secret, because every user of a machine can read it.
 SECRET_FILE = f"{SECRET}_FILE"
 # 128 bits.
 LEAST_BYTES = 16
@@ -36,7 +37,7 @@ LEAST_BYTES = 16
 def facts_of(options: Sequence[str], suite: Path | None, **more: str) -> dict[str, str | None]:
     """Return {name: value} of this node's software, the suite's file, the `options` as typed, and `more`.
 
-    parabench's version has a fingerprint of its source, because two checkouts may claim to be one version.
+    parabench's version has a fingerprint of its source, because two checkouts may have the same version.
     """
     versions, _ = installed()
     root, source = Path(__file__).parent.parent, hashlib.sha256()
@@ -56,14 +57,14 @@ def facts_of(options: Sequence[str], suite: Path | None, **more: str) -> dict[st
 
 
 def user_code(cases: Iterable[Any]) -> list[str]:
-    """Return the strategies, algorithms and models of the cases that are a user's own."""
+    """Return the names of the custom strategies, algorithms and models of the cases, as `package.module:name`."""
     named = dict.fromkeys((axis, getattr(case, axis, None)) for case in cases for axis in TABLES)
     own = [(axis, name) for axis, name in named if name and ":" in name and not name.startswith("nccl:")]
     return [name for axis, name in own if find(TABLES[axis], axis, name) is None]
 
 
 def code_facts(names: Iterable[str]) -> dict[str, str]:
-    """Return {name: fingerprint} of the files that define a user's own `package.module:name`."""
+    """Return {name: fingerprint of its file} for names of custom code, as `package.module:name`."""
     found = {}
     for name in names:
         try:
@@ -79,16 +80,16 @@ def _fingerprint(path: Path) -> str:
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return the differences in words: "torch 2.11.0, and node 0 has 2.13.0"."""
+    """Return the differences of a node from node 0 as text: "torch 2.11.0, and node 0 has 2.13.0"."""
     names = [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
     return [f"{name} {theirs.get(name) or 'none'}, and node 0 has {mine.get(name) or 'none'}" for name in names]
 
 
 def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ) -> bytes | None:
-    """Return the secret from the file `path`, the variable SECRET or the file named by SECRET_FILE; `None` without one.
+    """Return the secret from the file `path`, the variable SECRET or the file in SECRET_FILE; `None` without one.
 
-    A value is removed from the environment, so that no process that starts later has it. White space around the secret,
-    which an editor leaves, is removed. Raises UsageError.
+    SECRET is removed from the environment, so that later processes do not have it. White space, which editors add, is
+    removed from the secret. Raises UsageError.
     """
     value, path = environ.pop(SECRET, None), path or environ.get(SECRET_FILE)
     if value is not None and path is not None:
@@ -105,7 +106,7 @@ def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ
 
 
 def _private(path: Path) -> bytes:
-    """Return the content of a file that only its owner can read. Raises UsageError."""
+    """Return the content of a file. Raises UsageError if users other than the owner can read it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

@@ -1,19 +1,20 @@
-"""Messages of a driver and its agents, and the connections that send them. Nothing is unpickled."""
+"""Send JSON messages between a driver and its agents, over sockets and with signatures. Nothing is unpickled."""
 
 # An agent is a process that launches ranks for a driver elsewhere: another node of the session (`cluster.agent`), or a
 # variant of `parabench ab` (`ab.agent`). The methods of an agent that are marked `@request` declare the requests and
 # their results. The agent answers one request after the other. `Abort`, `Stop` and `LaunchEvent` are events: the other
 # end handles them at once.
 #
-# A message is JSON in a frame: its length (4 bytes), a tag, and the compressed JSON. An empty frame is a sign of life.
-# Nodes prove that they have the session's secret, by signing a nonce of the other end. Between nodes, the tag is an
-# HMAC-SHA256 (RFC 2104) of the number of the message and its content. The key depends on the secret, both nonces, and
-# the direction.
+# A message is JSON in a frame: its length (4 bytes), a tag, and the compressed JSON. Without JSON, a frame is a
+# keep-alive. Nodes prove that they have the session's secret, by signing a nonce of the other end. Between nodes, the
+# tag is an HMAC-SHA256 (RFC 2104) of the number of the frame and its content. The key depends on the secret, both
+# nonces, and the direction.
 
 from __future__ import annotations
 
 import hmac
 import json
+import math
 import secrets
 import socket
 import threading
@@ -32,9 +33,9 @@ from parabench.errors import DEAD_AFTER_S, NodeGone, UsageError, runs
 # Increases if a message or a request changes: the variants of `ab` may have several versions of parabench.
 PROTOCOL = 9
 
-# The time between two signs of life, in seconds.
+# The time between two keep-alives, in seconds.
 KEEP_ALIVE_S = 0.25
-# The longest step of the handshake, and the longest wait until the last messages are sent, in seconds.
+# The longest handshake, and the longest wait until the last messages are sent, in seconds.
 HELLO_S, FLUSH_S = 10.0, 1.0
 # The longest message, compressed and not: in the handshake, and afterwards.
 MOST_HELLO_BYTES, MOST_BYTES = 1 << 16, 1 << 30
@@ -61,14 +62,14 @@ class Hello(_Message):
 
 
 class Proof(_Message):
-    """The answer of each node to the nonce of the other one. It is empty if the other node's proof is wrong."""
+    """The proof that a node has the secret, and its nonce. The proof is empty if the other node's proof is wrong."""
 
     proof: str
     nonce: str = ""
 
 
 class Request(_Message):
-    """Call an agent's method with these values."""
+    """A call of the agent's method `name` with `values` as keyword arguments."""
 
     name: str
     values: dict[str, Any]
@@ -87,20 +88,20 @@ class Refused(_Message):
 
 
 class Abort(_Message):
-    """End the ranks of a launch."""
+    """The order to end the ranks of a launch, with a reason of `launch.rendezvous.REASONS`."""
 
     launch: int
     reason: str
 
 
 class Stop(_Message):
-    """The agent received a stop signal."""
+    """The report of an agent that it received a stop signal."""
 
     signal: int
 
 
 class LaunchEvent(_Message):
-    """A launch of the agent starts, or has ended with an `outcome`."""
+    """The start of a launch of the agent, or its end if there is an `outcome`."""
 
     label: str
     repetition: int
@@ -112,13 +113,13 @@ Message = Hello | Proof | Request | Reply | Refused | Abort | Stop | LaunchEvent
 
 
 def request(method: Callable[P, R]) -> Callable[P, R]:
-    """Mark a method of an agent as a request. Arguments are keywords. They and the result must be JSON."""
+    """Mark a method of an agent as a request. Its keyword arguments and its result must be values of JSON."""
     method.is_request = True  # type: ignore[attr-defined]
     return method
 
 
 def answer(agent: object, message: Message) -> Reply:
-    """Call the method that a request names. Raises ValueError if the agent has no such request."""
+    """Call the method that a request names, and return its result. Raises ValueError if there is no such method."""
     if isinstance(message, Request):
         method: Any = getattr(agent, message.name, None)
         if hasattr(method, "is_request"):
@@ -126,26 +127,28 @@ def answer(agent: object, message: Message) -> Reply:
     raise ValueError("a message that no driver sends")
 
 
-class PeerLost(NodeGone):
-    """The other end is gone: its process, its host, or the network in between."""
-
-
 class Connection:
-    """One end of a connection. With two `keys`, for this end and the other one, messages are signed.
+    """One end of a connection between two processes.
 
-    After `start`, separate threads send and receive, and `lost` has the reason if the other end is lost.
+    With the two `keys` of this end and the other end, messages are signed. After `start`, separate threads send and
+    receive, and `lost` is the error if the other end is gone.
     """
 
     def __init__(
-        self, connection: socket.socket, keys: tuple[bytes, bytes] = (b"", b""), most_bytes: int = MOST_BYTES
+        self,
+        connection: socket.socket,
+        keys: tuple[bytes, bytes] = (b"", b""),
+        most_bytes: int = MOST_BYTES,
+        seconds: float = math.inf,
     ) -> None:
         self._socket, self._keys, self._most_bytes = connection, keys, most_bytes
-        # The number of messages that were sent, and received.
+        self._until_s = time.monotonic() + seconds
+        # The number of frames that were sent, and received.
         self._numbers = [0, 0]
         self._to_send: SimpleQueue[Message | None] = SimpleQueue()
         self._sender: threading.Thread | None = None
-        self._heard_s = time.monotonic()
-        self.lost: PeerLost | None = None
+        self._received_s = time.monotonic()
+        self.lost: NodeGone | None = None
 
     def fileno(self) -> int:
         """Return the descriptor of the socket."""
@@ -153,22 +156,25 @@ class Connection:
 
     @property
     def silent_s(self) -> float:
-        """Return the time since the last sign of life, in seconds."""
-        return time.monotonic() - self._heard_s
+        """Return the seconds since the last bytes from the other end."""
+        return time.monotonic() - self._received_s
 
-    def say(self, request: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
-        """Send a request: the method of an agent, and its arguments, which are keywords."""
-        self.send(Request(request.__name__, values))
+    def send_request(self, method: Callable[Concatenate[Any, P], Any], *nothing: P.args, **values: P.kwargs) -> None:
+        """Send the request to call a method of the agent. Its arguments must be keywords."""
+        self.send(Request(method.__name__, values))
 
     def send(self, message: Message) -> None:
-        """Send a message. Before `start`, raises OSError if the other end is gone; afterwards, drops the message."""
+        """Send a message. If the other end is gone, raise OSError before `start`, and drop the message afterwards."""
         if self._sender is None:
             self._write(message)
         else:
             self._to_send.put(message)
 
     def receive(self) -> Message | None:
-        """Receive a message; `None` for a sign of life. Raises an error if the other end is gone, or not an agent."""
+        """Wait for a frame, and return its message; `None` for a keep-alive.
+
+        Raises EOFError or OSError if the other end is gone, another error for wrong content.
+        """
         size = int.from_bytes(self._exactly(_HEAD_BYTES), "big")
         if size > self._most_bytes:
             raise ValueError(f"a message of {size:,} bytes")
@@ -187,10 +193,10 @@ class Connection:
         return message
 
     def start(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
-        """Send in one thread, and receive in another one. Then a signal does not interrupt them in a frame.
+        """Start a thread that sends, and one that receives. Then a signal cannot interrupt either within a frame.
 
-        `handle` gets each message. `when_lost` is called at the end of the connection, or after DEAD_AFTER_S without a
-        sign of life.
+        The second thread calls `handle` with each message. It calls `when_lost` at the end of the connection, or after
+        DEAD_AFTER_S without a keep-alive.
         """
         self._socket.settimeout(DEAD_AFTER_S)
         self._sender = threading.Thread(target=self._send_all, name="parabench sender", daemon=True)
@@ -201,7 +207,7 @@ class Connection:
         self._receiver.start()
 
     def close(self) -> None:
-        """Send the messages that are left, and close the connection."""
+        """Send the queued messages, and close the connection."""
         if self._sender is not None:
             self._to_send.put(None)
             self._sender.join(FLUSH_S)
@@ -212,7 +218,7 @@ class Connection:
         self._shut()
 
     def _write(self, message: Message | None) -> None:
-        """Send a message, or a sign of life."""
+        """Send a message, or a keep-alive."""
         content = b"" if message is None else zlib.compress(json.dumps(to_builtins(message)).encode(), 1)
         frame = self._tag(0, content) + content
         left = memoryview(len(frame).to_bytes(_HEAD_BYTES, "big") + frame)
@@ -220,7 +226,7 @@ class Connection:
             left = left[self._socket.send(left[:_PIECE_BYTES]) :]
 
     def _tag(self, end: int, content: bytes) -> bytes:
-        """Return the tag of the next message of this end (0) or the other one (1)."""
+        """Return the tag of the next frame from this end (0) or from the other end (1); empty without a key."""
         if not self._keys[end]:
             return b""
         number = self._numbers[end].to_bytes(8, "big")
@@ -228,12 +234,15 @@ class Connection:
         return hmac.digest(self._keys[end], number + content, "sha256")
 
     def _exactly(self, size: int) -> bytes:
+        """Receive this number of bytes."""
         found = bytearray()
         while len(found) < size:
             piece = self._socket.recv(min(size - len(found), _PIECE_BYTES))
             if not piece:
                 raise EOFError("its process has ended, or closed the connection")
-            self._heard_s = time.monotonic()
+            self._received_s = time.monotonic()
+            if self._received_s > self._until_s:  # a stranger may send one byte at a time
+                raise TimeoutError("it did not send the whole message in time")
             found += piece
         return bytes(found)
 
@@ -248,7 +257,7 @@ class Connection:
                 if message is None:
                     return
                 self._write(message)
-        except OSError as error:
+        except Exception as error:  # also of a message that is not JSON
             self._lose(error)
 
     def _receive_all(self, handle: Callable[[Message], None], when_lost: Callable[[], None]) -> None:
@@ -263,7 +272,7 @@ class Connection:
     def _lose(self, error: Exception) -> None:
         if self.lost is None:
             why = str(error) or type(error).__name__
-            self.lost = PeerLost(f"no sign of life for {DEAD_AFTER_S:g} s" if isinstance(error, TimeoutError) else why)
+            self.lost = NodeGone(f"no sign of life for {DEAD_AFTER_S:g} s" if isinstance(error, TimeoutError) else why)
             self._shut()
 
     def _shut(self) -> None:
@@ -273,9 +282,11 @@ class Connection:
 
 
 def accept_peer(connection: socket.socket, secret: bytes | None, session: str) -> Connection:
-    """Return node 0's end of a new connection. Raises an error if the other end is not a node of this session."""
-    connection.settimeout(HELLO_S)
-    plain, nonce = Connection(connection, most_bytes=MOST_HELLO_BYTES), secrets.token_hex(16)
+    """Authenticate another node that has connected, and return node 0's end of the connection.
+
+    Raises an error if the other end is not a node of this session.
+    """
+    plain, nonce = _plain(connection), secrets.token_hex(16)
     plain.send(Hello(PROTOCOL, session, nonce, secret is not None))
     theirs = _expect(plain, Proof)
     signed = partial(_signed, secret, session, nonce, theirs.nonce)
@@ -287,25 +298,31 @@ def accept_peer(connection: socket.socket, secret: bytes | None, session: str) -
 
 
 def greet(connection: socket.socket, secret: bytes | None, session: str, where: str) -> Connection:
-    """Return another node's end of a connection to node 0.
+    """Authenticate node 0 at the endpoint `where`, and return this node's end of the connection.
 
-    Raises PeerLost if `where` does not answer as node 0 does, UsageError if it has another session or secret.
+    Raises NodeGone if the program there does not answer as node 0 does, UsageError if it has another session or secret.
     """
-    connection.settimeout(HELLO_S)
-    plain, nonce = Connection(connection, most_bytes=MOST_HELLO_BYTES), secrets.token_hex(16)
+    plain, nonce = _plain(connection), secrets.token_hex(16)
     try:
         hello = _expect(plain, Hello)
         _check(hello, secret, session, where)
         signed = partial(_signed, secret, session, hello.nonce, nonce)
         plain.send(Proof(signed("proof of a node").hex(), nonce))
-        theirs = _expect(plain, Proof)
+        proof = _expect(plain, Proof).proof
+        proven = hmac.compare_digest(proof, signed("proof of node 0").hex())
     except UsageError:
         raise
     except Exception as error:  # also of wrong content
-        raise PeerLost(f"does not answer as a session of this parabench does: {error}") from error
-    if not hmac.compare_digest(theirs.proof, signed("proof of node 0").hex()):
+        raise NodeGone(f"does not answer as a session of this parabench does: {error}") from error
+    if not proven:
         raise UsageError(f"node 0 at {where} has another secret than this node; {SAME_SECRET}")
     return Connection(connection, (signed("key of a node"), signed("key of node 0")))
+
+
+def _plain(connection: socket.socket) -> Connection:
+    """Return the unsigned connection for the handshake, which must be over within HELLO_S."""
+    connection.settimeout(HELLO_S)
+    return Connection(connection, most_bytes=MOST_HELLO_BYTES, seconds=HELLO_S)
 
 
 def _expect(plain: Connection, kind: type[M]) -> M:
@@ -330,16 +347,13 @@ def _check(hello: Hello, secret: bytes | None, session: str, where: str) -> None
 
 
 def _signed(secret: bytes | None, *parts: str) -> bytes:
-    """Return a proof or key of a connection: the HMAC of these parts, their order and their lengths.
-
-    Without a secret, anyone can compute it.
-    """
+    """Return a proof or key of a connection: the HMAC of the parts. Without a secret, anyone can compute it."""
     whole = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
     return hmac.digest(secret or b"", whole, "sha256")
 
 
 class Waiting:
-    """A wait of at most `seconds` from now on. Lines are logged after `first_s`, then every AGAIN_S."""
+    """A wait of at most `seconds` from now on. `still` logs a line after `first_s`, and then every AGAIN_S."""
 
     def __init__(self, log: Callable[[str], None], seconds: float, first_s: float = 0.0) -> None:
         self._log = log
@@ -348,11 +362,11 @@ class Waiting:
 
     @property
     def left_s(self) -> float:
-        """The time that is left, in seconds."""
+        """Return the time that is left, in seconds."""
         return max(0.0, self._until - time.monotonic())
 
     def still(self, line: str) -> None:
-        """Log the line if it is time to."""
+        """Log the line if enough time has passed since the last one."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + AGAIN_S
             self._log(line)

@@ -1,4 +1,4 @@
-"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results."""
+"""Lead a session on several nodes: node 0 admits the others, sends them launches, and collects their results."""
 
 # torch elastic cannot decide the next launch during a session, or send results to one node. Its dynamic rendezvous
 # compares clocks of hosts: if they differ by more than its limit (tried with torch 2.13), a node drops the other one
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from msgspec import Struct, convert
@@ -26,8 +25,7 @@ from parabench.cluster import agreement
 from parabench.cluster.agent import Agent
 from parabench.cluster.connection import Abort, Connection, Message, Reply, Stop, Waiting, accept_peer, numbered
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
-from parabench.cluster.participants import Participants
-from parabench.cluster.topology import Topology
+from parabench.cluster.topology import Participants, Topology
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.launcher import launch, run_on_node
 from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
@@ -38,11 +36,11 @@ from parabench.store.record import AnyCase, Launch
 
 # The exit code of the other nodes if node 0 finds a usage error.
 WRONG = 2
-# The time between two looks for results and nodes, in seconds.
+# The time between two checks for results and nodes, in seconds.
 LOOK_S = 0.005
 # The most connections that are being authenticated at the same time.
 MOST_PENDING = 100
-# A node with a sign of life within this time surely lives.
+# A node that has sent anything within this time is certainly not lost.
 ALIVE_S = 2.0
 
 WARNING = (
@@ -52,7 +50,7 @@ WARNING = (
 
 
 def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socket, Route] | None:
-    """Return the listening socket of node 0 and its route, and log what listens where; None on other nodes.
+    """Open the listening socket of node 0, log its address, and return it with its route; `None` on other nodes.
 
     Raises UsageError if the port is not available.
     """
@@ -67,7 +65,7 @@ def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socke
     except OSError as error:
         listening.close()
         if topology.node is None and error.errno == errno.EADDRINUSE:
-            return None  # another process of this host was first: that is node 0
+            return None  # another process of this host already listens: it is node 0
         raise UsageError(
             f"node 0 cannot listen on {route.address} port {topology.port}: {error.strerror}; give another port in "
             "--rdzv-endpoint, on every node"
@@ -80,7 +78,7 @@ def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socke
 
 
 class Identity(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The answer of a node to `identify`. It wants to be this `number`, or any."""
+    """The answer of a node to `identify`. `number` is its --node-rank; `None` means any free number."""
 
     number: int | None
     host: str
@@ -93,15 +91,15 @@ class Identity(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Member:
-    """A node that is connected from `address`. `identity` is `None` until it has identified itself."""
+    """A connected node. `identity` is `None` until it has answered `identify`."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         self.connection, self.address = connection, address
-        self.asked = False
+        self.asked = False  # whether `identify` was sent
         self.identity: Identity | None = None
 
     @property
-    def lives(self) -> bool:
+    def connected(self) -> bool:
         return self.connection.lost is None
 
     @property
@@ -111,20 +109,20 @@ class Member:
 
 @dataclass(slots=True)
 class Running:
-    """The launch that runs: its number, its nodes besides node 0, its context on node 0, and its results by node."""
+    """The launch that runs: its number, its nodes except node 0, its context on node 0, and its results by node."""
 
     number: int
     nodes: range
     context: LaunchContext
     results: dict[int, NodeResult] = field(default_factory=dict)
-    # The reason that the other nodes got to end it early.
+    # The reason of the abort that was sent to the other nodes.
     reason: str | None = None
 
 
 class Coordinator(Participants):
     """Lead the other nodes of a session, which must have the same `facts` and `secret`."""
 
-    # The time that nodes have to hand over results after an abort, and to close their connections at the end.
+    # The seconds that nodes have to send results after an abort, and to close their connections at the end.
     hand_over_s, goodbye_s = 60.0, 5.0
 
     def __init__(
@@ -139,7 +137,7 @@ class Coordinator(Participants):
         self.topology, self.options = topology, topology.words
         self._listening, self._route, self._secret, self._facts, self._log = listening, route, secret, facts, log
         self._refused, self._pending = Waiting(log, math.inf), threading.BoundedSemaphore(MOST_PENDING)
-        # The nodes that wait to be admitted, and those that were admitted, by number.
+        # The nodes that wait for admission, and the admitted nodes by number.
         self._arrived: list[Member] = []
         self._members: dict[int, Member] = {}
         # The user code that must be equal on all nodes, and whether all nodes have joined once.
@@ -160,28 +158,28 @@ class Coordinator(Participants):
                 time.sleep(LOOK_S)
                 continue
             if self._pending.acquire(blocking=False):
-                threading.Thread(target=self._meet, args=(connection, host), daemon=True).start()
+                threading.Thread(target=self._authenticate, args=(connection, host), daemon=True).start()
             else:
                 connection.close()
 
-    def _meet(self, connection: socket.socket, host: str) -> None:
-        """Let a node wait that proves the secret. A silent stranger blocks only this thread."""
+    def _authenticate(self, connection: socket.socket, host: str) -> None:
+        """Add the other end of a new connection to the arrived nodes, if it has the secret."""
         try:
             member = Member(accept_peer(connection, self._secret, self.topology.run_id), host)
-        except Exception as why:  # whatever a stranger sends
+        except Exception as why:  # a stranger may send anything
             self._refuse(host, why)
             connection.close()
             return
         finally:
             self._pending.release()
-        member.connection.start(partial(self._heard, member), partial(self._when_lost, member))
+        member.connection.start(partial(self._handle, member), partial(self._when_lost, member))
         self._arrived.append(member)
 
     def _refuse(self, host: str, why: Exception) -> None:
         self._refused.still(f"refused: {host}: {str(why) or type(why).__name__}")
 
-    def _heard(self, member: Member, message: Message) -> None:
-        """Take a message of a node. Raises an error, which ends the connection, if no node sends it."""
+    def _handle(self, member: Member, message: Message) -> None:
+        """Handle a message of a node. An error, such as for an unexpected message, ends the connection."""
         number, running = self._number_of(member), self._running
         match message:
             case Reply(values) if member.identity is None:
@@ -214,13 +212,13 @@ class Coordinator(Participants):
         return next((number for number, each in [*self._members.items()] if each is member), None)
 
     def _abort(self, reason: str) -> None:
-        """End the launch that runs on all nodes. Only the first reason counts."""
+        """End the launch that runs, on all nodes. Only the first reason counts."""
         if (running := self._running) is not None and running.context.abort.reason is None:
             running.context.abort.set(reason)
-            self._tell(reason)
+            self._send_abort(reason)
 
-    def _tell(self, reason: str) -> None:
-        """Let the other nodes end the launch that runs."""
+    def _send_abort(self, reason: str) -> None:
+        """Send the other nodes, once, the order to end the launch that runs."""
         if (running := self._running) is not None and running.reason is None:
             running.reason = reason
             for number in running.nodes:
@@ -243,10 +241,9 @@ class Coordinator(Participants):
         self.environments = [{"node": 0}, *about]
 
     def wait_for(self, nodes: int) -> None:
-        """Wait for the first `nodes` nodes, and admit or reject all that have arrived.
+        """Wait until nodes 0 to `nodes` - 1 have joined. Admit or reject all nodes that arrive meanwhile.
 
-        Raises NodeGone if one does not come in time, UsageError if one differs before the first launch, Interrupted if
-        any is asked to stop.
+        Raises NodeGone at the timeout, UsageError if a node differs before the first launch, Interrupted.
         """
         seconds = self.topology.timeout_s
         waiting = Waiting(self._log, seconds)
@@ -255,11 +252,11 @@ class Coordinator(Participants):
             for member in [*self._arrived]:  # other threads append to the list
                 if not member.asked:
                     member.asked = True
-                    member.connection.say(Agent.identify, code=self._code)
-                if member.lives and (member.identity is None or not self._decide(member, member.identity)):
+                    member.connection.send_request(Agent.identify, code=self._code)
+                if member.connected and (member.identity is None or not self._admit_or_reject(member, member.identity)):
                     continue
                 self._arrived.remove(member)
-            missing = [node for node in range(1, nodes) if not self._is_here(node)]
+            missing = [node for node in range(1, nodes) if not self._is_connected(node)]
             if not missing:
                 return
             who = numbered("node", missing)
@@ -272,16 +269,16 @@ class Coordinator(Participants):
                 )
             time.sleep(LOOK_S)
 
-    def _is_here(self, number: int) -> bool:
-        return number in self._members and self._members[number].lives
+    def _is_connected(self, number: int) -> bool:
+        return number in self._members and self._members[number].connected
 
-    def _decide(self, member: Member, identity: Identity) -> bool:
-        """Admit or reject a node. Return False if it must wait: a silent node, which may be lost, has its number.
+    def _admit_or_reject(self, member: Member, identity: Identity) -> bool:
+        """Admit or reject a node. Return False if it must wait, because the node with its number may be lost.
 
-        Raises UsageError if it differs from node 0 before anything was launched.
+        Raises UsageError if it differs from node 0 before the first launch.
         """
         size, asked = self.topology.nodes, identity.number
-        free = [number for number in range(1, size) if not self._is_here(number)]
+        free = [number for number in range(1, size) if not self._is_connected(number)]
         number = next(iter(free), None) if asked is None else asked
         differences = agreement.differences(self._facts, identity.facts)
         if differences:
@@ -289,7 +286,7 @@ class Coordinator(Participants):
             why = f"{who} ({identity.host}) has {'; '.join(differences)}: give all nodes the same"
         elif number in free:
             self._members[number] = member
-            member.connection.say(Agent.admit, number=number)
+            member.connection.send_request(Agent.admit, number=number)
             self._log(f"node {number} is here: {identity.host}, {member.address}")
             return True
         elif asked is not None and not 0 <= asked < size:
@@ -300,7 +297,7 @@ class Coordinator(Participants):
                 return False
             there = f"all {size} nodes are" if asked is None else f"node {asked} is"
             why = f"{identity.host} came too, and {there} there already; give each node its own --node-rank"
-        member.connection.say(Agent.reject, why=why)
+        member.connection.send_request(Agent.reject, why=why)
         if differences and not self._begun:
             raise UsageError(why)
         self._log(why)
@@ -312,24 +309,24 @@ class Coordinator(Participants):
         return partial(launch, run=self.run)
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """Run a launch and return the result of each of its nodes, in their order.
+        """Run a launch, and return the result of each of its nodes, in order of their numbers.
 
-        Raises NodeGone if a node does not come (back), Interrupted if any is asked to stop.
+        Raises NodeGone if a node does not join or return, Interrupted if one receives a stop signal.
         """
         self.wait_for(spec.nodes)
         context, store = LaunchContext(local_world_size=workload.ranks(spec)), None
         if spec.nodes > 1:
             store = open_store(self._route.address)
             point = RendezvousPoint(self._route.address, store.port, spec.nodes, spec.ranks_per_node)
-            context = point.context(0, self._route.environment(), self._tell)
-        # Set before the launch is sent: a node may be lost as soon as it has it.
+            context = point.context(0, self._route.environment(), self._send_abort)
+        # Set before the request is sent, because a node may be lost immediately afterwards.
         self._running = running = Running(next(self._launches), range(1, spec.nodes), context)
         deadline = time.monotonic() + spec.deadline_s
         try:
             for number in running.nodes:
                 connection, port = self._members[number].connection, store.port if store else 0
-                connection.say(Agent.run, launch=running.number, spec=spec.to_dict(), port=port)
-            if not all(self._is_here(number) for number in running.nodes):  # lost since the wait
+                connection.send_request(Agent.run, launch=running.number, spec=spec.to_dict(), port=port)
+            if not all(self._is_connected(number) for number in running.nodes):  # lost since the wait
                 self._abort(LOST)
             running.results[0] = run_on_node(spec, workload, context)
             if running.reason is not None:
@@ -338,14 +335,14 @@ class Coordinator(Participants):
             self.check_stop()
         except BaseException:
             context.abort.set(STOP)
-            self._tell(STOP)
+            self._send_abort(STOP)
             raise
         finally:
             self._running = None
-        return [running.results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
+        return [running.results.get(each) or self._lost_result(each, spec, workload) for each in range(spec.nodes)]
 
-    def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
-        """Return the result of a node that handed over nothing."""
+    def _lost_result(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
+        """Return the result of a node that has sent none, with the reason."""
         member = self._members[number]
         ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
         ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
@@ -354,7 +351,10 @@ class Coordinator(Participants):
         return NodeResult.silent(number, member.host, ranks, workload.marks(spec), lost=lost)
 
     def _collect(self, running: Running, deadline: float) -> None:
-        """Wait for the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
+        """Wait for the results of the other nodes. Abort the launch at `deadline` (of `time.monotonic`).
+
+        After an abort, nodes without a result are lost after `hand_over_s`.
+        """
         ended = math.inf
         while left := [number for number in running.nodes if number not in running.results]:
             self.check_stop()
@@ -363,16 +363,16 @@ class Coordinator(Participants):
                 self._abort(HUNG)
             if running.context.abort.reason is not None:
                 ended = min(ended, now)
-            if now > ended + self.hand_over_s or not any(self._is_here(number) for number in left):
+            if now > ended + self.hand_over_s or not any(self._is_connected(number) for number in left):
                 return
             time.sleep(LOOK_S)
 
     def show(self, line: str) -> None:
         for each in self._members.values():
-            each.connection.say(Agent.show, line=line)
+            each.connection.send_request(Agent.show, line=line)
 
     def check_stop(self) -> None:
-        """Raise Interrupted if another node was asked to stop."""
+        """Raise Interrupted if another node has received a stop signal."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
 
@@ -384,23 +384,21 @@ class Coordinator(Participants):
         self.close(code, over if code == STOPPED else f"the session is over; results and report are on {host}")
 
     def close(self, code: int, why: str) -> None:
-        """Let every node end with this exit code, and wait a moment for them."""
+        """End all nodes with an exit code, and wait up to `goodbye_s` until they have closed their connections."""
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # ends the `accept` of the other thread
         self._listening.close()
         for each in self._arrived:
-            each.connection.say(Agent.reject, why=why)
+            each.connection.send_request(Agent.reject, why=why)
         for each in self._members.values():
-            each.connection.say(Agent.end, code=code, why=why)
+            each.connection.send_request(Agent.end, code=code, why=why)
         until = time.monotonic() + self.goodbye_s
-        while any(each.lives for each in self._members.values()) and time.monotonic() < until:
+        while any(each.connected for each in self._members.values()) and time.monotonic() < until:
             time.sleep(LOOK_S)
         for each in [*self._arrived, *self._members.values()]:
             each.connection.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Interrupted):
             self.close(STOPPED, f"the session was stopped by {error}")
         elif isinstance(error, UsageError):

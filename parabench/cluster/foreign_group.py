@@ -1,4 +1,4 @@
-"""Processes that torchrun, mpirun or srun started: the first one of each host leads, the others wait until it ends."""
+"""Run once per host inside torchrun, mpirun or srun: the first process of each host leads, and the others wait."""
 
 # The leader takes the cores and visible devices of all processes of its host. Then it continues with torchrun's flags
 # (`topology`) as the node of its host, and starts new ranks. The other processes never initialize CUDA.
@@ -41,8 +41,8 @@ from parabench.errors import UsageError, print_error
 from parabench.machine import nvml
 from parabench.signals import STOP_SIGNALS
 
-# torchrun may run below mpirun, and mpirun below srun, but not the reverse: the first match counts. The names of rank,
-# size, local rank and local size; then those that tell two groups on one host apart.
+# Variables by launcher: the names of rank, size, local rank and local size; then those that distinguish groups on one
+# host. The first match counts, because torchrun may run below mpirun, and mpirun below srun, but not the reverse.
 NAMES = {
     "torchrun": (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -60,25 +60,25 @@ FIRST_PORT, PORTS = 15000, 15000
 
 SCONTROL_DEADLINE_S = 30.0
 
-# How long processes of a host wait for each other, when the first line about it appears, and the time between tries.
+# The seconds that processes of a host wait for each other, until the first line about it, and between two attempts.
 MEET_S, FIRST_S, TRY_EVERY_S = 600.0, 5.0, 0.05
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 # The exit code of a process whose leader was killed.
 LEADER_KILLED = 1
-# The cores and devices that a process may use, as JSON.
+# The values that `share` returns.
 Share = Mapping[str, Any]
-# The leader's connections to the other processes. They close when its process ends: the launcher sees its code first.
+# The leader's connections to the other processes, which stay open until its process ends. Then the launcher receives
+# the leader's exit code first.
 _descriptors: list[int] = []
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignGroup:
-    """This process' place among the `size` processes that `launcher` started, `local_size` of them on each host.
+    """The `size` processes that a `launcher` started, `local_size` on each host, and the ranks of this process.
 
-    `node` is the launcher's number of this host, `endpoint_host` the name of node 0, if known. `job` is the group's
-    own name.
+    `node` is the launcher's number of this host, and `endpoint_host` the name of node 0, if known. `job` is unique.
     """
 
     launcher: str
@@ -92,11 +92,11 @@ class ForeignGroup:
 
     @property
     def address(self) -> str:
-        """The abstract Unix socket of this host's leader."""
+        """Return the name of the abstract Unix socket of this host's leader."""
         return f"\0parabench/{self.job}/{self.node}"
 
     def flags(self) -> dict[str, str]:
-        """Return the flags of this host's leader as the variables that torchrun reads them from."""
+        """Return torchrun's flags for the leader of this host, as environment variables {PET_...: value}."""
         nodes = self.size // self.local_size
         found = {"PET_NNODES": str(nodes)}
         if self.local_size > 1:
@@ -114,10 +114,10 @@ class ForeignGroup:
 
 
 def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGroup | None:
-    """Return the group that the environment describes; `None` if this process was started alone.
+    """Return the group of processes that the environment describes; `None` for a single process.
 
-    With a `terminal`, srun's variables belong to the shell of `srun --pty`. Raises UsageError if hosts have different
-    numbers of processes.
+    `terminal` is whether the process has a terminal. Then srun's variables belong to the shell of `srun --pty`. Raises
+    UsageError if hosts have different numbers of processes.
     """
     by = next((by for by, (names, _) in NAMES.items() if all(environ.get(name, "").isdigit() for name in names)), None)
     if by is not None:
@@ -148,10 +148,9 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
 
 @contextmanager
 def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """Run the block in one process of each host; the others wait for its end and exit with its code.
+    """Run the block in the first process of each host. The others wait for its end, and exit with its exit code.
 
-    `measures` is whether the command can measure on several nodes. Raises UsageError if the processes of a host do not
-    meet.
+    Raises UsageError without `measures`, for a command of one process, or if a process does not start in time.
     """
     group = group_of(environ, terminal=any(os.isatty(stream) for stream in (0, 1, 2)))
     if group is None:
@@ -187,7 +186,7 @@ def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.envi
 
 
 def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
-    """Wait for the other processes of this host, and return what each process may use. Raises UsageError."""
+    """Wait for the other processes of this host, and return the `share` of each process. Raises UsageError."""
     shares = {0: share(group, environ)}
     waiting = Waiting(print_error, MEET_S, FIRST_S)
 
@@ -221,9 +220,9 @@ def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
 
 
 def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
-    """Tell the leader what this process may use, wait until it ends, and return its exit code. Raises UsageError.
+    """Send the leader the `share` of this process, wait until the leader ends, and return its exit code.
 
-    Stop signals are ignored meanwhile: launchers send them to all processes, and the leader ends in order.
+    Stop signals are ignored, because launchers send them to all processes. Raises UsageError without a leader.
     """
     own = json.dumps(share(group, environ)).encode() + b"\n"
     until = time.monotonic() + MEET_S
@@ -246,7 +245,7 @@ def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
 
 
 def share(group: ForeignGroup, environ: Mapping[str, str]) -> Share:
-    """Return the cores and devices that this process may use. NVML is asked for devices: it creates no CUDA context."""
+    """Return the cores and devices that this process may use, as JSON. NVML lists devices without a CUDA context."""
     return {
         "local_rank": group.local_rank,
         "cores": sorted(os.sched_getaffinity(0)),
@@ -256,13 +255,13 @@ def share(group: ForeignGroup, environ: Mapping[str, str]) -> Share:
 
 
 def visible_devices() -> list[str]:
-    """Return the PCI addresses of the devices that CUDA shows this process; none if NVML is not available."""
+    """Return the PCI addresses of the devices that CUDA shows this process; an empty list if NVML is not available."""
     found, _ = nvml.asked(lambda: [used.address for used in nvml.devices_at(nvml.visible_devices())])
     return found or []
 
 
 def take(shares: Sequence[Share], launcher: str, environ: MutableMapping[str, str]) -> None:
-    """Use the cores and devices of all processes. Raises UsageError if a control group forbids it."""
+    """Let this process use the cores and devices of all `shares`. Raises UsageError if a control group forbids it."""
     cores = {core for each in shares for core in each["cores"]}
     os.sched_setaffinity(0, cores)
     for name in VISIBLE:
@@ -282,9 +281,9 @@ def take(shares: Sequence[Share], launcher: str, environ: MutableMapping[str, st
 
 
 def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
-    """Return a name or address of the list's first node; `None` if neither the network nor Slurm resolves it.
+    """Return a name or address of the first node in Slurm's list; `None` if neither the network nor Slurm resolves it.
 
-    Loopback is the last choice: if /etc/hosts maps a host's own name to 127.0.1.1, no other host reaches its port.
+    Loopback is the last choice: other hosts cannot use 127.0.1.1, which /etc/hosts may have.
     """
     known = None
     for host in _hosts(first_host(nodelist), environ):
@@ -303,7 +302,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _hosts(name: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield names and addresses that may lead to a node, the best first."""
+    """Yield names and addresses of a node, the best first."""
     yield name
     # The address that Slurm itself uses. scontrol fails in many containers.
     command = ["scontrol", "--oneliner", "show", "node", name]

@@ -1,4 +1,4 @@
-"""Addresses and interfaces of a node, and the ones that lead to other nodes. Free of torch."""
+"""Find the addresses and interfaces of a host that lead to other nodes. Free of torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPBACK = "lo"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """This node's address among the nodes, and the interface that has it; `None` for all interfaces.
+    """The address that this node uses between nodes, and its interface; `None` for all interfaces.
 
     `restricted` is whether the user named the interface.
     """
@@ -28,21 +28,22 @@ class Route:
     restricted: bool = False
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return variables that restrict gloo to the interface, and NCCL too if the user named it or it is loopback.
+        """Return environment variables that restrict gloo to the interface.
 
-        Unless the user named the interface, variables that are already set keep their values.
+        NCCL is restricted, too, if the user named the interface, or if it is loopback. Unless the user named it,
+        variables that are already set keep their values.
         """
         found = {}
         if self.interface is not None:
             found["GLOO_SOCKET_IFNAME"] = self.interface
             # NCCL often finds faster interfaces than the rendezvous uses.
             if self.restricted or self.interface == LOOPBACK:
-                found["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
+                found["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign, eth1 would include eth10
         return found if self.restricted else {name: environ.get(name, value) for name, value in found.items()}
 
 
 def own_addresses() -> dict[str, str]:
-    """Return {address: interface} of this host."""
+    """Return {IP address: interface} of this host."""
     return {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()
@@ -52,7 +53,7 @@ def own_addresses() -> dict[str, str]:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the addresses of a name; none if it does not resolve."""
+    """Return the IP addresses of a host name; an empty list if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -61,7 +62,7 @@ def addresses_of(host: str) -> list[str]:
 
 
 def is_ours(host: str) -> bool:
-    """Return whether the name leads to this host."""
+    """Return whether a host name resolves to an address of this host."""
     own = own_addresses()
     return any(address in own or is_loopback(address) for address in addresses_of(host))
 
@@ -88,8 +89,10 @@ def check(interface: str | None, local_addr: str | None) -> None:
 
 
 def listen_route(endpoint: str, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """Return where node 0 listens: the address of the endpoint's host, or every interface if this host does not have
-    it, because a network device translates it."""
+    """Return the listening address of node 0: the address of the endpoint's host, or else all interfaces.
+
+    This host may not have that address, because a network device translates it.
+    """
     own = own_addresses()
     if interface is not None:
         return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
@@ -105,7 +108,7 @@ def listen_route(endpoint: str, interface: str | None = None, local_addr: str | 
 
 
 def route_to(address: str, port: int, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """Return the route of this host to node 0 at `address`."""
+    """Return the route that this host uses to reach node 0 at `address`."""
     own = own_addresses()
     if interface is not None:
         return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
@@ -120,7 +123,7 @@ def route_to(address: str, port: int, interface: str | None = None, local_addr: 
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether this is an address that only this host reaches. Names are not addresses."""
+    """Return whether a text is an IP address of loopback. Host names are not addresses."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -1,12 +1,19 @@
-"""The nodes and ranks of a session, from torchrun's flags. Free of torch."""
+"""Read the nodes and ranks of a session from torchrun's flags, and join or lead the session. Free of torch."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
+from parabench.cluster import network
 from parabench.errors import UsageError, did_you_mean
-from parabench.machine.machine import Machine
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.machine import Machine, environment
+from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store.record import TRACES, AnyCase, Launch
 
 # torchrun's defaults.
 PORT = 29400
@@ -41,9 +48,9 @@ ONE_MACHINE = LauncherFlags()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """`nodes` with `ranks_per_node` each; this one is number `node`.
+    """The nodes of a session, their ranks, and the endpoint of node 0 as `host` and `port`.
 
-    If `node` is `None`, the node with the endpoint's address is 0, and the others are numbered in order of arrival.
+    `node` is this node. If it is `None`, the host of the endpoint is node 0, and others are numbered on arrival.
     """
 
     nodes: int
@@ -59,7 +66,7 @@ class Topology:
 
     @property
     def words(self) -> list[str]:
-        """Return the flags that all nodes share."""
+        """Return the flags that must be equal on all nodes, as words of a command."""
         given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
         given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
         given |= {"--interface": self.interface} if self.interface else {}
@@ -73,9 +80,9 @@ class Topology:
 
 
 def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = True) -> Topology | None:
-    """Return the requested nodes; `None` for a session on this machine without these flags.
+    """Return the topology that flags request; `None` without flags, for a session on this machine.
 
-    Without a `rendezvous`, flags are checked, but the endpoint may be missing. Raises UsageError if a flag is wrong or
+    Without `rendezvous`, flags are checked, but the endpoint may be missing. Raises UsageError if a flag is wrong or
     missing.
     """
     if flags.nnodes is None:
@@ -120,9 +127,9 @@ def _nodes(text: str) -> int:
 
 
 def _ranks(text: str | None, machine: Machine) -> int:
-    """Return the ranks per node, as torchrun does: a number, `gpu`, `cpu`, or `auto` (devices, or else cores).
+    """Return the number of ranks per node from --nproc-per-node: a number, `gpu`, `cpu` or `auto`, as in torchrun.
 
-    The default is every device, or 1 without devices.
+    `auto` is the number of devices, or of cores without devices. The default is the number of devices, or 1.
     """
     devices = len(machine.gpus)
     if text is None:
@@ -152,3 +159,83 @@ def _endpoint(flags: LauncherFlags) -> tuple[str, int]:
     if found is None or not 0 < port < 1 << 16:
         raise UsageError(f"--rdzv-endpoint {text!r} is not HOST:PORT; write it as host0:29400")
     return found[1].strip("[]"), port
+
+
+class Participants:
+    """The nodes that run a session: this machine alone. The coordinator of several nodes is a subclass.
+
+    As a context manager, it ends all other nodes if its block fails.
+    """
+
+    # The options of the command that resumes the session.
+    options: Sequence[str] = ()
+    # Why the session ended early, and the command that resumes it; `None` if it did not.
+    over: str | None = None
+    # The recorded environment of each node.
+    environments: Sequence[Mapping[str, Any]] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
+
+    def assemble(self, cases: Sequence[AnyCase]) -> None:
+        """Wait until all nodes have joined.
+
+        Raises UsageError if one does not join in time, or has different custom code for these cases. Raises Interrupted
+        if one receives a stop signal.
+        """
+
+    def executor(self) -> Callable[[LaunchSpec], Launch]:
+        """Start the fork server, and return a function that runs a launch on all nodes. Imports torch."""
+        from parabench.launch.launcher import launch
+        from parabench.launch.processes import start_launching
+
+        start_launching()
+        return launch
+
+    def show(self, line: str) -> None:
+        """Log a line on all other nodes."""
+
+    def end(self, code: int) -> None:
+        """End the other nodes with this exit code."""
+
+
+def join_cluster(
+    topology: Topology | None,
+    options: Sequence[str],
+    suite: Path | None,
+    machine: Machine,
+    out: Path,
+    log: Callable[[str], None],
+) -> Participants | int:
+    """Return the participants if this process is node 0. Another node takes part until the end; return its exit code.
+
+    All nodes must have the same `options`, as typed, and the same `suite` file. Raises UsageError.
+    """
+    if topology is None or topology.nodes == 1:
+        network.check_loopback()
+        return Participants()
+    from parabench.cluster.agent import Agent
+    from parabench.cluster.agreement import facts_of, read_secret
+    from parabench.cluster.coordinator import Coordinator, listen
+    from parabench.launch.processes import start_launching
+
+    network.check(topology.interface, topology.local_addr)
+    secret = read_secret(topology.secret_file)
+    ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
+    ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
+    facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
+    about = environment(machine)
+    start_launching()
+    listening = listen(topology, log)
+    if listening is not None:
+        if secret is not None:
+            log("node 0 accepts only messages that are signed with the secret")
+        return Coordinator(*listening, topology, secret, facts, log)
+    try:
+        with stop_signals():
+            return Agent(topology, secret, facts, about, out / TRACES, log).follow()
+    except Interrupted as stop:
+        log(f"stopped by {stop}")
+        return STOPPED

@@ -189,7 +189,7 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
 
     Exits with 3 if that time is too short.
     """
-    from parabench.ab.noise import run_noise
+    from parabench.ab.driver import run_noise
     from parabench.analysis.noise import exit_code, lines, read_pilot, sensitivity
 
     files, axes = files_in(options), axes_in(options)

@@ -1,7 +1,6 @@
-"""Read profiler traces, flight recorder dumps and logs, with a reader for each kind of file.
+"""Read folders of profiler traces, flight recorder dumps and logs. Nothing in the files is executed.
 
-A reader is a function of a path that returns a `Recording`. For a damaged file it raises an error of `_DAMAGED`.
-Nothing in the files is executed.
+A reader is a function that returns the `Recording` of a path. For a damaged file, it raises an error of `_DAMAGED`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FIRST_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Entry):
-    """A file format of profiler traces, dumps or logs, and the pattern that identifies it near the start of a file."""
+    """The reader of a file format, and the pattern that identifies the format near the start of a file."""
 
     pattern: str
 
@@ -76,7 +75,7 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Return the recordings in a folder and its subfolders, by name, or the recording in a file.
+    """Read all recordings in a folder and its subfolders, sorted by name, or a single file.
 
     Links to other folders are not followed. Raises UsageError if no recording can be read.
     """

@@ -1,7 +1,6 @@
-"""Match the calls of several ranks' traces, to find differences of their clocks and ranks that come late.
+"""Match the collectives in the traces of several ranks, to compare clocks and to find late ranks.
 
-All ranks finish an operation of MUTUAL at about the same time, so different ends show different clocks. The rank with
-the shortest time came last.
+All ranks finish an operation of MUTUAL at about the same time. The rank with the shortest time started last.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from parabench.analysis.step.calls import MUTUAL
 from parabench.imports.recording import Recording, distinct, word
 from parabench.store.results import known_records
 
-# Smaller differences occur on one clock.
+# Clocks that differ by less count as one clock, in seconds.
 TOLERANCE_S = 1e-4
+# The columns that calls of one kind have in common.
 KIND = ["op", "ranks", "bytes", "dtype"]
 
 
 def matched(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the timed calls of MUTUAL operations in groups with known ranks, one row per rank and call.
+    """Return the calls of MUTUAL operations that several ranks timed, one row per rank and call, numbered by `call`.
 
-    `call` is the same number for all ranks of a call. Calls without a number are matched by their order in a step, if
-    the counts of the ranks agree.
+    Calls without a sequence number are matched by their order in a step, if all ranks have equally many.
     """
     table = calls[
         calls["op"].isin(MUTUAL) & calls["ranks"].notna() & calls["duration_s"].notna() & calls["start_s"].notna()
@@ -46,16 +45,17 @@ def matched(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> tuple[dict[int, float] | None, bool, str]:
-    """Compare the clocks of ranks.
+    """Compare the clocks of the ranks of `traces`, from the calls that `matched` returns.
 
     Returns:
-        {rank: lead of its clock over the first rank's clock}, None if it is unknown; whether all ranks are known to
-        share a clock; and a warning, or an empty text.
+        - {rank: seconds that its clock is ahead of the first rank's clock}, `None` if unknown
+        - whether all ranks certainly have the same clock
+        - a warning, or an empty text
     """
     hosts = {one.rank: one.host or "" for one in traces if one.rank is not None}
     calls = calls.assign(host=calls["rank"].map(hosts))
-    torn = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_S
-    clock = {rank: f"{host} {rank if torn.get(host) else ''}" for rank, host in hosts.items()}
+    several = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_S
+    clock = {rank: f"{host} {rank if several.get(host) else ''}" for rank, host in hosts.items()}
     if len(set(clock.values())) < 2:
         return dict.fromkeys(hosts, 0.0), "" not in hosts.values(), ""
     names = len(distinct(hosts.values()))
@@ -80,7 +80,7 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> tuple[dict[int,
 
 
 def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[float]:
-    """Return the time from the first end of a call to the last start of it; positive if the clocks differ."""
+    """Return the seconds from the first end to the last start of each call. They are positive only if clocks differ."""
     groups = calls.groupby(key)
     return groups["start_s"].max() - groups["end_s"].min()
 
@@ -90,10 +90,13 @@ def _length(seconds: float) -> str:
 
 
 def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
-    """Return one row per kind of call and rank, with the rank's delay after the first rank.
+    """Return one row per kind of call and rank, with the delays of the rank after the first rank.
 
-    `shortest_s` is the median time of the rank that came last. With several clocks, the delay is the longest time of
-    the call minus the rank's time.
+    With several clocks, a delay is the longest time of the call minus the rank's time.
+
+    - `calls`, `last`: the number of calls, and of calls that this rank started last
+    - `late_s`, `total_s`: median and sum of the delays in seconds
+    - `shortest_s`: the median of the time of the rank that started last
     """
     # Only calls that all ranks of the group recorded count.
     size = calls["ranks"].map(len)

@@ -47,7 +47,7 @@ _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter", "b
 
 
 def read(path: Path) -> Recording:
-    """Return the content of a dump."""
+    """Read a dump. Raises an error of `imports._DAMAGED` if it is damaged or of an old torch."""
     rank, number = rank_in_name(path.name), _NUMBER.search(path.name)
     rank = int(number[1]) if rank is None and number else rank
     if rank is None:
@@ -86,7 +86,7 @@ def unpickled(raw: bytes) -> Any:
 
 
 def _label(name: object, description: object) -> str:
-    """Return the name of a group on the page."""
+    """Return the name of a group for the report."""
     return line(f"{name} ({description})" if description not in ("", "undefined", None) else name)
 
 
@@ -139,7 +139,7 @@ def _calls(
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    """Return the innermost lines of code outside of torch that made the call; empty if the dump has no stacks."""
+    """Return the innermost lines of code outside of torch that made a call; empty if the dump has no stacks."""
     lines = []
     for frame in entry.get("frames") or ():
         file, name = frame["filename"], frame.get("name")
@@ -149,7 +149,7 @@ def _where(entry: Mapping[str, Any]) -> str:
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Return (bytes of the whole buffer, type): the larger of inputs and outputs; None if it is unknown."""
+    """Return (bytes, type) of a call's inputs or its outputs, whichever is larger; `None` if unknown."""
     sides, kinds = Counter[str](), set[str]()
     for way in ("input", "output"):
         shapes, types = entry.get(f"{way}_sizes") or [], entry.get(f"{way}_dtypes") or [""]

@@ -58,8 +58,7 @@ def fresh_store(path: Path) -> Iterator[Path]:
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
     """Write a folder's recordings to the results database at `path` as finished sessions.
 
-    Logs of nccl-tests are a separate session. The page shows the last session. Raises UsageError if recordings are from
-    several training runs, or no log can be used.
+    Logs of nccl-tests are a separate session. Raises UsageError for several training runs, or without a usable log.
     """
     logs = [one for one in folder.recordings if one.kind == nccl.TESTS]
     others = [one for one in folder.recordings if one.kind != nccl.TESTS]
@@ -74,7 +73,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         launch = launch_of(replace(folder, recordings=others))
         sessions.append(("recorded", QUESTION, {"kind": RecordedCase.kind}, others, [launch]))
     if len(sessions) == 2:
-        # NCCL's messages alone are not worth the page.
+        # A session with only NCCL's debug messages is less important.
         if all(one.kind == nccl.DEBUG for one in others):
             sessions.reverse()
         first = "Logs of nccl-tests" if sessions[0][0] == nccl.TESTS else "NCCL's debug logs"
@@ -97,7 +96,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 @contextmanager
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
-    """Yield the results of a folder of recordings, which are deleted after the block. Raises UsageError."""
+    """Write a folder's recordings to a temporary results database, and yield its results. Raises UsageError."""
     folder = read_folder(path)
     folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl.TESTS])
     if not folder.recordings:
@@ -109,9 +108,9 @@ def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
 
 
 def launch_of(folder: Folder) -> Launch:
-    """Return a folder's recordings as a launch, and correct the clocks of its traces.
+    """Return a folder's recordings as one launch, and move the times of its traces to one clock.
 
-    Raises UsageError if they cannot be of one training run.
+    Raises UsageError if they cannot be from one training run.
     """
     left_out = dict(folder.damaged)
     all_traces = [one for one in folder.recordings if one.kind == kineto.NAME]
@@ -172,7 +171,7 @@ def launch_of(folder: Folder) -> Launch:
 
 
 def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
-    """Add the rows of traces and dumps to a launch, on one clock that starts with the first of them."""
+    """Add the samples, spans and calls of recordings to a launch, in seconds after the start of the first one."""
     if not recordings:
         return
     zero_ns = min(one.zero_ns for one in recordings)
@@ -193,7 +192,7 @@ def _fill(launch: Launch, recordings: Sequence[Recording]) -> None:
 
 
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
-    """Yield the recordings that can be from one training run, and add the others to `left_out` with the reason.
+    """Yield the recordings that can be from one training run. Add the others to `left_out`, {file: reason}.
 
     For each rank, the first trace of a step and the newest dump count. Raises UsageError if traces have different
     numbers of ranks.
@@ -206,7 +205,7 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
     nccl_log = next((one for one in recordings if one.log.get("version")), None)
 
     def order(one: Recording) -> int:
-        """Sort traces by their start, and dumps by their last call, the newest first."""
+        """Return the key that sorts traces by their start, and dumps by their last call, the newest first."""
         last_ns = round(max(one.calls["made_s"].dropna(), default=0.0) * 1e9)
         return one.zero_ns if one.kind == kineto.NAME else -(one.zero_ns + last_ns)
 
@@ -238,7 +237,7 @@ def _world_size(found: Sequence[Recording]) -> int:
 def _limits(
     traces: Sequence[Recording], dumps: Sequence[Recording], clocks_differ: str, case: RecordedCase
 ) -> Iterator[Finding]:
-    """Yield the limits of the numbers: clocks, missing ranks and the profiler."""
+    """Yield warnings that limit the numbers: different clocks, missing ranks, and the cost of the profiler."""
     if clocks_differ:
         advice = "Compare durations of different ranks rather than their timestamps."
         yield Finding("recording_clocks", clocks_differ, advice, case.id)
@@ -255,7 +254,7 @@ def _limits(
 
 
 def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
-    """Yield the calls and files that are not in the tables, with the reasons."""
+    """Yield warnings about calls and files that are not in the tables, with the reasons."""
     counts: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for one in found:

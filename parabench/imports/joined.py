@@ -1,4 +1,4 @@
-"""Compare the flight recorders of several ranks to find calls that ranks did not enter or finish, or that differ.
+"""Compare the flight recorder dumps of several ranks: find calls that ranks did not enter or finish, or that differ.
 
 A call has the same number on all ranks of its group (torch/distributed/flight_recorder/components/builder.py).
 """
@@ -28,14 +28,15 @@ _MISMATCH_ADVICE = "Check code that differs between ranks: all ranks must make t
 
 
 class _Group(NamedTuple):
-    """The calls of one group.
+    """The calls of one process group.
 
-    - `calls`: one row per rank and call; `number` and `rank` are columns
-    - `first`: one row for each number of a call
+    - `members`: its ranks; empty if they are unknown
+    - `calls`: one row per rank and call, with columns such as `number` and `rank`
+    - `first`: one row per call, indexed by its number
     - `finished`: True, False, or NaN if the dump does not have the call, by number and rank
     - `last`: {rank: number of its last call, or 0}
     - `opened`: {rank: number of its first unfinished call}
-    - `absent`: {rank: reason} for ranks whose calls may be missing in the dumps
+    - `absent`: {rank: reason} for ranks whose calls are not in the dumps
     """
 
     name: str
@@ -54,7 +55,10 @@ class _Group(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """A statement about a group. Ranks that are `waiting` wait for the ranks `behind`."""
+    """A statement about a call of a group, as a sentence and as a short phrase.
+
+    The ranks `waiting` wait for the ranks `behind`. `made_s` is the time of the call, which sorts statements.
+    """
 
     made_s: float
     text: str
@@ -66,14 +70,15 @@ class _Note(NamedTuple):
 def story(
     dumps: Sequence[Recording], calls: pd.DataFrame, case_id: str
 ) -> tuple[list[Finding], str | None, list[str], list[dict[str, Any]]]:
-    """Return the conclusions from all dumps.
+    """Return the conclusions from all dumps, whose calls have the columns CALLS and `rank`.
 
-    A rank is a cause if others wait for it and it does not wait, or if it has not finished a call that others have.
+    A rank causes a hang if others wait for it and it does not wait, or if it has not finished a call that others have.
 
     Returns:
-        The warnings about a hang, causes before consequences, and about calls that differ; the message about the first
-        call that a rank did not enter, or None; sentences about ranks that others wait for; and the last calls of each
-        group, as rows of a table.
+        - warnings about a hang, causes before consequences, and about calls that differ
+        - the message about the first call that a rank did not enter, or `None`
+        - sentences about ranks that others wait for
+        - the last calls of each group, as rows of a table
     """
     groups = list(_groups(dumps, calls))
     notes = defaultdict[str, list[_Note]](list)
@@ -149,7 +154,14 @@ def _groups(dumps: Sequence[Recording], calls: pd.DataFrame) -> Iterator[_Group]
 
 
 def _notes(group: _Group) -> Iterator[tuple[str, _Note]]:
-    """Yield (kind, note) about a group. The kinds `missing`, `stuck` and `unknown` exclude each other."""
+    """Yield statements about a group as (kind, note).
+
+    - `unfinished`: a rank has not finished a call that another one has
+    - `mismatch`: ranks made different calls with the same number
+    - `missing`: ranks did not enter a call
+    - `stuck`: all ranks entered a call, and none finished it
+    - `unknown`: neither can be decided
+    """
 
     def note(number: int, text: str, short: str = "", **ranks: Sequence[int]) -> _Note:
         made = group.first.loc[number, "made_s"]
@@ -206,7 +218,10 @@ def _why_unknown(group: _Group) -> str:
 
 
 def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame) -> tuple[str, list[str]]:
-    """Return sentences about the last calls of ranks that others wait for, and about ranks that several groups need."""
+    """Return a sentence about the last calls of ranks that cause a hang, and sentences about ranks that others await.
+
+    `unfinished` are ranks that have not finished a call that others have.
+    """
     behind_in = Counter(rank for note in missing for rank in note.behind)
     free = sorted(behind_in.keys() - {rank for note in missing for rank in note.waiting} - unfinished)
     rows: Any = calls[calls["rank"].isin(free[:MOST_NAMED]) & ~calls["message"].astype(bool) & calls["made_s"].notna()]
@@ -222,7 +237,7 @@ def _causes(missing: Sequence[_Note], unfinished: set[int], calls: pd.DataFrame)
 
 
 def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]:
-    """Yield a sentence about unfinished sends and recvs. Messages without a partner come first.
+    """Yield one sentence about unfinished sends and recvs, if any. Messages without a partner come first.
 
     `there` are the ranks that have a dump.
     """
@@ -246,7 +261,7 @@ def _messages(rows: pd.DataFrame, there: Container[int | None]) -> Iterator[str]
 
 
 def _last_calls(groups: Iterable[_Group]) -> list[dict[str, Any]]:
-    """Return the last calls of each group with their ranks.
+    """Return the last call of each rank in each group, one row per group and call, with the ranks as text.
 
     Groups whose ranks differ come first, then groups with unfinished calls.
     """

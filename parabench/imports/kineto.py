@@ -85,7 +85,7 @@ _NOTHING = np.zeros((0, 2))
 
 
 class _Call(NamedTuple):
-    """An event of a collective. `op` is empty if it is unknown."""
+    """An event of a collective that starts `at` and stops at `end`, in seconds. `op` is empty if it is unknown."""
 
     op: str
     at: float
@@ -101,7 +101,7 @@ class _Call(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _role(kind: str, name: str) -> tuple[str, str]:
-    """Return the role of an event and its label. The label of a kernel that communicates is its operation."""
+    """Return (role, label) of an event; empty if it is irrelevant. The label of an NCCL kernel is its operation."""
     if kind == _KERNEL:
         bare = re.split(r"[<(]", re.sub(r"\(anonymous namespace\)::|^void ", "", name), maxsplit=1)[0]
         if not _LIBRARY.search(bare):
@@ -121,8 +121,8 @@ def _role(kind: str, name: str) -> tuple[str, str]:
 class _Trace:
     """The relevant events of a trace, in seconds after `zero_us`.
 
-    `times` has the begins and ends of events by role and label, of operators by thread. Collectives have their kernels
-    (`on_device`), annotations (`noted`), and calls by id (`called`).
+    `times` has the begins and ends of events in turn, by role and label (for operators, thread). Collectives are
+    kernels (`on_device`), annotations (`noted`), or calls of the host by id (`called`).
     """
 
     zero_us: int | None = None
@@ -135,7 +135,7 @@ class _Trace:
     backends: dict[str, None] = field(default_factory=dict)
 
     def of(self, role: str) -> dict[object, array[float]]:
-        """Return the begins and ends of a role by label."""
+        """Return {label: begins and ends, in turn} of the events of a role."""
         return {label: times for (name, label), times in self.times.items() if name == role}
 
     @property
@@ -143,7 +143,7 @@ class _Trace:
         return len(self.on_device) + sum(len(times) // 2 for times in self.of(_KERNEL).values())
 
     def take(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """Keep the relevant content of an event; return JSON objects that are not events unchanged."""
+        """Handle a JSON object of the file: keep relevant events, and return objects that are not events unchanged."""
         if "ph" not in value:
             return value
         kind = value.get("cat")
@@ -182,7 +182,7 @@ class _Trace:
 
 
 def read(path: Path) -> Recording:
-    """Return the content of a trace file."""
+    """Read a trace file."""
     trace = _Trace()
     head = parsed(text_of(content(path)), trace.take)
     head = {} if isinstance(head, list) else head
@@ -217,7 +217,7 @@ def read(path: Path) -> Recording:
 
 
 def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
-    """Return the facts in a trace's `head`, without steps."""
+    """Return a recording with the facts in the `head` of a trace, without its steps."""
     info, base_ns = head.get("distributedInfo") or {}, head.get("baseTimeNanoseconds") or 0
     size, rank = info.get("world_size"), info.get("rank")
     if size is not None and rank is not None and rank >= size:
@@ -254,7 +254,7 @@ def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
 
 
 def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
-    """Return the kernels that compute longest, {name: seconds in each step}. The start of a kernel decides its step."""
+    """Return {name: seconds in each step} of the kernels that compute longest. Their start decides the step."""
     begins, ends = (np.array([step[at] for step in steps]) for at in (1, 2))
     found = {}
     for name, times in trace.of(_KERNEL).items():
@@ -267,7 +267,7 @@ def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
 
 
 def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool]:
-    """Return the collectives, on the device if they are recorded there, and whether the times of running are known."""
+    """Return the events of collectives, if possible of the device, and whether their times are times of running."""
     if trace.on_device:
         kernels = Counter(one.external for one in trace.on_device)
         calls = []
@@ -292,8 +292,7 @@ def _collectives(trace: _Trace, found: Recording) -> tuple[Sequence[_Call], bool
 def _parts(
     trace: _Trace, device: str | None, steps: Steps, timed: Iterable[_Call]
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Yield (step, name, begin, end): the annotated parts of each step, the rest of the step without a name,
-    communication, and its exposed part."""
+    """Yield (step, name, begin, end): annotated parts of each step, the rest, communication, and its exposed part."""
     named = {part: union(*trace.of(part).values()) for part, _ in _PARTS if trace.of(part)}
     module = named.pop(_MODULE, None)
     if module is not None:
@@ -318,7 +317,7 @@ def _parts(
 
 
 def _calls(found: Recording, trace: _Trace, calls: Iterable[_Call], timed: bool) -> Iterator[dict[str, Any]]:
-    """Yield the calls within steps as rows of `Recording.calls`, in the order of their starts."""
+    """Yield collectives that were called within steps as rows of `Recording.calls`, in the order of their starts."""
     steps = [(begin, end, number) for number, (begin, end) in found.steps.items()]
     for seq, one in enumerate(sorted(calls, key=lambda one: one.at)):
         call = trace.called.get(one.external)
@@ -336,7 +335,7 @@ def _calls(found: Recording, trace: _Trace, calls: Iterable[_Call], timed: bool)
 
 
 def _size(one: _Call, found: Recording) -> tuple[tuple[int, ...] | None, int | None, int | None, str | None]:
-    """Return (ranks, their number, bytes, type) of a call. The reasons of unknown values are added to `found`."""
+    """Return (ranks, number of ranks, bytes, type) of a collective. Add the reasons of unknown values to `found`."""
     args = one.args
     if one.sized:
         # torch shortens a list of more than 30 ranks. The trace's list of groups is complete.
@@ -373,25 +372,25 @@ def _size(one: _Call, found: Recording) -> tuple[tuple[int, ...] | None, int | N
 
 
 def union(*several: Any) -> Pairs:
-    """Return the union of intervals in any order, each given as pairs or as a flat row of begins and ends."""
+    """Return the union of intervals in any order. Each argument has pairs (begin, end), or begins and ends in turn."""
     return without(np.concatenate([_NOTHING, *(np.reshape(each, (-1, 2)) for each in several)]), _NOTHING)
 
 
 def within(pairs: Pairs, begin: float, end: float) -> Pairs:
-    """Return the parts of a set between two times."""
+    """Return the parts of a set of intervals between two times."""
     first, last = np.searchsorted(pairs[:, 1], begin, side="right"), np.searchsorted(pairs[:, 0], end)
     return np.clip(pairs[first:last], begin, end)
 
 
 def without(pairs: Pairs, others: Pairs) -> Pairs:
-    """Return the union of intervals without the others."""
+    """Return the union of the intervals `pairs`, without the times that are in `others`."""
     left, right = (sets.union(np.zeros(len(each)), each[:, 0], each[:, 1]) for each in (pairs, others))
     kept = left - right
     return np.column_stack([kept.start, kept.end])
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:
-    """Return the pieces, joined over gaps unless an interval of the others begins there."""
+    """Join consecutive intervals of `pieces`, unless an interval of `others` begins in the gap between them."""
     begins = np.sort(np.concatenate([pairs[:, 0] for pairs in others]))
     between = np.searchsorted(begins, pieces[1:, 0], side="right") > np.searchsorted(begins, pieces[:-1, 1])
     first = np.append(True, between)

@@ -32,9 +32,9 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
     dumps = [one for one in found if one.kind == flight_recorder.NAME and len(one.calls)]
     if not traces and not dumps:
         raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
-    zero = min(one.base_ns for one in traces) if traces else min(one.zero_ns for one in dumps)
+    zero_ns = min(one.base_ns for one in traces) if traces else min(one.zero_ns for one in dumps)
     warnings = [each.message for each in launch.findings if each.code in ("recording_clocks", "recording_ranks")]
-    head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero / 1e9, "warnings": warnings}}
+    head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero_ns / 1e9, "warnings": warnings}}
     try:
         with replacing(out, 0o644) as part, part.open("w") as file:
             file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
@@ -47,9 +47,9 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
 
             for one in traces:
                 path = folder.path / one.file if folder.path.is_dir() else folder.path
-                parsed(text_of(content(path)), _converter(one, zero, write))
+                parsed(text_of(content(path)), _converter(one, zero_ns, write))
             for one in dumps:
-                _write_calls(one, zero, write)
+                _write_calls(one, zero_ns, write)
             file.write("\n]}\n")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror or error}; give another place with -o") from error
@@ -57,13 +57,13 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
     return [f"{out}: {len({one.rank for one in found})} ranks{clock}; open it in ui.perfetto.dev", *warnings]
 
 
-def _converter(one: Recording, zero: int, write: Callable[[_Event], None]) -> Callable[[_Event], _Event | None]:
-    """Return a hook for `parsed` that writes the events of a rank's trace with separate processes and flows."""
+def _converter(one: Recording, zero_ns: int, write: Callable[[_Event], None]) -> Callable[[_Event], _Event | None]:
+    """Return a hook for `parsed` that writes the events of a rank's trace with ids that no other rank has."""
     first = _first_process(one)
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
     threads: dict[tuple[int, str], int] = {}
-    later = (one.base_ns - zero) / 1e3
+    later_us = (one.base_ns - zero_ns) / 1e3
 
     def convert(event: _Event) -> _Event | None:
         if "ph" not in event:
@@ -78,13 +78,13 @@ def _converter(one: Recording, zero: int, write: Callable[[_Event], None]) -> Ca
         elif "ts" in event:
             if event["ph"] in ("s", "t", "f"):
                 event["id"] = f"{one.rank}.{event.get('id')}"
-            write(event | {"ts": float(event["ts"]) + later})
+            write(event | {"ts": float(event["ts"]) + later_us})
         return None
 
     return convert
 
 
-def _write_calls(one: Recording, zero: int, write: Callable[[_Event], None]) -> None:
+def _write_calls(one: Recording, zero_ns: int, write: Callable[[_Event], None]) -> None:
     """Write the calls of a rank's flight recorder as events of a separate process."""
     first = _first_process(one)
     recorder = first + _PER_RANK - 1
@@ -93,7 +93,7 @@ def _write_calls(one: Recording, zero: int, write: Callable[[_Event], None]) -> 
     calls: Any = one.calls.dropna(subset="made_s")
     for call in calls.itertuples():
         write({
-            "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
+            "ph": "i", "s": "t", "ts": (one.zero_ns - zero_ns) / 1e3 + call.made_s * 1e6, "pid": recorder,
             "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
             "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
         })  # fmt: skip

@@ -60,7 +60,7 @@ _KIND = (*_OWN_KEYS, "dtype", "redop")
 class Test:
     """One test of a log. `ranks` are (rank, group, host, GPU), and `settings` describe how calls are timed.
 
-    `rows` have the size, type, reduction and form of each time, and its numbers by the names of _JSON.
+    `rows` are results: size, type, reduction, whether it is in place, and the numbers with the names of _JSON.
     """
 
     op: str | None = None
@@ -84,7 +84,7 @@ class Test:
         return "calls back to back" + ", captured in a CUDA graph (-G)" * bool(self.settings.get("graph"))
 
     def count_ranks(self) -> str | None:
-        """Set the number of ranks and nodes from the list of ranks; return the problem with it."""
+        """Set the number of ranks and nodes from the list of ranks. Return the problem with the list, or `None`."""
         numbers = sorted(rank for rank, *_ in self.ranks)
         groups = Counter(group for _, group, *_ in self.ranks)
         if self.world_size and not numbers:
@@ -115,7 +115,7 @@ def _op(program: str) -> str | None:
 
 
 def read_inspector(path: Path) -> Recording:
-    """Return the content of a file of the Inspector."""
+    """Read the output of NCCL's Inspector."""
     found, text = _opened(path, INSPECTOR)
     found.ops = inspected(text)
     # A communicator may have fewer ranks than the job.
@@ -126,7 +126,7 @@ def read_inspector(path: Path) -> Recording:
 
 
 def read_debug(path: Path) -> Recording:
-    """Return the content of a log of `NCCL_DEBUG=INFO`, of one process or many."""
+    """Read a log of `NCCL_DEBUG=INFO` from one or more processes."""
     found, text = _opened(path, DEBUG)
     found.log = parse_log(text)
     found.world_size = max(map(int, COMMUNICATOR.findall(text)), default=None)
@@ -134,7 +134,7 @@ def read_debug(path: Path) -> Recording:
 
 
 def read_tests(path: Path) -> Recording:
-    """Return the content of a log or a JSON file of nccl-tests."""
+    """Read a log or a JSON file of nccl-tests."""
     found, text = _opened(path, TESTS)
     in_name = {_op(name) for name in _FILE_OP.findall(path.name)}
     op = next(iter(in_name)) if len(in_name) == 1 else None
@@ -149,7 +149,7 @@ def read_tests(path: Path) -> Recording:
 
 
 def _opened(path: Path, kind: str) -> tuple[Recording, str]:
-    """Return an empty recording of NCCL, and the text of the file. Large files are cut."""
+    """Return an empty recording of NCCL, and the text of the file, at most MOST_BYTES."""
     raw = content(path, MOST_BYTES + 1)
     found = Recording(file=path.name, kind=kind, device="cuda", backend="nccl")
     if len(raw) > MOST_BYTES:
@@ -158,7 +158,7 @@ def _opened(path: Path, kind: str) -> tuple[Recording, str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines without tags and NCCL's messages. A row that a message interrupts is joined."""
+    """Yield the lines of a log without tags and NCCL's messages. A row that a message interrupts is one line."""
     lines = [each[tag.end() :] if (tag := _TAG.match(each)) else each for each in text.splitlines()]
     hosts = {rank[3] for each in lines if (rank := _RANK.match(each))}
     held = ""
@@ -204,7 +204,7 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
 
 
 def _of_json(document: Mapping[str, Any], op: str | None) -> list[Test]:
-    """Return the tests of a document. In documents of parabench, each result has its operation and ranks."""
+    """Return the tests of a JSON document. If parabench wrote it, each result has its operation and ranks."""
     config, tests = document["config"], dict[tuple[Any, ...], Test]()
     # A process lists its first rank only.
     each_rank = range(int(config["nthreads"]) * int(config["ngpus"]))
@@ -232,7 +232,7 @@ def _row(size: Any, dtype: str, redop: Any, in_place: int) -> dict[str, Any]:
 
 
 def _version(code: int | None) -> str | None:
-    """Return '2.25.1' for 22501, and for 2804, as before NCCL 2.9, '2.8.4' (nccl.h)."""
+    """Return NCCL's version from its code (nccl.h): '2.25.1' for 22501, '2.8.4' for 2804, as before NCCL 2.9."""
     if code is None:
         return None
     major = 10_000 if code >= 10_000 else 1000
@@ -240,7 +240,7 @@ def _version(code: int | None) -> str | None:
 
 
 def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tuple[list[Launch], str]:
-    """Return the tests of logs as launches, and their common timing. Unusable tests are added to `left_out`.
+    """Return the tests of logs as launches, and the way that they timed calls. Add the others to `left_out`.
 
     Raises UsageError if no test can be used.
     """
@@ -267,7 +267,7 @@ def launches_of(recordings: Sequence[Recording], left_out: dict[str, str]) -> tu
 
 
 def _launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launch, str]]:
-    """Yield each test of a log as one launch per type and reduction, with its timing."""
+    """Yield (launch, way of timing): one launch for each test, type and reduction of a log."""
     seen = set[tuple[Any, ...]]()
     for number, test in enumerate(found.tests, 1):
         place = found.file if len(found.tests) == 1 else f"{found.file}, test {number}"

@@ -1,4 +1,4 @@
-"""Define `Recording`, the content of a file, and read what formats share: bytes, JSON, operations, types, ranks."""
+"""Define `Recording`, the content of one file, and functions for all formats: read bytes, JSON, names of operations."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _TYPES = {
 }  # fmt: skip
 _TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
-# Columns of `Recording.calls`. Unknown is None or NaN. An entry that is not a call has no `phase`. `number` and
-# `must_match` are equal on all ranks. Flight recorders have the columns after `phase`.
+# Columns of `Recording.calls`. Unknown values are None or NaN. An entry that is not a call has no `phase`. `number` and
+# `must_match` are equal on all ranks of a call. Only flight recorders have the columns after `phase`.
 CALLS = (
     "step", "seq", "op", "ranks", "group_size", "bytes", "dtype", "made_s", "start_s", "duration_s", "number", "phase",
     "group", "message", "must_match", "state", "finished", "where", "peer",
@@ -56,20 +56,20 @@ class Recording:
     """The content of one file, in seconds after `zero_ns`.
 
     - `kind`: the name of its reader
-    - `rank`: None if neither the file nor its name has it
+    - `rank`: `None` if neither the file nor its name has it
     - `zero_ns`: nanoseconds since 1970 on the clock of the rank's host
     - `base_ns`: the zero of the times in a trace
     - `steps`: {number: (begin, end)}
     - `parts`: rows of (step, name, begin, end), as in `store.record.Span`
     - `calls`: one row per call of a collective
-    - `kernels`: the longest ones that compute, {name: seconds in each step}
-    - `whole`: whether the trace has no steps, and is shown as one
+    - `kernels`: {name: seconds in each step} of the kernels that compute longest
+    - `whole`: whether the trace has no steps, so that the whole trace counts as one
     - `groups`: {name: ranks} of a flight recorder
     - `ops`: the entries of NCCL's Inspector
     - `tests`: the tests of nccl-tests
     - `log`: the content of NCCL's debug messages (`probes.nccl.parse_log`)
-    - `skipped`: {reason: number of calls}
-    - `unknown`: the reasons of unknown values
+    - `skipped`: {reason: number of calls} of calls that are not complete
+    - `unknown`: the reasons why values are unknown
     """
 
     file: str
@@ -96,7 +96,7 @@ class Recording:
 
 
 def table_together(recordings: Sequence[Recording]) -> pd.DataFrame:
-    """Return the calls of recordings as one table with a column `rank`. Times are seconds after the earliest zero."""
+    """Return the calls of all recordings as one table with a column `rank`, in seconds after the earliest `zero_ns`."""
     zero_ns = min((one.zero_ns for one in recordings if one.steps or len(one.calls)), default=0)
     tables = [
         one.calls.assign(
@@ -111,14 +111,14 @@ def table_together(recordings: Sequence[Recording]) -> pd.DataFrame:
 
 @lru_cache(maxsize=1 << 10)
 def op_of(name: str) -> str | None:
-    """Return our name of an operation: `all_gather` for `_allgather_base`; None if it is not known."""
+    """Return parabench's name of an operation, such as `all_gather` for `_allgather_base`; `None` if it is unknown."""
     bare = re.sub(r"[^a-z]", "", name.lower())
     found = _OP.fullmatch("barrier" if bare == "allreducebarrier" else bare)
     return _OURS.get(found[1], found[1]) if found else None
 
 
 def type_of(name: object) -> tuple[str, int] | None:
-    """Return (our name of an element's type, its bytes); None if it is not known."""
+    """Return (parabench's name, bytes) of a type of elements, such as ("int64", 8); `None` if it is unknown."""
     bare = str(name).lower().removeprefix("c10::")
     bare = _TYPES.get(bare, bare)
     found = _TYPE.fullmatch(bare)
@@ -133,8 +133,7 @@ def product(sizes: object) -> int | None:
 
 
 def ranks_in(value: Sequence[int] | str | None) -> tuple[int, ...] | None:
-    """Return the ranks of a group from a list or a text such as '[0, 1]'; None if there are none, or if the text is
-    shortened with dots."""
+    """Return the ranks of a group from a list or a text such as '[0, 1]'; `None` if there are none, or not all."""
     if isinstance(value, str):
         value = [] if ".." in value else [int(each) for each in re.findall(r"\d+", value)]
     return tuple(sorted(value)) if value else None
@@ -159,7 +158,7 @@ def distinct(values: Iterable[str | None]) -> list[str]:
 
 
 def content(path: Path, size: int = -1) -> bytes:
-    """Return the first bytes of a file's content, uncompressed if it is gzip; by default all."""
+    """Return the first `size` bytes of a file's content, by default all. A gzip file is uncompressed."""
     with path.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path, "rb") if compressed else path.open("rb") as file:
@@ -167,7 +166,7 @@ def content(path: Path, size: int = -1) -> bytes:
 
 
 def text_of(raw: bytes) -> str:
-    """Return bytes as text, without a byte order mark, with replacement characters for invalid UTF-8."""
+    """Decode UTF-8, without the byte order mark, and with replacement characters for invalid bytes."""
     return raw.decode("utf-8-sig", errors="replace")
 
 

@@ -100,7 +100,7 @@ class CaseReport:
     checksums: dict[str, int] = field(default_factory=dict)  # {parameter: checksum}, if ranks must end equal
     marked: list[int] | None = None  # the steps of the rows of timestamps, ascending; None for all steps
     # Watched loops: the number of steps, {step: seconds of waiting for later batches}, the result of
-    # `watching.loop_time`, and {instrument: reason} of failed instruments.
+    # `watching.loop.loop_time`, and {instrument: reason} of failed instruments.
     steps: int = 0
     later_waits: dict[int, float] = field(default_factory=dict)
     loop: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ from rich.console import Console
 from parabench.analysis import format
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import SessionData
-from parabench.cluster.participants import Participants
+from parabench.cluster.topology import Participants
 from parabench.errors import UsageError
 from parabench.machine import machine
 from parabench.plan.case import Case

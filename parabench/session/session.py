@@ -18,8 +18,7 @@ from rich.console import Console
 
 from parabench import json_text
 from parabench.analysis import format
-from parabench.cluster.participants import Participants, join_cluster
-from parabench.cluster.topology import topology_of
+from parabench.cluster.topology import Participants, join_cluster, topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine

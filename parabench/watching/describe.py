@@ -32,7 +32,7 @@ UNSEEN = Finding(
 
 
 def uncalled(module: nn.Module) -> Finding:
-    """Return the warning that the loop never called the watched model."""
+    """Return the warning for a loop that never called the watched model."""
     kind = type(module).__name__
     return Finding(
         "model_uncalled",
@@ -77,8 +77,8 @@ def strategy_of(module: nn.Module, optimizer: Any, ranks: int) -> str:
     return "single" if ranks == 1 else OWN_STRATEGY
 
 
-def caps_of(module: nn.Module) -> float | None:
-    """Return DDP's bucket cap in MiB; `None` if there is none, or if it is PyTorch's default."""
+def bucket_cap_mib(module: nn.Module) -> float | None:
+    """Return the bucket cap of the model's DDP in MiB; `None` without DDP, or if it is PyTorch's default."""
     replicas = only_ddp(module)
     if replicas is None or getattr(replicas, "bucket_bytes_cap_default", False):
         return None
@@ -89,7 +89,7 @@ def caps_of(module: nn.Module) -> float | None:
 def size_of(batch: Any) -> tuple[int, int] | None:
     """Return (samples, tokens per sample) of a rank's batch, which may be nested; `None` if no tensor has a dimension.
 
-    They are the first dimension of the first tensor, and the second if it holds integers, else 1.
+    They are the dimensions of the first tensor. The tokens are 1 unless it has two dimensions and holds integers.
     """
     leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
     first = next((each for each in leaves if isinstance(each, Tensor) and each.dim() and each.shape[0]), None)
@@ -105,7 +105,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def precision_of(module: nn.Module, autocast: torch.dtype | None) -> str:
-    """Return the key of PRECISIONS. `autocast` is the dtype of autocast during forward, if it was on."""
+    """Return the key of PRECISIONS for a model. `autocast` is the dtype of autocast during forward, if it was on."""
     parameters = next((str(p.dtype).removeprefix("torch.") for p in module.parameters()), "float32")
     wanted = None if autocast is None else str(autocast).removeprefix("torch.")
     for name, each in PRECISIONS.items():

@@ -1,7 +1,6 @@
-"""The ranks of a watched loop and their hosts.
+"""Connect the ranks of a watched loop, and join the records of their hosts.
 
-Ranks send their results to rank 0 over the rendezvous store. Rank 0 assembles the record of each host, because a batch
-system may show each rank only its device and cores.
+A batch system may show each rank only its device and cores, so rank 0 assembles the record of each host.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from parabench.machine import gpus, host
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, environment
 
-# The time that a rank waits for the others: at the start, at the end, and if this rank failed. At the end, another rank
-# may still write a checkpoint. If this rank failed, others have usually failed before.
+# The seconds that a rank waits for the others: at the start, at the end, and if this rank failed. At the end, another
+# rank may still write a checkpoint. If this rank failed, others have usually failed before.
 ENTER_S, LEAVE_S, FAILED_S = 60.0, 120.0, 5.0
 LOOK_S = 0.02
 
@@ -40,7 +39,10 @@ _uses = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes that train together: `hosts` has the host name of each rank. `store` is None for one process."""
+    """The ranks of a training run, and the number of this rank.
+
+    `hosts` has the host name of each rank. `store` is the rendezvous store, `None` for a single process.
+    """
 
     store: Any
     rank: int
@@ -64,9 +66,9 @@ class Group:
 
     @classmethod
     def enter(cls) -> Group:
-        """Return the default process group. All ranks must call this.
+        """Return the ranks of torch's default process group. All ranks must call this.
 
-        Raises UsageError if a rank does not, or if hosts have different numbers of ranks.
+        Raises UsageError if one does not call it within ENTER_S, or if hosts have different numbers of ranks.
         """
         number = next(_uses)
         if not (dist.is_available() and dist.is_initialized()):
@@ -90,23 +92,26 @@ class Group:
         return group
 
     def clock_offset(self) -> dict[str, float] | None:
-        """Return the offset of this host's clock to node 0 (`RendezvousPoint.clock_offset`). All ranks call this."""
+        """Return the offset of this host's clock to node 0, as `RendezvousPoint.clock_offset` does; `None` on one host.
+
+        All ranks must call this.
+        """
         if self.nodes == 1:
             return None
         return RendezvousPoint("", 0, self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
-    def send(self, found: Any) -> None:
-        """Send `found`, a value for JSON, to rank 0."""
-        text = zlib.compress(json.dumps(found).encode(), level=1)
+    def send(self, value: Any) -> None:
+        """Send a value of JSON to rank 0."""
+        text = zlib.compress(json.dumps(value).encode(), level=1)
         pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
             self.store.set(f"found/{self.rank}/{at}", piece)
         self.store.set(f"found/{self.rank}", str(len(pieces)))
 
     def collect(self, timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
-        """Return at rank 0 the message of each other rank; `None` for a rank that sent none in time.
+        """Return the values that ranks 1, 2, ... have sent to rank 0; `None` for a rank that sent none in time.
 
-        The time is `timeout_s`, or FAILED_S as soon as `hurried` is true.
+        Waits for `timeout_s`. As soon as `hurried` returns true, waits for FAILED_S more at most.
         """
         missing = await_keys(self.store, [f"found/{rank}" for rank in range(1, self.size)], timeout_s, hurried)
         return [None if f"found/{rank}" in missing else self._received(rank) for rank in range(1, self.size)]
@@ -119,8 +124,10 @@ class Group:
 def await_keys(
     store: Any, names: list[str], timeout_s: float, hurried: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """Wait until all keys are in a store. Return those that are missing after `timeout_s`, or after FAILED_S as soon as
-    `hurried` is true. This polls, because signals are not handled while the store waits."""
+    """Wait until a store has all keys, as long as `collect` does, and return the keys that are still missing.
+
+    This polls, because Python does not handle signals while the store waits.
+    """
     until = time.monotonic() + timeout_s
     while names := [name for name in names if not store.check([name])]:
         if time.monotonic() > until:
@@ -133,12 +140,12 @@ def await_keys(
 
 # -- the hosts --------------------------------------------------------------------------------------------------------
 
-# The report of a rank about its host.
+# The values that `describe_rank` returns.
 About = Mapping[str, Any]
 
 
-def of_this(group: Group, machine: Machine) -> dict[str, Any]:
-    """Return the report of this rank: its cores and its device. The first rank of a host adds the host's record."""
+def describe_rank(group: Group, machine: Machine) -> dict[str, Any]:
+    """Return the cores and the device of this rank. The first rank of a host adds the environment of the host."""
     about: dict[str, Any] = {"cores": sorted(os.sched_getaffinity(0)), "core_limit": host.core_limit()}
     about["devices_reason"] = machine.gpus_reason
     if machine.gpus:
@@ -149,12 +156,12 @@ def of_this(group: Group, machine: Machine) -> dict[str, Any]:
     if group.local_rank == 0:
         shown = machine.gpus[: group.ranks_per_node]
         about["environment"] = environment(replace(machine, gpus=shown))
-        about["shown"] = [_place(gpu) for gpu in shown]
+        about["shown"] = [_address(gpu) for gpu in shown]
     return about
 
 
 def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machine:
-    """Return `machine`, rank 0's host, with the cores and devices of all its ranks."""
+    """Return `machine`, rank 0's host, with the cores and devices of all its ranks, which `abouts` describe."""
     used = used_devices(abouts)
     unread = next((each["devices_reason"] for each in abouts if "used" in each and each["devices_reason"]), None)
     return replace(
@@ -168,23 +175,23 @@ def machine_of(abouts: Sequence[About], machine: Machine, group: Group) -> Machi
 
 
 def environment_of(abouts: Sequence[About]) -> dict[str, Any]:
-    """Return the record of a host, with the cores and devices of all its ranks."""
+    """Return the environment of a host, with the cores and devices of all its ranks, which `abouts` describe."""
     found: dict[str, Any] = dict(abouts[0]["environment"]) | {"cores": cores_of(abouts)}
     used = used_devices(abouts)
-    if used and [_place(gpu) for gpu, _ in used] != abouts[0]["shown"]:
+    if used and [_address(gpu) for gpu, _ in used] != abouts[0]["shown"]:
         found["gpus"] = [record | {"index": gpu.index} for gpu, record in used]
         found["links"] = {"matrix": None, "reasons": {"all": "the ranks of this host have different devices"}}
     return found
 
 
 def cores_of(abouts: Sequence[About]) -> int:
-    """Return the number of cores of all ranks of a host: mpirun and srun bind each rank to some of them."""
+    """Return the number of cores that the ranks of a host use together. mpirun and srun bind each rank to some."""
     bound, limit = len({core for about in abouts for core in about["cores"]}), abouts[0]["core_limit"]
     return bound if limit is None else max(1, min(bound, round(limit)))
 
 
 def used_devices(abouts: Sequence[About]) -> list[tuple[Gpu, dict[str, Any]]]:
-    """Return the devices that the ranks of a host use and their records, each once, in the order of ranks.
+    """Return the devices that the ranks of a host use, and the record of each, in the order of ranks.
 
     If NVML shows ranks different devices under the same number, they are numbered in the order of their addresses.
     """
@@ -192,12 +199,13 @@ def used_devices(abouts: Sequence[About]) -> list[tuple[Gpu, dict[str, Any]]]:
     for about in abouts:
         if "used" in about:
             gpu = Gpu(**about["used"])
-            used[_place(gpu)] = gpu, about["record"]
+            used[_address(gpu)] = gpu, about["record"]
     if len({gpu.index for gpu, _ in used.values()}) < len(used):
         addresses = sorted(used)
         used = {at: (replace(gpu, index=addresses.index(at)), record) for at, (gpu, record) in used.items()}
     return [*used.values()]
 
 
-def _place(gpu: Gpu) -> str:
+def _address(gpu: Gpu) -> str:
+    """Return the PCI address of a device, or its number if the address is unknown."""
     return gpu.address or f"device {gpu.index}"

@@ -1,5 +1,7 @@
-"""Take the timestamps of the user's training loop: an iterator around the loader, a wrapper around the model's call,
-and hooks of the optimizer. None of them waits for a device or changes a result."""
+"""Take the timestamps of the steps of a user's training loop, and account for its wall time.
+
+An iterator around the loader, a wrapper around the model's call, and hooks of the optimizer mark the timestamps.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,17 @@ import contextlib
 import functools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
+from parabench.launch.results import Marks
+from parabench.metrics import STEP_PARTS
 from parabench.probes.ddp import after_forward
 from parabench.probes.step_clock import StepClock
 from parabench.strategies.base import StepMarker
@@ -21,14 +27,30 @@ from parabench.strategies.base import StepMarker
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The timestamps of a step: a batch is requested, the batch is available, forward has ended, backward has ended and the
-# optimizer starts, the optimizer has ended, the next batch is requested. After OVER, no further step is marked.
+# The timestamps of a step, in this order: a batch is requested, it is available, forward has ended, backward has ended
+# and the optimizer starts, the optimizer has ended, the next batch is requested. After OVER, no step is marked.
 REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END, OVER = range(7)
 WIDTH = END + 1
 
+Seconds = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int64]
+
+PARTS = tuple(STEP_PARTS)
+# The usual time is this quantile, so that it is correct even if every second step is expensive.
+USUAL = 0.25
+# The cost of instruments is the difference of this quantile between steps with and without them.
+UNDISTURBED = 0.1
+# Expensive steps are shown if their extra time is at least this share of the loop.
+LEAST_SHARE = 0.05
+# The minimum of an expensive step's extra time in usual step times: if it recurs, and if it does not. The second is
+# larger, because many steps of a busy machine are somewhat longer.
+LEAST_EXTRA, LEAST_EXTRA_IRREGULAR = 0.25, 1.0
+# Steps recur if there are at least this number, and this share of the gaps between them differ by TOLERANCE or less.
+LEAST_MEMBERS, ALIKE, TOLERANCE = 4, 0.75, 0.1
+
 
 def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | None]:
-    """Keep errors of a callback away from the training. After the first error, the loop marks no further step."""
+    """Catch the errors of a callback of a loop, so that the training goes on. After an error, no step is marked."""
 
     @functools.wraps(callback)
     def call(loop: Loop, *args: P.args, **named: P.kwargs) -> T | None:
@@ -47,52 +69,53 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
 
 
 class Loop:
-    """Mark the steps of one rank on `clock`.
+    """Mark the timestamps of one rank's steps on `clock`.
 
     A step ends when a batch is requested after the optimizer has stepped. A step that continues in another loop over
-    batches is discarded, because it includes the time between them.
+    batches is discarded.
     """
 
     def __init__(self, clock: StepClock) -> None:
         self.clock = clock
         self._marker: StepMarker = clock
-        self._next = REQUESTED
-        # The current step: its forwards and batches, the seconds of waiting for later batches, and whether it continues
-        # in another loop over batches.
+        self._next = REQUESTED  # the next timestamp
+        # The current step: the number of forwards and batches, the seconds of waiting for the second and later batches,
+        # and whether it continues in another loop over batches.
         self._forwards = self._batches = 0
         self._later_s = 0.0
-        self._straddles = False
-        # Whether the previous step had several forwards: then forward and backward alternate.
+        self._continues = False
+        # Whether forward and backward alternate, because the previous step had several forwards.
         self._alternates = False
-        # The time when the loop over batches was left, and when the batch was requested; None if not applicable.
+        # The time when the last loop over batches was left, until the next one starts; and the time when the current
+        # batch was requested, until it is available.
         self._left_s: float | None = None
         self._asked_s: float | None = None
-        self.steps = 0  # complete ones
-        # {step: seconds} between two loops over batches, before that step, such as a validation.
+        self.steps = 0  # the number of complete steps
+        # {step: seconds} before a step, between two loops over batches, such as for a validation.
         self.pauses: dict[int, float] = {}
         self.batch_seen = self.forward_seen = self.optimizer_seen = False
         self._later_waits = array("d")
         self._batches_of: Counter[int] = Counter()
 
     def begin_step(self, step: int) -> StepMarker:
-        """Return the marker for the step. Called again if a step starts again."""
+        """Return the marker for a step. If a step starts twice, this is called twice."""
         return self.clock
 
     def first_batch(self, batch: Any) -> None:
-        """Receive the first batch."""
+        """Handle the first batch of the loop."""
 
     def first_forward(self) -> None:
-        """Called in the forward passes of the first step."""
+        """Handle a forward pass of the first step."""
 
     def first_gradients(self) -> None:
-        """Called when the first step has its gradients."""
+        """Handle the gradients of the first step, before its optimizer starts."""
 
     def marks_failed(self, why: Exception) -> None:
-        """Receive the first error of a callback. The steps before it are kept."""
+        """Handle the first error of a callback. The steps before it are kept."""
 
     @property
     def batches_of_step(self) -> int:
-        """The number of batches of most steps.
+        """Return the number of batches that most steps have.
 
         The last step of an epoch may have fewer. A step that a loss scaler skips is part of the next one.
         """
@@ -104,7 +127,7 @@ class Loop:
 
     @contextlib.contextmanager
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Observe the model and its optimizer while the block runs."""
+        """Mark the forwards of the model and the steps of its optimizer while the block runs."""
         hooks = (
             optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
@@ -124,7 +147,7 @@ class Loop:
 
     @guarded
     def asks(self) -> None:
-        """The loop requests a batch."""
+        """Mark that the loop requests a batch."""
         if self._left_s is not None and self.steps:
             self.pauses[self.steps] = self.pauses.get(self.steps, 0.0) + perf_counter() - self._left_s
         if self._next == END:
@@ -133,12 +156,12 @@ class Loop:
             self._marker = self.begin_step(self.steps)
             self._mark()
         elif self._left_s is not None and self._next > LOADED:
-            self._straddles = True
+            self._continues = True
         self._asked_s, self._left_s = perf_counter(), None
 
     @guarded
     def has(self, batch: Any) -> None:
-        """The batch is available."""
+        """Mark that the requested batch is available."""
         if self._next in (REQUESTED, END):  # its request was not reported
             self.asks()
         if self._next == OVER:
@@ -154,7 +177,7 @@ class Loop:
 
     @guarded
     def has_none(self) -> None:
-        """There are no more batches. The last request did not start a step."""
+        """Mark that there are no more batches, so the last request did not start a step."""
         self._leave(perf_counter() if self._asked_s is None else self._asked_s)
         if self._next == LOADED:
             self.clock.forget()
@@ -162,7 +185,7 @@ class Loop:
 
     @guarded
     def leaves(self) -> None:
-        """The loop over these batches was left."""
+        """Mark that the loop over batches was left, at its end or early."""
         if self._next == END:
             self._end_step()
         self._leave(perf_counter())
@@ -195,7 +218,10 @@ class Loop:
 
     @guarded
     def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
-        """Handle a call of the optimizer's step. A closure, as in Lightning, contains forward and backward: wrap it."""
+        """Mark the start of the optimizer's step.
+
+        A closure, as in Lightning, contains forward and backward. Then return the arguments with a closure that marks.
+        """
         self.optimizer_seen = True
         closures = [each for each in (*args[1:], *more.values()) if callable(each)] if args[1:] or more else ()
         if not closures:
@@ -245,7 +271,7 @@ class Loop:
 
     def _end_step(self) -> None:
         self._mark()
-        if self._straddles:
+        if self._continues:
             self._forget(WIDTH)
         else:
             self._later_waits.append(self._later_s)
@@ -253,7 +279,7 @@ class Loop:
             self._batches_of[self._batches] += 1
             self.steps += 1
         self._forwards = self._batches = 0
-        self._later_s, self._straddles = 0.0, False
+        self._later_s, self._continues = 0.0, False
         self._next, self._asked_s = REQUESTED, None
 
 
@@ -290,3 +316,100 @@ class Batches(Generic[T]):
             loop.has_none()
         finally:
             loop.leaves()
+
+
+# -- the account of the loop's time -----------------------------------------------------------------------------------
+
+
+def loop_time(
+    marks: Marks,
+    first: int,
+    instrumented: Sequence[bool],
+    later_waits: Mapping[int, float],
+    pauses: Mapping[int, float],
+) -> dict[str, Any] | None:
+    """Account for the wall time of the steps from `first` on; return `None` if no step without instruments is known.
+
+    A pause belongs to the step before it. Instrumented steps count without the cost of their instruments.
+
+    - `marks`: timestamps in seconds, shape (steps, 6)
+    - `instrumented`: whether each step had instruments
+    - `later_waits`: {step: seconds of waiting} for the second and later batches of a step
+    - `pauses`: {step: seconds} before a step, between two loops over batches
+
+    Returns {"first", "steps": their number, "instrumented", "seconds": {part: total}, "expensive": `expensive_steps`}
+    """
+    waits, paused = np.zeros(len(marks)), np.zeros(len(marks) + 1)
+    waits[[*later_waits]], paused[[*pauses]] = [*later_waits.values()], [*pauses.values()]
+    known = int(np.isfinite(marks[first:, END]).cumprod().sum())
+    counted = slice(first, first + known)
+    marks, waits, with_instruments = marks[counted], waits[counted], np.array(instrumented[counted], dtype=bool)
+    if with_instruments.all():
+        return None
+    took = np.diff(marks, axis=1)
+    seconds = dict.fromkeys(PARTS, np.zeros(known))
+    if waits.any() or np.isnan(marks[:, FORWARD]).any():  # forward and backward alternate
+        seconds["forward_backward_s"] = marks[:, BACKWARD] - marks[:, LOADED] - waits
+    else:
+        seconds["forward_s"], seconds["backward_s"] = took[:, LOADED], took[:, FORWARD]
+    seconds["data_s"], seconds["optimizer_s"] = took[:, REQUESTED] + waits, took[:, BACKWARD]
+    seconds["other_s"] = took[:, OPTIMIZER]
+    seconds["other_s"][:-1] += paused[counted][1:]
+    parts = np.column_stack([*seconds.values()])
+    if with_instruments.any():
+        slow, plain = (np.quantile(parts[each], UNDISTURBED, axis=0) for each in (with_instruments, ~with_instruments))
+        parts[with_instruments] = np.maximum(0.0, parts[with_instruments] - np.maximum(0.0, slow - plain))
+    return {
+        "first": first,
+        "steps": known,
+        "instrumented": int(with_instruments.sum()),
+        "seconds": {name: float(total) for name, total in zip(PARTS, parts.sum(axis=0), strict=True) if total},
+        "expensive": expensive_steps(parts),
+    }
+
+
+def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
+    """Return groups of expensive steps, the largest "share" of the loop's time first.
+
+    `parts` are seconds, shape (steps, parts). "every" is the period in steps, or `None`, and "extra_s" the extra time
+    of one step in this "part".
+    """
+    total = float(parts.sum())
+    usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
+    groups: list[dict[str, Any]] = []
+    for name, column in zip(PARTS, parts.T, strict=True) if total else ():
+        extra = column - np.quantile(column, USUAL)
+        for every, members in _grouped(extra, usual):
+            share = float(extra[members].sum()) / total
+            extra_s = float(np.mean(extra[members]) if every is None else np.median(extra[members]))
+            groups.append({"part": name, "every": every, "steps": len(members), "extra_s": extra_s, "share": share})
+    shown = [group for group in groups if group["share"] >= LEAST_SHARE]
+    return sorted(shown, key=lambda group: -group["share"])
+
+
+def _grouped(extra: Seconds, usual: float) -> Iterator[tuple[int | None, Steps]]:
+    """Yield (period, indices of steps): groups of recurring steps, the longest first, then the others, with `None`."""
+    left = extra >= max(LEAST_EXTRA * usual, np.finfo(float).tiny)
+    # Thresholds fall, so that groups of rare and long steps, such as checkpoints, are found first.
+    highest = float(extra.max())
+    falls = int(np.ceil(np.log2(highest / extra[left].min()))) if left.any() else -1
+    for threshold in highest / 2.0 ** np.arange(1, falls + 2):
+        above = np.flatnonzero(left & (extra >= threshold))
+        if (every := _period(above, len(extra))) is not None:
+            left[above] = False
+            yield every, above
+    irregular = np.flatnonzero(left & (extra >= LEAST_EXTRA_IRREGULAR * usual))
+    if len(irregular):
+        yield None, irregular
+
+
+def _period(at: Steps, steps: int) -> int | None:
+    """Return the period of the steps `at` these indices if they recur throughout all `steps` of a loop, else `None`."""
+    if len(at) < LEAST_MEMBERS:
+        return None
+    gaps = np.diff(at)
+    every = int(np.sort(gaps)[(len(gaps) - 1) // 2])
+    slack = int(TOLERANCE * every)
+    throughout = at[0] <= every + slack and steps - 1 - at[-1] <= every + slack
+    alike = float(np.mean(np.abs(gaps - every) <= slack))
+    return every if every > 1 and throughout and alike >= ALIKE else None

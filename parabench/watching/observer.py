@@ -1,4 +1,4 @@
-"""Watch the loop of one rank: its timestamps, the instruments of some steps, and the report at the end.
+"""Observe the training loop of one rank: timestamps of all steps, and instruments in a few.
 
 Errors of instruments do not reach the training. The first error of an instrument switches this instrument off.
 """
@@ -29,8 +29,7 @@ from parabench.strategies import data_ranks
 from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
 from parabench.watching import describe
 from parabench.watching.group import Group
-from parabench.watching.loop import WIDTH, Loop
-from parabench.watching.loop_time import loop_time
+from parabench.watching.loop import WIDTH, Loop, loop_time
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import Tuning
 
@@ -39,16 +38,16 @@ T = TypeVar("T")
 # The file of timestamps grows by this number of steps at a time.
 ROOM = 1024
 
-# Names of instruments in messages. Each instrument is switched off separately if it fails.
+# Names of instruments in messages. An instrument that fails is switched off, and the others go on.
 STEP_MARKS = "the marking of steps"
 MEMORY = "the reading of memory"
 INSTRUMENTED = "the instruments of single steps"
 
 
 class Instruments:
-    """The instruments of a few consecutive steps, which mark this object until `off`.
+    """The instruments of a few consecutive steps: the marker of these steps, from its creation until `off`.
 
-    If an instrument fails, `failed` receives the error, and only the clock marks the following steps.
+    If an instrument fails, `failed` is called with the error, and only the clock marks the following steps.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Instruments:
                 mark_clock()
 
     def off(self, step: int) -> None:
-        """Switch them off. Readings from `step` on are incomplete and removed."""
+        """Switch the instruments off, and remove the incomplete readings from `step` on."""
         try:
             self._on.close()
         except Exception as why:
@@ -88,15 +87,15 @@ class Instruments:
         self._memory.readings = [each for each in self._memory.readings if each[0] < step]
 
     def report(self, report: CaseReport) -> None:
-        """Add the readings after the clock is finished."""
+        """Add the readings to a report. The clock must be finished."""
         report.readings += self._memory.readings
         self._communication.report(report)
 
 
 def guard(recorder: Recorder, failed: Callable[[Exception], None]) -> None:
-    """Keep errors of `recorder` away from the calls that it follows. Errors of the calls are raised.
+    """Catch the errors of a recorder of collectives, so that the calls that it follows go on.
 
-    `failed` receives an error of the recorder. After an error in `follow`, it follows no further call.
+    Errors of the calls themselves are raised. After an error in `follow`, it follows no further call.
     """
     follow, follow_all = recorder.follow, recorder.follow_all
     following = True
@@ -137,8 +136,10 @@ def guard(recorder: Recorder, failed: Callable[[Exception], None]) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class Observer(Loop):
-    """The object that `with watch(...)` returns. If it is called with a loader, it yields the loader's batches and
-    marks the steps between them. `failures` maps each failed instrument to the reason."""
+    """The object that `with watch(...)` returns. If it is called with batches, it yields them, and marks the steps.
+
+    `failures` maps each failed instrument to the reason.
+    """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -176,7 +177,7 @@ class Observer(Loop):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Mark the steps of the block."""
+        """Observe the steps that the block takes."""
         with self.hooked(self.module, self.optimizer):
             try:
                 yield
@@ -185,7 +186,7 @@ class Observer(Loop):
                 self._instruments_off()
 
     def release(self) -> None:
-        """Drop the references to the training.
+        """Drop the references to the model and the optimizer.
 
         A DDP reducer that is deleted after its group waits for gloo's threads while it holds the interpreter's lock.
         This can hang.
@@ -197,9 +198,9 @@ class Observer(Loop):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def read(self, error: RankError | None) -> tuple[RankReport, Marks]:
-        """Return the report of this rank, and the timestamps of the recorded steps, shape (steps, WIDTH).
+        """Return the report of this rank, and the timestamps of the recorded steps in seconds, shape (steps, WIDTH).
 
-        If the rank failed, only timestamps are read, and only those that its device has reached.
+        If the rank failed with `error`, the report has no other readings, and timestamps end where its device stopped.
         """
         report = CaseReport()
         if error is None:
@@ -242,14 +243,14 @@ class Observer(Loop):
         }
 
     def case(self) -> Case:
-        """Return the configuration of the training. The seed is unknown, and has the default."""
+        """Return the configuration of the training run. Its seed is the default, because the real one is unknown."""
         ranks, batches = self.group.size, self.batches_of_step
         samples, tokens = self._size or (1, 1)
         strategy = describe.strategy_of(self.module, self.optimizer, ranks)
         seen_batch = samples * batches * data_ranks(strategy, ranks, None)
         return Case(
             strategy=strategy,
-            bucket_mib=describe.caps_of(self.module),
+            bucket_mib=describe.bucket_cap_mib(self.module),
             world_size=ranks,
             nodes=self.group.nodes,
             model=self.name or describe.name_of(self.module),
@@ -337,7 +338,7 @@ class Observer(Loop):
         self.failures.setdefault(instrument, f"{type(why).__name__}: {first_line}")
 
     def _marks(self) -> Marks:
-        """Return the timestamps so far. This waits for the device."""
+        """Return the timestamps so far, shape (steps, WIDTH). This waits for the device."""
         self.clock.moments.synchronize()
         self.clock.read()
         return read_marks(self._marks_path, None, WIDTH)
@@ -361,7 +362,7 @@ class Observer(Loop):
             self._on = None
 
     def _keep_peaks(self) -> dict[str, float]:
-        """Return the peaks of memory so far. On CUDA, instrumented steps reset torch's peaks."""
+        """Update and return the peaks of memory, {metric: bytes}. On CUDA, instrumented steps reset torch's peaks."""
         for name, value in peak_memory(self.device).items():
             self._peaks[name] = max(value, self._peaks.get(name, 0.0))
         return self._peaks

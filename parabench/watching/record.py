@@ -1,4 +1,4 @@
-"""Record the results of all ranks on rank 0: a session in the results database, and its report."""
+"""Record a watched loop on rank 0: write the results of all ranks to a session, and write its report."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from parabench.store.record import (
 )
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.watching.group import LOOK_S, Group, environment_of, machine_of, of_this
+from parabench.watching.group import LOOK_S, Group, describe_rank, environment_of, machine_of
 from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.workloads.steps import phase_windows, record_case, samples, step_marks
 
-# Another run may lock the results database for this long. A run that records a loop takes less.
+# The longest wait for a results database that another run locks. Recording a loop takes less.
 BUSY_S = 10.0
 
 # The warnings that are printed at the end: about changes of the loop, and about missing measurements.
@@ -58,7 +58,7 @@ PRINTED = (
     "instrument_off", "no_measured_step",
 )  # fmt: skip
 
-# If mean steps of ranks differ by no more than this share, the ranks wait for each other.
+# If the mean steps of ranks differ by no more than this share, the ranks wait for each other.
 NEAR = 0.01
 COMPUTES = ("forward_s", "backward_s", "forward_backward_s")
 
@@ -105,14 +105,14 @@ def only_warm_up(steps: int, first: int, tuning: bool) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """The results that a rank sends to rank 0."""
+    """All results of one rank, which it sends to rank 0."""
 
     report: RankReport
     marks: Marks
-    # The start of the block on the host's clock. The times of readings count from here.
+    # The start of the block in seconds on the host's clock. The times of samples count from here.
     began_s: float
-    about: dict[str, Any]  # of `group.of_this`
-    stopped: bool  # the rank was asked to end
+    about: dict[str, Any]  # of `group.describe_rank`
+    stopped: bool  # a signal or sys.exit ended the block
     device_samples: list[DeviceSample]
     host_samples: list[HostSample]
     sampler: dict[str, Any]
@@ -121,7 +121,7 @@ class RankResult:
     def of(
         cls, observer: Observer, sampler: Sampler, clock: dict[str, float] | None, error: BaseException | None
     ) -> RankResult:
-        """Return the results of this rank at the end of its block, which may have ended with `error`."""
+        """Read the results of this rank at the end of its block, which may have ended with `error`."""
         group = observer.group
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
         report, marks = observer.read(None if error is None or stopped else error_of(error))
@@ -130,7 +130,7 @@ class RankResult:
             report=report,
             marks=marks,
             began_s=observer.began_s,
-            about=of_this(group, this_machine()),
+            about=describe_rank(group, this_machine()),
             stopped=stopped,
             device_samples=sampler.samples(DeviceSample),
             # All ranks of a host read the same load.
@@ -140,20 +140,17 @@ class RankResult:
 
     @classmethod
     def from_json(cls, values: Any) -> RankResult | None:
-        """Return the result that `as_json` wrote; `None` for `None`."""
+        """Return the results from the output of `as_json`; `None` from `None`."""
         if not values:
             return None
         return msgspec.convert(values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, np.float64))
 
 
 def record(observer: Observer, found: Sequence[RankResult | None], waited_s: float) -> None:
-    """Store the results of the ranks, write the report, and log the conclusions.
+    """Store the results of all ranks, write the report, and log the conclusions.
 
-    Args:
-        found: The result of each rank; None for a rank that sent none within `waited_s` seconds.
-
-    Raises:
-        UsageError: If the folder cannot be written.
+    `found` has the results of each rank; `None` for a rank that sent none within `waited_s` seconds. Raises UsageError
+    if the folder cannot be written.
     """
     nodes = node_results(observer.group, found, waited_s)
     steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
@@ -168,8 +165,8 @@ def record(observer: Observer, found: Sequence[RankResult | None], waited_s: flo
         session_id, repetition = session_of(store, plan, observer, found)
         launched.repetition = repetition
         store.append(session_id, launched)
-        for place, arm in enumerate(launched.arms):
-            arm.repetition, arm.position = repetition + 1, place
+        for position, arm in enumerate(launched.arms):
+            arm.repetition, arm.position = repetition + 1, position
             store.append(session_id, arm)
         for finding in findings:
             store.add_finding(session_id, finding.replace(case_id=case.id))
@@ -193,7 +190,7 @@ def record(observer: Observer, found: Sequence[RankResult | None], waited_s: flo
 
 @contextlib.contextmanager
 def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
-    """Yield the results database of a folder, or a new one if another run locks it for longer than BUSY_S."""
+    """Open the results database of a folder, or of a new folder if another run locks it for longer than BUSY_S."""
     until = time.monotonic() + BUSY_S
     with contextlib.ExitStack() as on:
         store: Store | None = None
@@ -210,9 +207,9 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
 
 
 def node_results(group: Group, found: Sequence[RankResult | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each node from the results that its ranks sent within `waited_s` seconds.
+    """Join the results of the ranks to one result per node. The arguments are as in `record`.
 
-    If a rank was asked to stop, other ranks may lose their connection to it. These errors are removed.
+    If a signal stopped a rank, other ranks may lose their connection to it. These errors are removed.
     """
     stopped = any(each.stopped for each in found if each)
     reports = [each.report if each else RankReport(rank=rank, reported=False) for rank, each in enumerate(found)]
@@ -225,7 +222,7 @@ def node_results(group: Group, found: Sequence[RankResult | None], waited_s: flo
         own = slice(first, first + group.ranks_per_node)
         parts = [each for each in found[own] if each]
         ok = all(report.reported and report.error is None for report in reports[own])
-        # Readings count from the start of their rank; here, they are moved to the start of the node's first rank.
+        # Times of samples count from the start of their rank. They are moved to the start of the node's first rank.
         began_s = parts[0].began_s if parts else 0.0
         later = [(each, each.began_s - began_s) for each in parts]
         costs = [each.sampler["cpu_s"] for each in parts]
@@ -253,7 +250,7 @@ def node_results(group: Group, found: Sequence[RankResult | None], waited_s: flo
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
-    """Return the number of steps of each kind, limited to the most that a protocol can have."""
+    """Return the protocol of a loop that took this number of steps. Counts are limited to what a protocol can have."""
     counts = Counter(schedule.phases(steps))
     return Protocol(
         warmup=max(2, counts[Phase.WARMUP]),
@@ -267,8 +264,10 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
 def session_of(
     store: Store, plan: Plan[Case, Protocol], observer: Observer, found: Sequence[RankResult | None]
 ) -> tuple[int, int]:
-    """Return the session of the launch and its repetition: the last session with the same label, script and
-    configurations, or a new one. The launches of tuned caps are in the next repetition."""
+    """Return the id of the session for the loop, and the repetition of its launch.
+
+    It is the last session if that has the same label, script and configurations, else a new one.
+    """
     group, label = observer.group, observer.label
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
     last = store.last_session(label, script) if label is not None else None
@@ -278,7 +277,7 @@ def session_of(
             more = before.replace(protocol=before.protocol.replace(launches=before.repetitions + plan.repetitions))
             store.replan(last.id, more.to_dict())
             return last.id, before.repetitions
-    # A rank without a result is assumed to be like the first one with a result.
+    # A rank without results is assumed to have the same device as the first one with results.
     known = next(each for each in found if each)
     abouts = [(each or known).about for each in found]
     hosts = [abouts[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
@@ -293,7 +292,7 @@ def session_of(
 
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
-    """The steps of a loop that has ended. `of_caps` has the case of each tuned bucket cap."""
+    """The workload of a loop that has ended, which only records. `of_caps` has the case of each tuned bucket cap."""
 
     schedule: Schedule
     of_caps: tuple[Case, ...] = ()
@@ -325,13 +324,13 @@ class WatchWorkload(Workload):
             launch.findings.append(thinned(steps, recorded))
 
     def _arms(self, launch: Launch, ranks: Sequence[tuple[RankReport, Marks]]) -> Iterator[Launch]:
-        """Yield a launch for each tuned cap. The steps of the tuning are among the first rows of the timestamps."""
+        """Yield a launch with the steps of each tuned cap. All of them are recorded, in the first rows of `marks`."""
         if self.schedule.tuning is None:
             return
         shared = {"cases": [case.id for case in self.of_caps], "protocol": self.schedule.tuning.to_dict()}
-        for place, arm in shares_of(launch, self.of_caps, range(len(self.of_caps))):
-            rows, phases = self.schedule.of_cap(place)
-            arm.facts = {"turns": {**shared, "place": place}, "counts": {"warmup": 0, "measured": len(rows)}}
+        for index, arm in shares_of(launch, self.of_caps, range(len(self.of_caps))):
+            rows, phases = self.schedule.of_cap(index)
+            arm.facts = {"turns": {**shared, "place": index}, "counts": {"warmup": 0, "measured": len(rows)}}
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:
                 arm.samples += samples(marks[rows], report.rank, CaseReport(), phases)
@@ -339,7 +338,7 @@ class WatchWorkload(Workload):
 
 
 def slowest_loop(cases: Mapping[int, CaseReport]) -> dict[str, Any] | None:
-    """Return the account of the rank with the longest mean step, with its `rank`; `None` if no rank has an account."""
+    """Return the `loop_time` of the rank with the longest mean step, with its "rank"; `None` if no rank has one."""
     # If ranks wait for each other, they have the same mean step. Then the rank with the shortest forward and backward
     # is the slowest, because the others wait for it there.
     loops = []

@@ -1,6 +1,6 @@
-"""Tune DDP's bucket cap during a training run: caps are interleaved for a few steps each, and the fastest one stays.
+"""Tune DDP's bucket cap during a training run: interleave several caps for a few steps each, and keep the fastest.
 
-With more than two ranks, the order of addition can change, and with it the last bit of a gradient.
+With more than two ranks, another cap can change the order of additions, and so the last bit of a gradient.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[float, ...]:
-    """Return the caps to try, in MiB. Raises UsageError if DDP cannot change between them."""
+    """Return the bucket caps of the option `tune` in MiB. Raises UsageError if they or the model are not suitable."""
     try:
         caps = tuple(float(each) for each in tune[AXIS])
         wrong = len(tune) > 1 or len(set(caps)) < max(2, len(caps)) or not all(0 < cap < math.inf for cap in caps)
@@ -73,24 +73,24 @@ def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[floa
 
 @dataclass(kw_only=True)
 class Tuning:
-    """Bucket caps in MiB that are interleaved by `schedule`. All ranks call `before` before the same steps."""
+    """The interleaving of bucket `caps` in MiB by `schedule`. All ranks must call `before` before the same steps."""
 
     module: DistributedDataParallel
     caps: tuple[float, ...]
     schedule: Schedule
     device: torch.device
     log: Callable[[str], None]
-    _place: int | None = None
+    _index: int | None = None
     _over: bool = False
 
     def before(self, step: int, marks: Callable[[], Marks]) -> None:
-        """Set the cap of the next turn, or the fastest cap after the last turn. `marks` returns all timestamps so far.
+        """Set the bucket cap of a step: the cap of its turn, or after the last turn, the fastest cap.
 
-        If a rank cannot set a cap, all ranks keep their current cap, and each raises an error.
+        `marks` returns all timestamps so far. If a rank cannot set a cap, all ranks raise an error.
         """
         turn, _ = self.schedule.turns.get(step, (None, None))
-        if turn is not None and turn.arm != self._place:
-            self._place = turn.arm
+        if turn is not None and turn.arm != self._index:
+            self._index = turn.arm
             self._set(self.caps[turn.arm])
         elif step == self.schedule.first_measured and not self._over:
             self._over = True  # a step starts twice if a loader ends before it
@@ -104,8 +104,8 @@ class Tuning:
             raise
 
     def _set_fastest(self, marks: Callable[[], Marks]) -> None:
-        rows = [self.schedule.of_cap(place) for place in range(len(self.caps))]
-        measured = [[at for at, phase in zip(*each, strict=True) if phase is Phase.MEASURE] for each in rows]
+        steps = [self.schedule.of_cap(index) for index in range(len(self.caps))]
+        measured = [[at for at, phase in zip(*each, strict=True) if phase is Phase.MEASURE] for each in steps]
         seconds = np.full(np.shape(measured), np.inf)
         try:
             found = marks()
@@ -130,9 +130,9 @@ class Tuning:
 
 
 def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[bool], bool] = bool) -> None:
-    """Use another bucket cap from the next step on. All ranks call this between two steps.
+    """Change the bucket cap of a DDP module from the next step on. All ranks must call this between two steps.
 
-    `all_can` returns whether all ranks can, given whether this rank can. If not, an error is raised on all ranks.
+    `all_can` receives whether this rank can, and returns whether all can. If not, all ranks raise an error.
     """
     # A second wrapper around the same module takes 1 to 2 ms and does not communicate. Its reducer replaces the other.
     other: DistributedDataParallel | None = None
@@ -177,7 +177,7 @@ def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
 
 
 def sentence(caps: Sequence[float], turns: Numbers, best: int) -> str:
-    """Describe the result of a tuning."""
+    """Return the sentence about the result of a tuning. `best` is the index of the fastest cap."""
     others = [
         f"{cap:g} MiB {format.signed(by)} (±{format.percent(half)})"
         for at, (cap, by, half) in enumerate(zip(caps, *slower(turns, best), strict=True))

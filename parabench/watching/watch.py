@@ -1,4 +1,4 @@
-"""`watch` observes the user's own training loop with parabench's instruments.
+"""Observe the user's own training loop with `watch`.
 
 with watch(model, optimizer) as steps:
     for batch in steps(loader):
@@ -40,7 +40,7 @@ from parabench.watching.record import RankResult, record
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import ROUNDS, SETTLE, TIMED, checked
 
-# A thread of the rank reads the host at this interval. Reading takes time from the loop.
+# The interval of the thread that samples the host and the device, in seconds. Sampling takes time from the loop.
 PERIOD_S = 1.0
 
 
@@ -149,7 +149,7 @@ def _finish(
     error: BaseException | None,
     stop: StopSignal,
 ) -> None:
-    """Send the results of this rank to rank 0, which records them. Errors are logged, because the training is over."""
+    """Send the results of this rank to rank 0, or record the results of all ranks on rank 0. Errors are logged."""
     group = observer.group
     result: RankResult | None = None
     try:
@@ -174,10 +174,9 @@ def _finish(
 
 
 class StopSignal:
-    """Let SIGTERM end the block like `sys.exit`. Launchers send it to all ranks if one fails.
+    """Let SIGTERM end the block as `sys.exit` does, unless the user has a handler.
 
-    While it is `deferred`, the signal acts at the end of the block, after the results are recorded. A handler of the
-    user stays.
+    While it is `deferred`, a signal only sets `received`, and acts after the block, when the results are recorded.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from fake_sides import InProcess
 from parabench import __version__
 from parabench.ab import agent, driver
 from parabench.ab.agent import VariantAgent
-from parabench.ab.variant import Heard, Variant, read_variant
+from parabench.ab.variant import OnEvent, Variant, read_variant
 from parabench.analysis.compare import gate
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
@@ -162,7 +162,7 @@ def of_run(**more: Any) -> str:
     )
 
 
-def variant_here(variant: Variant, heard: Heard, slower: float) -> InProcess:
+def variant_here(variant: Variant, heard: OnEvent, slower: float) -> InProcess:
     """Return a variant of `ab` in this process, with a fake launcher; variant b takes `slower` times as long."""
     times = slower if variant.name == "b" else 1.0
     launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
@@ -176,7 +176,7 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     monkeypatch.setattr(
         driver, "running", lambda _, heard: nullcontext([variant_here(one, heard, slower) for one in sides])
     )
-    monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
+    monkeypatch.setattr(driver, "pass_token", lambda sides, token: [side.result() for side in sides].clear())
     run = Request.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
 

@@ -12,7 +12,7 @@ import pytest
 import parabench.report.build
 import parabench.session.session
 from fake_launch import FakeLauncher
-from parabench.cluster.participants import Participants
+from parabench.cluster.topology import Participants
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.store.results import load

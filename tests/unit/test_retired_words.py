@@ -25,7 +25,7 @@ WORDS = {
 # As a whole name: as words of English they may stand.
 NAMES = {
     "Attempt": "", "CollectiveWalk": "Runner", "Course": "Workload", "Ended": "ProcessOutcome",
-    "Flags": "LauncherFlags", "Flat": "FlatParameters", "Life": "Member", "Line": "Connection", "Lost": "PeerLost",
+    "Flags": "LauncherFlags", "Flat": "FlatParameters", "Life": "Member", "Line": "Connection", "Lost": "NodeGone",
     "Opened": "SessionState", "Order": "LaunchSpec", "Part": "NodeResult", "Parallel": "ParallelModel",
     "Place": "RankInfo", "Setting": "Variant", "SideProcess": "VariantProcess", "Site": "Topology",
     "StreamLane": "StreamQueue", "Team": "LaunchContext", "ThreadLane": "ThreadQueue",

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_sides import AXES, Lab
-from parabench.ab.agent import IN_TURNS, VariantAgent
-from parabench.ab.driver import AbRequest, hide
+from parabench.ab.agent import INTERLEAVED, VariantAgent
+from parabench.ab.driver import AbRequest, recorded_command
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
@@ -94,7 +94,14 @@ def test_recorded_command_has_no_secret(places: Path) -> None:
     argv = ["parabench", "ab", "--baseline", texts["a"], f"--candidate={texts['b']}", "quick"]
     request = AbRequest(**texts, run=Request.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
     variants = [read_variant(name, text) for name, text in texts.items()]
-    assert hide(request, variants) == ["parabench", "ab", "--baseline", "TOKEN=...", "--candidate=other", "quick"]
+    assert recorded_command(request, variants) == [
+        "parabench",
+        "ab",
+        "--baseline",
+        "TOKEN=...",
+        "--candidate=other",
+        "quick",
+    ]
 
 
 # -- order of launches ----------------------------------------------------------------------------------------------
@@ -143,13 +150,13 @@ def test_ab_fails_when_slower_and_numbers_its_labels(lab: Lab) -> None:
     files = [f"--{name}={lab.folder / name}" for name in ("json", "markdown", "html")]
     done = CliRunner().invoke(main, [*given, *files, "--junit", "-"])
     assert done.exit_code == 0, done.output
-    # Its own pair is what is judged and written.
+    # The second pair is compared.
     assert "@mine-2-a " in done.stderr
-    told = json.loads((lab.folder / "json").read_text())
-    (verdict,) = told["tables"]["verdict"]
+    document = json.loads((lab.folder / "json").read_text())
+    (verdict,) = document["tables"]["verdict"]
     assert (verdict["base"], verdict["candidate"], verdict["exit_code"]) == ("mine-2-a", "mine-2-b", 0)
-    assert told["command"] == "ab"
-    assert " ".join(told["sentences"]) in (lab.folder / "markdown").read_text()
+    assert document["command"] == "ab"
+    assert " ".join(document["sentences"]) in (lab.folder / "markdown").read_text()
     assert (lab.folder / "html").read_text().startswith("<!doctype html>")
     assert ElementTree.fromstring(done.stdout).get("tests") == "3"
     assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
@@ -193,19 +200,19 @@ def test_ab_resumes_with_the_same_variants(lab: Lab) -> None:
     there = lab.launches()
     assert there[:7] == before
     assert len(there) == len(set(there)) == 20
-    # Complete, it is only compared again; and as it was asked for it is the same ab.
+    # A complete ab is only compared again.
     assert lab.run(b="TOKEN=hush", resume=True) == 0, lab.output
     assert lab.launches() == there
 
 
-# -- launches that take turns ---------------------------------------------------------------------------------------
+# -- interleaved launches --------------------------------------------------------------------------------------------
 
 ROUNDS = {"rounds": 4, "launches": 2}
 
 
 def repetitions(lab: Lab, at: int) -> list[str]:
     """Return the variant and the number of cases of each launch, from the `at`-th on."""
-    return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
+    return [f"{side}{len(labels.split(', 2 ranks')) - 1}" for side, labels, _ in lab.log[at:]]
 
 
 def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
@@ -226,7 +233,7 @@ def test_ab_interleaves_after_one_launch_per_case(lab: Lab) -> None:
 def test_ab_interleaves_by_default(lab: Lab) -> None:
     lab.run(rounds=None, launches=None)
     protocol = select_session(load(lab.folder / "out" / "results.db"), "ab-b").plan["protocol"]
-    assert {name: protocol[name] for name in IN_TURNS} == IN_TURNS
+    assert {name: protocol[name] for name in INTERLEAVED} == INTERLEAVED
 
 
 def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:
@@ -238,8 +245,8 @@ def test_ab_launches_a_failed_case_separately(lab: Lab) -> None:
 
     lab.befalls = fails
     assert lab.run(**ROUNDS) == 1, lab.output
-    # Repetition 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
-    # Repetition 3: the two at once, and the one that has failed by itself.
+    # Repetition 2: an interleaved launch of all cases fails, then one of two cases, then the failed case in a.
+    # Repetition 3: an interleaved launch of the two others, and the failed case alone.
     assert repetitions(lab, 8)[:5] == ["a3", "b3", "a2", "b2", "a1"]
     assert sorted(repetitions(lab, 13)) == ["a1", "a2", "b1", "b2"]
     there = [each for each in lab.launches() if each[2] >= 0]
@@ -252,7 +259,6 @@ class OneCaseLess(VariantAgent):
     @request
     def plan(self, /, **fields: Any) -> dict[str, Any]:
         answer = super().plan(**fields)
-        assert self._planned is not None
         gone, *rest = self._planned.plan.cases
         self._planned = replace(self._planned, plan=self._planned.plan.replace(cases=tuple(reversed(rest))))
         del answer["cases"][gone.id]
@@ -287,5 +293,5 @@ def test_ab_skips_cases_that_one_variant_cannot_run(lab: Lab) -> None:
     assert len(plan["cases"]) == 2
     why = "the candidate does not run it: this side has no room for it"
     assert [each["reason"] for each in plan["skipped"]] == [why]
-    # Both walk in one order, whatever the order that one side had planned.
+    # Both variants launch in the same order, even if one has planned another order.
     assert select_session(results, "ab-b").plan["cases"] == plan["cases"]

@@ -53,7 +53,7 @@ class Devices(Lab):
 
     @property
     def pairs(self) -> list[tuple[str, int]]:
-        """The launches that took turns: the side, and how many cases."""
+        """Return the variant and the number of cases of each interleaved launch."""
         return [(name, len(spec.cases)) for name, spec in self.specs if spec.pair]
 
 
@@ -103,7 +103,7 @@ def test_ab_alternates_launches_when_both_do_not_fit(
     lines = [line for line in lab.output.splitlines() if "whole launches alternate" in line]
     assert len(lines) == 1
     assert re.search(f"whole launches alternate in 2 configurations: {why}", lines[0]), lines
-    # All the same each case was launched as often on both sides.
+    # Each case was launched equally often in both variants.
     assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
 
 

@@ -32,14 +32,12 @@ def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
     run = Request.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
     request = AbRequest(a="", b=proposal, run=more.pop("run", run))
-    decided = lab.said(lambda console: run_series(request, console, **more))
+    decided = lab.captured(lambda console: run_series(request, console, **more))
     return STOPPED if decided is None else decided.exit_code
 
 
 def series(lab: Lab) -> Series:
-    there = read_series(lab.folder / "series")
-    assert there is not None
-    return there
+    return read_series(lab.folder / "series")
 
 
 def test_series_accepts_gains_and_rejects_the_rest(lab: Lab) -> None:
@@ -90,20 +88,21 @@ def test_series_resumes_a_stopped_proposal(lab: Lab) -> None:
 
 def test_series_is_shown_or_refused_when_the_folder_has_none(lab: Lab) -> None:
     folder = str(lab.folder / "series")
-    said = CliRunner().invoke(main, ["ab", "--series", folder])
-    assert said.exit_code == 2
-    assert "holds no series; start one with --baseline VARIANT and --candidate VARIANT" in said.output
+    done = CliRunner().invoke(main, ["ab", "--series", folder])
+    assert done.exit_code == 2
+    assert "holds no series; start one with --baseline VARIANT and --candidate VARIANT" in done.output
     propose(lab, "ONE=1")
-    said = CliRunner().invoke(main, ["ab", "--series", folder, "--json", "-"])
-    assert said.exit_code == 0
-    told = json.loads(said.output)
-    jsonschema.validate(told, schema("series"), jsonschema.Draft202012Validator)
-    assert told["tables"]["proposals"] == json.loads((lab.folder / "series" / "series.json").read_text())["proposals"]
-    said = CliRunner().invoke(main, ["ab", "--series", folder])
-    assert "1       rejected  ONE=..." in said.output
+    done = CliRunner().invoke(main, ["ab", "--series", folder, "--json", "-"])
+    assert done.exit_code == 0
+    document = json.loads(done.output)
+    jsonschema.validate(document, schema("series"), jsonschema.Draft202012Validator)
+    stored = json.loads((lab.folder / "series" / "series.json").read_text())
+    assert document["tables"]["proposals"] == stored["proposals"]
+    done = CliRunner().invoke(main, ["ab", "--series", folder])
+    assert "1       rejected  ONE=..." in done.output
     (lab.folder / "series" / "series.json").write_text("{}")
-    said = CliRunner().invoke(main, ["ab", "--series", folder])
-    assert (said.exit_code, "is not a series of proposals" in said.output) == (2, True)
+    done = CliRunner().invoke(main, ["ab", "--series", folder])
+    assert (done.exit_code, "is not a series of proposals" in done.output) == (2, True)
 
 
 def test_series_refuses_options_that_it_ignores(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -53,11 +54,11 @@ def test_clock_offset_is_measured_by_the_first_rank_of_a_node(monkeypatch: pytes
     store, point = HashStore(), RendezvousPoint("", 0, nodes=3, ranks_per_node=2)
     ahead = threading.local()
     monkeypatch.setattr("parabench.launch.rendezvous.perf_counter", lambda: time_of(ahead))
-    told: dict[int, Any] = {}
+    offsets: dict[int, Any] = {}
 
     def rank(number: int, by: float) -> None:
         ahead.by = by
-        told[number] = point.clock_offset(store, number)
+        offsets[number] = point.clock_offset(store, number)
 
     ranks = [threading.Thread(target=rank, args=each) for each in ((0, 0.0), (2, 50.0), (4, -7.0))]
     for each in ranks:
@@ -65,16 +66,13 @@ def test_clock_offset_is_measured_by_the_first_rank_of_a_node(monkeypatch: pytes
     for each in ranks:
         each.join(GUARD_S)
     assert point.clock_offset(store, 1) is None
-    assert told[0] == {"offset_s": 0.0, "error_s": 0.0}
+    assert offsets[0] == {"offset_s": 0.0, "error_s": 0.0}
     for number, offset in ((2, -50.0), (4, 7.0)):
-        assert abs(told[number]["offset_s"] - offset) <= told[number]["error_s"] + 1e-9
+        assert abs(offsets[number]["offset_s"] - offset) <= offsets[number]["error_s"] + 1e-9
 
 
 def time_of(ahead: threading.local) -> float:
-    import time
-
-    by: float = ahead.by
-    return time.perf_counter() + by
+    return time.perf_counter() + float(ahead.by)
 
 
 def part(node: int, outcome: ProcessOutcome | None = None, **more: Any) -> NodeResult:
@@ -93,15 +91,15 @@ def silent(rank: int) -> RankReport:
     return RankReport(rank=rank, reported=False)
 
 
-def layout(moments: int = 5) -> MarkLayout:
-    return MarkLayout(columns=5, moments=moments, rows=2, position=lambda n: f"to moment {n}")
+def layout() -> MarkLayout:
+    return MarkLayout(columns=5, moments=5, rows=2, position=lambda n: f"to moment {n}")
 
 
 def test_align_shifts_times_to_the_clock_of_node_0() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
     case = CaseReport(stalls=[(0, 101.0, 102.0)], calls=[call])
-    told = RankReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, cases=[case, None])
-    first, second = align([part(0), part(1, reports=[told, silent(3)])], layout())
+    reported = RankReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, cases=[case, None])
+    first, second = align([part(0), part(1, reports=[reported, silent(3)])], layout())
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
     case = second.reports[0].of(0)
@@ -109,14 +107,14 @@ def test_align_shifts_times_to_the_clock_of_node_0() -> None:
     assert case.calls == [call._replace(made_s=2.0, start_s=2.5)]
     # Node 1 started at 100 s on its clock, which is 1 s on the clock of node 0.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
-    assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, told.clock]
+    assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, reported.clock]
 
 
 # -- judgement -------------------------------------------------------------------------------------------------------
 
 
-def error(rank: int, message: str, at: float, *, oom: bool = False) -> RankReport:
-    return RankReport(rank=rank, error=RankError(at, message, "Traceback", oom))
+def error(rank: int, message: str, at: float) -> RankReport:
+    return RankReport(rank=rank, error=RankError(at, message, "Traceback", oom=False))
 
 
 def judged(*parts: NodeResult) -> tuple[Status, Failure | None]:
@@ -131,7 +129,6 @@ def test_diagnose_names_a_killed_rank_of_another_node() -> None:
     one = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     status, failure = judged(zero, one)
     assert status is Status.CRASHED
-    assert failure is not None
     assert (failure.rank, failure.signal) == (3, "SIGKILL")
     assert str(failure).startswith("rank 3: ended by SIGKILL")
     assert str(failure).endswith("on node 1 (h1)")
@@ -142,7 +139,6 @@ def test_diagnose_ignores_echoes_of_an_error() -> None:
     one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "ValueError: no such layer", 500.0), silent(3)])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.FAILED, 2)
-    assert failure is not None
     assert failure.message == "ValueError: no such layer on node 1 (h1)"
 
 
@@ -159,7 +155,6 @@ def test_diagnose_names_a_lost_node_and_a_hang() -> None:
     )
     status, failure = judged(part(0, ProcessOutcome(ok=False, hung=True), stacked=[0, 1]), one)
     assert status is Status.HUNG
-    assert failure is not None
     assert failure.rank == 2
     assert "it came least far, to moment 0 on node 1 (h1)" in failure.message
     over_in_time = judged(part(0), one)
@@ -205,7 +200,7 @@ def test_is_ours_accepts_only_addresses_of_this_host() -> None:
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"interface": "eth9"},
@@ -217,14 +212,14 @@ def test_is_ours_accepts_only_addresses_of_this_host() -> None:
         ),
     ],
 )
-def test_check_refuses_unknown_interfaces_and_addresses(changes: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_check_refuses_unknown_interfaces_and_addresses(changes: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         network.check(**{"interface": None, "local_addr": None} | changes)
     network.check(interface="eth0", local_addr="10.1.0.1")
 
 
 @pytest.mark.parametrize(
-    ("route", "environ", "told"),
+    ("route", "environ", "expected"),
     [
         (network.Route("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
         (network.Route("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
@@ -238,6 +233,6 @@ def test_check_refuses_unknown_interfaces_and_addresses(changes: Any, said: str)
     ],
 )
 def test_route_restricts_ranks_to_its_interface(
-    route: network.Route, environ: dict[str, str], told: dict[str, str]
+    route: network.Route, environ: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert route.environment(environ) == told
+    assert route.environment(environ) == expected

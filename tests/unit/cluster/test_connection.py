@@ -15,8 +15,8 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, PeerLost, Reply, Stop, accept_peer, greet
-from parabench.errors import UsageError
+from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, Proof, Reply, Stop, accept_peer, greet
+from parabench.errors import NodeGone, UsageError
 from parabench.signals import Interrupted, signals_restored, stop_signals
 
 OURS, OTHER = b"0123456789abcdef", b"0123456789abcdeF"
@@ -88,18 +88,27 @@ def test_greet_refuses_another_session_or_version(ends: Ends) -> None:
             greet(ends[1], None, "job42", "host0:29400")
 
 
-@pytest.mark.parametrize("secret", [None, OURS])
-def test_greet_retries_when_node_0_dies_in_the_handshake(ends: Ends, secret: bytes | None) -> None:
-    Connection(ends[0]).send(Hello(PROTOCOL, "job42", "", signed=secret is not None))
+HELLO = Hello(PROTOCOL, "job42", "", signed=False)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a message of 1,213,486,160 bytes"),
+        ([HELLO], "its process has ended, or closed the connection"),
+        ([HELLO, Proof("\u00e4")], "comparing strings with non-ASCII characters"),
+    ],
+    ids=["another program", "node 0 dies", "a wrong proof"],
+)
+def test_greet_retries_when_node_0_does_not_answer(ends: Ends, sent: Any, why: str) -> None:
+    if isinstance(sent, bytes):
+        ends[0].sendall(sent)
+    else:
+        for message in sent:
+            Connection(ends[0]).send(message)
     ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(PeerLost, match="its process has ended, or closed the connection"):
-        greet(ends[1], secret, "job42", "host0:29400")
-
-
-def interrupted(node: Connection, message: Reply) -> None:
-    with stop_signals():
-        node.send(message)
-        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(NodeGone, match=f"does not answer as a session of this parabench does: {why}"):
+        greet(ends[1], None, "job42", "host0:29400")
 
 
 def test_connection_sends_whole_frames_after_a_signal(ends: Ends) -> None:
@@ -108,19 +117,20 @@ def test_connection_sends_whole_frames_after_a_signal(ends: Ends) -> None:
     ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     node.start(lambda message: None, lambda: None)
     long = Reply({"text": random.randbytes(1 << 18).hex()})
-    with signals_restored(), pytest.raises(Interrupted):
-        interrupted(node, long)
+    node.send(long)
+    with signals_restored(), pytest.raises(Interrupted), stop_signals():
+        os.kill(os.getpid(), signal.SIGINT)
     node.send(Stop(2))
     received = [message for message in iter(zero.receive, Stop(2)) if message is not None]
     assert received == [long]
     node.close()
 
 
-def test_greet_retries_when_another_program_answers(ends: Ends) -> None:
-    ends[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    ends[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(PeerLost, match="does not answer as a session of this parabench does"):
-        greet(ends[1], None, "job42", "host0:29400")
+def test_handshake_has_one_deadline(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HELLO_S", 1e-6)
+    ends[1].sendall(b"\0\0\0\1{")
+    with pytest.raises(TimeoutError, match="did not send the whole message in time"):
+        accept_peer(ends[0], OURS, "job42")
 
 
 def changed(frame: bytes) -> bytes:
@@ -130,22 +140,10 @@ def changed(frame: bytes) -> bytes:
 @pytest.mark.parametrize("forge", [changed, lambda frame: frame + frame])
 def test_receive_refuses_forged_and_repeated_messages(ends: Ends, forge: Callable[[bytes], bytes]) -> None:
     node, zero = met(ends)
-    kept: list[bytes] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node, "_socket", Recorder(kept))
-        node.send(Abort(1, "failed"))
-    ends[1].sendall(forge(b"".join(kept)) + b"\0" * 100)
+    node.send(Abort(1, "failed"))
+    ends[1].sendall(forge(ends[0].recv(1 << 16)) + b"\0" * 100)
     with pytest.raises(ValueError, match="not signed with this session's secret"):
         all(iter(zero.receive, ""))
-
-
-class Recorder:
-    def __init__(self, kept: list[bytes]) -> None:
-        self._kept = kept
-
-    def send(self, data: memoryview) -> int:
-        self._kept.append(bytes(data))
-        return len(data)
 
 
 def test_connection_is_lost_when_closed_or_silent(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +165,12 @@ def test_connection_stays_with_signs_of_life(ends: Ends, monkeypatch: pytest.Mon
     pair = met(ends)
     heard: SimpleQueue[Any] = SimpleQueue()
     for each in pair:
-        each.start(heard.put, lambda: None)
+        each.start(heard.put, lambda: heard.put("lost"))
     pair[0].send(Stop(2))
     assert heard.get(timeout=GUARD_S) == Stop(2)
     assert all(each.lost is None for each in pair)
+    pair[0].send(Reply({"not JSON": object()}))
+    assert str(heard.get(timeout=GUARD_S)) == "lost"
+    assert "unsupported" in str(pair[0].lost)
     for each in pair:
         each.close()

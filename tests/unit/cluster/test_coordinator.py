@@ -84,7 +84,6 @@ class Node(Agent):
     def launch_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         self.does(context)
         self.aborts.put(context.abort.reason)
-        assert self.number is not None
         return result_of(self.number)
 
     def end_of(self) -> Any:
@@ -102,7 +101,6 @@ class Leader(Coordinator):
         self.lines: list[str] = []
         topology = Topology(nodes=nodes, ranks_per_node=1, host="127.0.0.1", port=port, node=0, timeout_s=GUARD_S)
         listening = listen(topology, self.lines.append)
-        assert listening is not None
         self.does: Does = lambda context: None
         super().__init__(*listening, topology, secret, FACTS, self.lines.append)
 
@@ -173,7 +171,6 @@ def test_node_without_a_result_after_the_deadline_is_lost(leader: Leader) -> Non
     node = Node(leader.topology, does=lambda context: assert_set(over))
     leader.assemble(())
     lost = leader.launch(SPEC.replace(deadline_s=0.0))[1].lost
-    assert lost is not None
     assert lost.startswith("node 1 (")
     assert lost.endswith(", which ran rank 1, was lost: no result within 0.5 s")
     over.set()
@@ -206,7 +203,6 @@ def test_node_that_closes_its_connection_is_lost_and_may_return(leader: Leader) 
     node = Node(leader.topology, does=leave)
     leader.assemble(())
     lost = leader.launch()[1].lost
-    assert lost is not None
     assert lost.endswith(", which ran rank 1, was lost: its process has ended, or closed the connection")
     assert str(node.end_of()) == "broken"
     Node(leader.topology)
@@ -222,7 +218,7 @@ def test_node_that_loses_node_0_ends_its_ranks_and_waits(leader: Leader) -> None
 
     node = Node(leader.topology, does=run)
     leader.assemble(())
-    leader._members[1].connection.say(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
+    leader._members[1].connection.send_request(Agent.run, launch=0, spec=SPEC.to_dict(), port=leader.topology.port)
     assert_set(started)
     leader._members[1].connection._lose(EOFError("gone"))
     assert node.aborts.get(timeout=GUARD_S) == LOST

@@ -36,7 +36,6 @@ SRUN = {
 
 def flags(environ: Mapping[str, str]) -> dict[str, str]:
     group = group_of(environ)
-    assert group is not None
     found = group.flags()
     host, _, port = found.pop("PET_RDZV_ENDPOINT", ":").rpartition(":")
     assert not port or FIRST_PORT <= int(port) < FIRST_PORT + PORTS
@@ -69,9 +68,7 @@ def test_flags_describe_the_node_of_the_host(environ: dict[str, str], expected: 
 
 def test_group_of_takes_the_innermost_launcher() -> None:
     for environ, launcher in ((SRUN | OPEN_MPI | TORCHRUN, "torchrun"), (SRUN | OPEN_MPI, "mpirun"), (SRUN, "srun")):
-        group = group_of(environ)
-        assert group is not None
-        assert group.launcher == launcher
+        assert group_of(environ).launcher == launcher
 
 
 @pytest.mark.parametrize(
@@ -111,9 +108,7 @@ def test_group_of_asks_slurm_for_an_unknown_host(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(foreign_group, "addresses_of", lambda host: [host] if host[0].isdigit() else [])
     environ = SRUN | {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_NODELIST": "n[1-3]"}
     del environ["MASTER_ADDR"]
-    group = group_of(environ | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"})
-    assert group is not None
-    assert group.endpoint_host == "10.0.0.2"
+    assert group_of(environ | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}).endpoint_host == "10.0.0.2"
 
 
 # -- cores and devices -----------------------------------------------------------------------------------------------
@@ -167,7 +162,7 @@ with once_per_host(measures=True):
 
 @pytest.fixture
 def start() -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
-    """Starts process `local_rank` of two, whose leader runs that code."""
+    """Return a function that starts process `local_rank` of two. The leader runs its code."""
     started: list[subprocess.Popen[str]] = []
 
     def start(local_rank: int, code: str) -> subprocess.Popen[str]:
@@ -187,22 +182,24 @@ def start() -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
 def test_once_per_host_gives_all_processes_the_exit_code(start: Callable[..., subprocess.Popen[str]]) -> None:
     code = "import os; print(os.environ['PET_NPROC_PER_NODE']); sys.exit(3)"
     first, second = start(0, code), start(1, code)
-    said = [each.communicate(timeout=GUARD_S) for each in (first, second)]
-    assert said == [("2\ntorch: False\n", ""), ("torch: False\n", "")]
+    outputs = [each.communicate(timeout=GUARD_S) for each in (first, second)]
+    assert outputs == [("2\ntorch: False\n", ""), ("torch: False\n", "")]
     assert (first.returncode, second.returncode) == (3, 3)
 
 
 @pytest.mark.parametrize(
-    ("local_rank", "said"),
+    ("local_rank", "message"),
     [
         ("0", "process 1 of 2 on this host did not start the same command within 0.01 s; start it in all of them"),
         ("1", "the first process of this host did not start the same command within 0.01 s"),
     ],
 )
-def test_once_per_host_says_who_did_not_start(monkeypatch: pytest.MonkeyPatch, local_rank: str, said: str) -> None:
+def test_once_per_host_names_the_missing_process(
+    monkeypatch: pytest.MonkeyPatch, local_rank: str, message: str
+) -> None:
     monkeypatch.setattr(foreign_group, "MEET_S", 0.01)
     environ = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank, "PMIX_NAMESPACE": f"alone-{os.getpid()}"}
-    with pytest.raises(UsageError, match=said), once_per_host(measures=True, environ=environ):
+    with pytest.raises(UsageError, match=message), once_per_host(measures=True, environ=environ):
         pass
 
 

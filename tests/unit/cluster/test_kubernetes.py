@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: their schemas, that they agree with themselves, their shell, and what they run."""
+"""The manifests for Kubernetes: schemas, names, shell code, and commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def replicas():
 
 
 def check(found, version):
-    """Raises jsonschema.ValidationError for whatever does not belong there."""
+    """Raise an error if a document does not fit the schema of its kind."""
     if found["kind"] != "PyTorchJob":
         kubernetes_validate.validate(found, version, strict=True)
         return
@@ -58,7 +58,7 @@ def check(found, version):
 
 
 def commands():
-    """The words of every container that runs parabench, without the shell around them."""
+    """Return the command of every container that runs parabench, without its shell."""
     master, worker = (replicas()[each]["template"]["spec"]["containers"][0] for each in ("Master", "Worker"))
     return [master["command"], worker["command"], shlex.split(snippet().removeprefix("exec "))]
 
@@ -76,7 +76,7 @@ def readme():
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_document_fits_its_schema(name, version):
+def test_manifests_fit_their_schemas(name, version):
     for found in documents(name):
         check(found, version)
 
@@ -116,11 +116,11 @@ def test_manifests_agree_on_gpus_and_nodes():
     )
     assert sum(each["replicas"] for each in replicas().values()) == 2
     # Flags that the operator sets as PET_ variables are not in the command.
-    told = {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"}
-    assert not told & {word.partition("=")[0] for word in commands()[0]}
+    of_operator = {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"}
+    assert not of_operator & {word.partition("=")[0] for word in commands()[0]}
 
 
-def test_names_lead_to_one_another():
+def test_manifests_agree_on_names():
     service = document("indexed-job.yaml", "Service")
     job = document("indexed-job.yaml", "Job")
     name = job["metadata"]["name"]
@@ -143,7 +143,7 @@ def test_names_lead_to_one_another():
 
 
 @pytest.mark.parametrize("words", commands(), ids=["Master", "Worker", "Job"])
-def test_run_has_every_option_and_takes_it(words):
+def test_manifests_run_with_valid_options(words):
     assert words[:2] == ["parabench", "run"]
     run = command_of("run")
     known = {name for parameter in run.params for name in parameter.opts}
@@ -155,8 +155,8 @@ def test_run_has_every_option_and_takes_it(words):
     )
 
 
-def test_the_shell_is_valid():
+def test_shell_of_manifests_is_valid():
     assert len(readme()) == 4
     for text in (snippet(), *readme()):
-        told = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
-        assert (told.returncode, told.stderr) == (0, ""), text
+        done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), text

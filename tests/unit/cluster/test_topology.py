@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ GPUS = Machine(cores=4, gpus=(Gpu("H", 1, 0),) * 8)
 TWO = LauncherFlags(nnodes="2", nproc_per_node="8", rdzv_endpoint="host0:29400", rdzv_id="job42")
 
 
-def test_torchruns_flags_mean_what_they_mean_there() -> None:
+def test_topology_of_reads_the_flags_of_torchrun() -> None:
     assert topology_of(TWO, CPU) == Topology(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
     given = replace(TWO, node_rank=1, local_addr="10.0.0.2", interface="ib0", rdzv_timeout=30.0)
     assert topology_of(given, CPU) == Topology(
@@ -27,7 +28,7 @@ def test_torchruns_flags_mean_what_they_mean_there() -> None:
     )  # fmt: skip
 
 
-def test_unsaid_is_as_torchrun_has_it() -> None:
+def test_topology_of_has_the_defaults_of_torchrun() -> None:
     topology = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), CPU)
     assert topology == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
 
@@ -39,36 +40,27 @@ def test_unsaid_is_as_torchrun_has_it() -> None:
         (None, CPU, 1),
     ],
 )  # fmt: skip
-def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
-    topology = topology_of(replace(TWO, nproc_per_node=text), machine)
-    assert topology is not None
-    assert topology.ranks_per_node == ranks
+def test_topology_of_counts_the_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
+    assert topology_of(replace(TWO, nproc_per_node=text), machine).ranks_per_node == ranks
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port", "shown"),
+    ("flags", "host", "port", "shown"),
     [
-        ("host0", "host0", 29400, "host0:29400"),
-        ("10.0.0.1:1234", "10.0.0.1", 1234, "10.0.0.1:1234"),
-        ("[fe80::1]:1234", "fe80::1", 1234, "[fe80::1]:1234"),
+        ({"rdzv_endpoint": "host0"}, "host0", 29400, "host0:29400"),
+        ({"rdzv_endpoint": "10.0.0.1:1234"}, "10.0.0.1", 1234, "10.0.0.1:1234"),
+        ({"rdzv_endpoint": "[fe80::1]:1234"}, "fe80::1", 1234, "[fe80::1]:1234"),
+        ({"master_addr": "pod-0", "master_port": 23456}, "pod-0", 23456, "pod-0:23456"),
     ],
 )
-def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
-    topology = topology_of(replace(TWO, rdzv_endpoint=text), CPU)
-    assert topology is not None
-    assert (topology.host, topology.port, topology.endpoint) == (host, port, shown)
-
-
-def test_a_master_address_is_an_endpoint_too() -> None:
-    flags = LauncherFlags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
-    topology = topology_of(flags, CPU)
-    assert topology is not None
-    assert (topology.host, topology.port, topology.node) == ("pod-0", 23456, 1)
+def test_topology_has_the_endpoint(flags: dict[str, Any], host: str, port: int, shown: str) -> None:
+    topology = topology_of(LauncherFlags(nnodes="2", node_rank=1, **flags), CPU)
+    assert (topology.host, topology.port, topology.endpoint, topology.node) == (host, port, shown, 1)
 
 
 @pytest.mark.parametrize("rendezvous", [True, False])
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (replace(TWO, nnodes="²"), "--nnodes '²' is not a number of nodes"),
         (replace(TWO, rdzv_endpoint="::1:5"), "--rdzv-endpoint '::1:5' is not HOST:PORT"),
@@ -76,12 +68,12 @@ def test_a_master_address_is_an_endpoint_too() -> None:
         (replace(TWO, rdzv_timeout=float("nan")), "--rdzv-timeout is nan s"),
     ],
 )
-def test_topology_of_refuses_wrong_flags(flags: LauncherFlags, said: str, rendezvous: bool) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_topology_of_refuses_wrong_flags(flags: LauncherFlags, message: str, rendezvous: bool) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         topology_of(flags, CPU, rendezvous=rendezvous)
 
 
-def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:
+def test_options_read_the_variables_of_torchrun() -> None:
     for command in ("run", "collectives"):
         options = {
             option.name: option.envvar

@@ -22,7 +22,7 @@ from docs.site import schemas
 from fake_launch import FakeLauncher
 from fake_sides import Lab
 from guard import GUARD_S
-from parabench.cluster.participants import Participants
+from parabench.cluster.topology import Participants
 from parabench.store.record import Failure, Status
 from paths import ROOT
 
@@ -136,7 +136,7 @@ def test_quiet_commands_print_only_the_answer(launcher: FakeLauncher) -> None:
 FAKE_RUN = """
 from fake_launch import FakeLauncher
 from parabench.cli import main
-from parabench.cluster.participants import Participants
+from parabench.cluster.topology import Participants
 Participants.executor = lambda self, launcher=FakeLauncher(): launcher
 main(["run", "mine.py"], prog_name="parabench")
 """

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     )
 
 
-def asked(folder: Path, page: Path) -> str:
+def refusal(folder: Path, page: Path) -> str:
     done = parabench("report", "--from", folder, "-o", page)
     assert (done.exit_code, len(done.stderr.strip().splitlines())) == (2, 1), done.output
     assert not page.exists()
@@ -73,8 +73,8 @@ def test_bandwidth_uses_the_time_of_the_last_rank(folder: Path, tmp_path: Path) 
     ranks = recorded.rank_table(seen).set_index("rank")
     assert ranks.loc[0, "communication_s"] == pytest.approx(40e-6)
     assert ranks["backward_s"].isna().all()
-    (held,) = recorded.flight_table(seen).to_dict("records")
-    assert (held["op"], held["seen"], held["calls"], held["duration_s"]) == ("all_reduce", 2, 2, pytest.approx(1.5e-3))
+    (row,) = recorded.flight_table(seen).to_dict("records")
+    assert (row["op"], row["seen"], row["calls"], row["duration_s"]) == ("all_reduce", 2, 2, pytest.approx(1.5e-3))
 
 
 def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
     ],
 )
 def test_wrong_folder_is_refused_in_one_line(tmp_path: Path, files: dict[str, object], why: str) -> None:
-    assert why in asked(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
+    assert why in refusal(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
 
 
 def test_trace_events_are_dropped_while_the_file_is_parsed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
 from parabench.store.record import DeviceSample, HostSample, Status
-from parabench.watching.group import Group, cores_of, environment_of, machine_of, of_this
+from parabench.watching.group import Group, cores_of, describe_rank, environment_of, machine_of
 from parabench.watching.loop import WIDTH
 from parabench.watching.record import RankResult, node_results
 
@@ -65,7 +65,7 @@ def test_host_has_the_devices_of_all_its_ranks(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        about = of_this(Group(None, rank, group.hosts), this_machine())
+        about = describe_rank(Group(None, rank, group.hosts), this_machine())
         abouts.append(json.loads(json.dumps(about)))
     here = machine_of(abouts, Machine(cores=1), group)
     assert [(gpu.index, gpu.address) for gpu in here.gpus] == [(number, ADDRESSES[number]) for number in numbers]
@@ -120,5 +120,4 @@ def test_node_results_name_the_lost_rank() -> None:
     assert (node.began_s, node.outcome, node.tails) == (10.0, ProcessOutcome(ok=False), ["", ""])
     status, failure = diagnose([node], str, 60.0)
     assert status is Status.CRASHED
-    assert failure is not None
     assert failure.message == "rank 1 (a) sent no results within 5 s of rank 0's end"

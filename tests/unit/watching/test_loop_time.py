@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from parabench.watching.loop import FORWARD
-from parabench.watching.loop_time import expensive_steps, loop_time
+from parabench.watching.loop import FORWARD, expensive_steps, loop_time
 
 FIRST = 5
 # Seconds of data, forward, backward, optimizer, and after the optimizer.
@@ -35,11 +34,8 @@ def marks_of(parts: Table, pauses: dict[int, float] | None = None) -> Table:
 
 
 def account(marks: Table, instrumented: Sequence[int] = (), **more: Any) -> dict[str, Any]:
-    found = loop_time(
-        marks, FIRST, [at in instrumented for at in range(len(marks))], **{"later_waits": {}, "pauses": {}} | more
-    )
-    assert found is not None
-    return found
+    options = {"later_waits": {}, "pauses": {}} | more
+    return loop_time(marks, FIRST, [at in instrumented for at in range(len(marks))], **options)
 
 
 def test_loop_time_adds_up_to_wall_clock() -> None:

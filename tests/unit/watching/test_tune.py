@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.plan.schedule import TrainingSchedule
-from parabench.watching.describe import caps_of
+from parabench.watching.describe import bucket_cap_mib
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
 from parabench.watching.tune import Tuning, set_cap, slower
@@ -21,9 +21,9 @@ ROUNDS = 12
 def test_slower_interval_contains_the_truth_at_its_level() -> None:
     held, apart = 0, []
     for seed in range(200):
-        lot = np.random.default_rng(seed)
-        drift = np.cumsum(lot.normal(0, 0.05, ROUNDS))
-        found, half = slower(drift + np.log([[1.0], [1.2]]) + lot.normal(0, 0.05, (2, ROUNDS)), 0)
+        rng = np.random.default_rng(seed)
+        drift = np.cumsum(rng.normal(0, 0.05, ROUNDS))
+        found, half = slower(drift + np.log([[1.0], [1.2]]) + rng.normal(0, 0.05, (2, ROUNDS)), 0)
         apart.append(found[1])
         held += abs(found[1] - 0.2) <= 1.2 * half[1]
     assert 0.90 <= held / 200 <= 0.99
@@ -42,7 +42,7 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
         tuning.before(step, lambda: marks)
         if step in schedule.turns:
             turn, _ = schedule.turns[step]
-            assert caps_of(module) == tuning.caps[turn.arm]
+            assert bucket_cap_mib(module) == tuning.caps[turn.arm]
             marks[step, -1] = (0.5, 0.25)[turn.arm] * (1 + step % 3 / 100)
             last = turn.arm
     if missing:
@@ -51,8 +51,7 @@ def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
         tuning.before(schedule.first_measured, lambda: marks)
     (line,) = lines
     assert missing or line.startswith("Tuning of 2 bucket caps over 12 rounds of this run: 25 MiB is fastest; 1 MiB +")
-    assert last is not None
-    assert caps_of(module) == (tuning.caps[last] if missing else 25)
+    assert bucket_cap_mib(module) == (tuning.caps[last] if missing else 25)
     assert ("because the times of a rank are missing" in line) is missing
 
 
@@ -64,7 +63,7 @@ def test_set_cap_changes_the_buckets(alone: None) -> None:
     counts = {}
     for cap in (0.2, 25.0):
         set_cap(module, cap)
-        assert caps_of(module) == pytest.approx(cap, rel=1e-5)
+        assert bucket_cap_mib(module) == pytest.approx(cap, rel=1e-5)
         for _ in range(3):
             called.clear()
             module(torch.ones(1, 256)).sum().backward()
