@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 import torch
 
 from guard import GUARD_S
-from parabench.data.loader import Loading
 from parabench.launch.spec import LaunchSpec, RankEnv
-from parabench.models.factory import build_model
 from parabench.models.options import share_compile_threads
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -52,22 +49,6 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
     with pytest.raises(Joined):
         training.TrainingWorkload().measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
     assert seen == [2]
-
-
-@pytest.mark.parametrize("split", ["batch", "sample"])
-def test_early_workers_load_every_epoch_of_their_rank(split: str) -> None:
-    def first(of: Case, rank: int) -> Iterator[torch.Tensor]:
-        batches = Loading(of, build_model(of)).batches(rank, 2, CPU)
-        for _ in range(20):  # an epoch has 8
-            inputs, targets = next(batches)
-            yield inputs
-            yield targets
-
-    for rank in range(2):
-        torch.manual_seed(0)
-        alone = list(first(case(split=split), rank))
-        torch.manual_seed(0)
-        assert all(map(torch.equal, alone, first(case(split=split, workers=1), rank)))
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.complex128)

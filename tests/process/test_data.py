@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import itertools
-import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,11 @@ import torch
 from torch.utils.data import default_collate
 
 import own_helpers
-from guard import GUARD_S
 from parabench.data import mnist
 from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
 from parabench.data.loader import Loading, contiguous, shuffled
 from parabench.errors import UsageError
-from parabench.launch.processes import start_server
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
@@ -134,26 +130,6 @@ def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None
     waited = [sample.value for sample in seen.samples if sample.metric == "data_s"]
     assert len(waited) == 2 * 4
     assert all(value > 0 for value in waited)
-
-
-def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> None:
-    """Neither torch's own watch nor an orderly end can help a worker that is stopped."""
-    case = Case(model="own_helpers:model", data="synthetic", workers=2)
-    start_server()
-    fork = multiprocessing.get_context("forkserver")
-    rank = fork.Process(target=own_helpers.read_with_workers, args=(case, tmp_path))
-    rank.start()
-    while not (tmp_path / "workers").exists():
-        assert rank.is_alive()
-        rank.join(0.01)
-    workers = [psutil.Process(pid) for pid in json.loads((tmp_path / "workers").read_text())]
-    assert len(workers) == 2
-    rank.kill()
-    rank.join()
-    _, left = psutil.wait_procs(workers, timeout=GUARD_S)
-    for process in left:
-        process.kill()
-    assert not left
 
 
 # -- text as GPT-2's tokens -----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def output_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
-    """And nothing listened beyond this machine (tests/process/test_what_listens.py watches a whole session)."""
+    """No process of the session listens beyond loopback."""
     process, family = driver.held_up()
     found = seen(process.pid)
     assert {(kind, place.kind) for kind, place in found} == {("rank", "tcp")}

@@ -93,7 +93,8 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
     [("killed_in_backward", "ring", "SIGKILL"), ("segfaulting", "native", "SIGSEGV")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
-    seen = launched(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL)
+    # The fixture checks that the rank's DataLoader worker ends too.
+    seen = launched(case(strategy, algorithm=algorithm, world_size=3, global_batch=9, workers=1), PROTOCOL)
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
