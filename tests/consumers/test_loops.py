@@ -1,4 +1,4 @@
-"""Loops of other libraries, watched: the examples for them, each run as it is."""
+"""Run the examples that watch the training loops of other libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
 def run(folder: Path, example: str, *launcher: str, **environment: str) -> list[Any]:
-    """The launch, and how often each metric of a step was taken on rank 0."""
+    """Run an example. Return its launch, and the number of samples of each step metric on rank 0."""
     own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "SAMPLES": "320", "HF_HUB_OFFLINE": "1", **environment}
     subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / example)],

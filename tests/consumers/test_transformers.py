@@ -1,5 +1,4 @@
-"""Models of transformers: what is built from their configurations, and that every strategy trains what one device
-does."""
+"""Models of transformers: their parts, and strategies that compute the same as one device."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def cases_of(name: str) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, list[dict[str, Any]]]]:
-    """What both ranks saw of each case; the same two train all of them."""
+    """Train all cases on the same two ranks. Return the results of both ranks for each case."""
     folder = tmp_path_factory.mktemp("trained")
     cases = [case for name in TRAINED for case in cases_of(name)]
     ended = run_processes(train_in_turn, (cases, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")

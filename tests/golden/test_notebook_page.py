@@ -65,4 +65,4 @@ def test_blocks_of_the_notebook_page_print_its_outputs(
     text = BLOCK.sub(with_output, PAGE.read_text())
     if request.config.getoption("--golden"):
         PAGE.write_text(text)
-    assert text == PAGE.read_text(), "if this is as it should be: make golden"
+    assert text == PAGE.read_text(), "if this is correct: make golden"

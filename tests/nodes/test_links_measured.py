@@ -1,4 +1,4 @@
-"""Links measured for real: between ranks of one machine, and between hosts whose links carry what they were given."""
+"""Measurements of real links: between ranks of one machine, and between hosts with limited links."""
 
 from __future__ import annotations
 

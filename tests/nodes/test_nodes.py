@@ -1,4 +1,4 @@
-"""Sessions on two hosts: every strategy and algorithm across them, verified; and the answer that they exist for."""
+"""Sessions on two hosts: every strategy and algorithm is verified, and two_level is fastest over a slow link."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ SECRET = "0123456789abcdef-in-no-other-process"
 
 @contextmanager
 def session(folder: Path, suite: str, *options: str, rates: Any = None) -> Iterator[Nodes]:
-    """A session of `suite` on two hosts that has succeeded on both."""
+    """Run a session of `suite` on two hosts, which must succeed on both."""
     with cluster(2, rates) as hosts:
         nodes = Nodes(hosts, folder, suite)
         drivers = nodes.all(*options)
@@ -182,7 +182,7 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 
 
 def answer(nodes: Nodes) -> list[str]:
-    """What the session ends with: the answer, then its notes."""
+    """Return the last lines of the session: the answer and its notes."""
     from parabench.analysis.ranking.best import closing_lines
     from parabench.analysis.session import session_data
     from parabench.store.results import load

@@ -53,7 +53,7 @@ def bed() -> Iterator[Slurm]:
 
 
 class User:
-    """Someone in a folder with a suite, who submits a script there: the shipped one has one rank a node."""
+    """Submits a script in a folder with a suite. The shipped script has one rank per node."""
 
     def __init__(self, bed: Slurm, folder: Path, strategy: str, ranks: int = 2, script: Path = SCRIPT) -> None:
         self.bed, self.folder, self.script = bed, folder, script
@@ -71,7 +71,7 @@ class User:
         return self.bed.sbatch(self.script, *arguments, environment=own | environment, cwd=self.folder)
 
     def said(self, job: int) -> str:
-        """What the job wrote, for a test that fails too."""
+        """Return the output of a job, or the logs of Slurm if there is none."""
         log = self.folder / f"parabench-{job}.log"
         return log.read_text() if log.exists() else self.bed.logs()
 
@@ -80,7 +80,7 @@ class User:
             return db.execute(f"SELECT {columns} FROM {table} ORDER BY id").fetchall()
 
     def held_up(self, job: int) -> None:
-        """Wait until the job's second launch says that it is held up."""
+        """Wait until the second launch of a job blocks."""
         pipe = os.open(self.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
         try:
             end = time.monotonic() + GUARD_S

@@ -1,4 +1,4 @@
-"""The variants of ab as processes: the connection to them, and whole runs."""
+"""Variants of `ab` in real processes: refused ones, a killed one, and a whole comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answers(**values: object) -> str:
 
 
 def scripted(folder: Path, does: str) -> str:
-    """Return a virtual environment whose `python` is a script. It receives one request and `does` that."""
+    """Return a virtual environment whose `python` is a script that receives one request and executes `does`."""
     python = folder / "scripted" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(

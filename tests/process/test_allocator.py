@@ -1,4 +1,4 @@
-"""Memory by part of an instrumented step: torch's allocator through a stand-in, the resident set for real."""
+"""Memory after each part of an instrumented step: a fake of torch's allocator, and the real resident set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a rank before it joins its process group, and its readings after training."""
+"""The work of a rank before it joins its process group, and its checksums of replicas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def workers() -> list[psutil.Process]:
 
 
 class Joined(Exception):
-    """The rank came to joining its group."""
+    """The rank started to join its group."""
 
 
 def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Collectives in the instrumented steps: every way to call one is seen, and what DDP's buckets held."""
+"""Collectives in instrumented steps: every form of a call is recorded, and the contents of DDP's buckets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
 
 
 def dealt_to_buckets(sizes: Sequence[int], caps: list[int]) -> list[list[int]]:
-    """The places of parameters of these sizes in bytes by bucket, as torch's own rule has it."""
+    """Return the indices of the parameters in each bucket by torch's own rule, from their sizes in bytes."""
     tensors = [torch.empty(size // 4) for size in sizes]
     groups, _ = dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(tensors))  # type: ignore[attr-defined]
     return sorted(map(list, groups))
@@ -102,7 +102,7 @@ def test_a_list_caps_each_bucket_in_the_order_of_reduction() -> None:
 
 
 class UnusedDdp:
-    """A module's side of a DDP that looks for unused parameters, which never tells what is in its buckets."""
+    """A fake of DDP with `find_unused_parameters`, which does not report the parameters in its buckets."""
 
     bucket_bytes_cap, bucket_bytes_cap_default = 8 * 2**20, True
     bucket_bytes_cap_list: tuple[int, ...] = ()

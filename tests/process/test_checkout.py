@@ -18,7 +18,7 @@ from parabench.errors import PACKAGES
 from paths import ROOT
 from process_helpers import COMMANDS
 
-# With what they require. Not among them: plotly, and everything that only the tests need.
+# Their dependencies are added. plotly and the packages of the tests are missing.
 TYPICAL = (
     "torch", "numpy", "pandas", "scipy", "click", "rich", "jinja2", "psutil", "pytest-benchmark", "nvidia-ml-py",
     "msgspec",  # to be brought along (docs/how-to/gpu.md)

@@ -1,4 +1,4 @@
-"""Real launches of collectives, of tiny sizes, and what becomes of them when ranks fail."""
+"""Real launches of small collectives, with correct, wrong and failing ranks."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
     ],
 )
 def test_recorded_algorithm_is_the_custom_one_or_its_fallback(op, name, ran):
-    """Whatever it calls itself: OWN calls itself ring."""
+    """OWN has the name ring."""
     seen = run(op, f"test_collective_launcher:{name}")
     assert {call.algorithm for call in seen.collectives} == {ran}
     assert seen.facts["algorithm"] == ran
@@ -201,7 +201,7 @@ def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
 
 
 def silent(spec: LaunchSpec, node: int) -> NodeResult:
-    """Ranks that were ended because another node was lost."""
+    """Return the result of a node whose ranks ended because another node was lost."""
     layout = CollectivesWorkload().marks(spec)
     result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout)
     result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)

@@ -1,4 +1,4 @@
-"""Real launches that several collective cases share, of tiny sizes."""
+"""Real launches that several small collective cases share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> Laun
 
 
 def among(algorithm: str, protocol: CollectiveProtocol = THROUGHPUT, ranks: int = 2) -> Launch:
-    """An all-reduce of these ranks, with the all-reduces of gloo on three ranks and of ring."""
+    """Launch an all-reduce of these ranks with gloo's all-reduce on three ranks and with the ring."""
     faulty = case(algorithm=f"test_collective_launcher:{algorithm}", world_size=ranks, **SMALL)
     return share((case(world_size=3, **SMALL), faulty, case(algorithm="ring", world_size=ranks, **SMALL)), protocol)
 

@@ -1,4 +1,4 @@
-"""Every algorithm, through the process group that a strategy uses, against what torch computes from all inputs."""
+"""Every algorithm, through its process group, gives the results that torch computes from all inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OF_4 = HALVING_OF_4, TWO_LEVEL, MIXED_LEVELS = [
     case(4, "two_level", 2),
     case(4, "two_level(ring,tree)", 2),
 ]
-# Whose sums of large tensors are compared.
+# The cases whose sums of large tensors are compared.
 ROUNDED = (TREE_OF_3, RING_OF_3, HALVING_OF_4, MIXED_LEVELS)
 
 Checked = Callable[[Case], Path]

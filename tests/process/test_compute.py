@@ -28,13 +28,13 @@ COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", 
 
 
 def alone(**fields: Any) -> Launch:
-    """A launch of the ranks of one node of the case."""
+    """Return a compute-only launch of the ranks of one node of the case."""
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
     return succeeded(case, SHORT, kind="compute")
 
 
 def calls(seen: Launch) -> list[tuple[str, int, int]]:
-    """(operation, bytes, ranks) of the calls of a step of rank 0."""
+    """Return (operation, bytes, ranks) of the calls in a step of rank 0."""
     return [(op, size, len(ranks)) for kind, op, size, ranks, _ in
             (event for event in seen.facts["program"][0]["events"] if event[0] == "call")]  # fmt: skip
 

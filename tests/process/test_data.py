@@ -1,4 +1,4 @@
-"""Data: what is read, that every split reads it exactly once, and one clear line for what cannot be."""
+"""Data: what is read, that every split reads each sample once, and the errors for unusable data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SAMPLERS = {
 
 
 def dealt(split: str, count: int, ranks: int, epoch: int) -> list[list[list[int]]]:
-    """[step][rank] -> indices."""
+    """Return the indices by [step][rank]."""
     each = [SAMPLERS[split](count, rank, ranks, epoch) for rank in range(ranks)]
     return [list(step) for step in zip(*each, strict=True)]
 
@@ -74,7 +74,7 @@ def test_global_batches_are_the_same_for_every_number_of_ranks(split: str, count
 @pytest.mark.parametrize("split", ["batch", "sample"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) -> None:
-    """Five steps go past the end of an epoch of three."""
+    """Five steps continue after an epoch of three."""
     case = Case(model="own_helpers:model", data="own_helpers:rows", split=split, workers=workers, global_batch=12)
     model = own_helpers.model()
     whole = Loading(case.replace(workers=0), model).batches(0, 1, CPU)
@@ -119,7 +119,7 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 
 
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
-    """The data is a user's own."""
+    """The model and the data are custom."""
     own = {"model": "own_helpers:model", "data": "own_helpers:rows", "split": "sample"}
     (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, **own)
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
@@ -148,7 +148,7 @@ def vocabulary(folder: Path, tokens: list[bytes] | None = None) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache, for this test."""
+    """Use an empty cache folder, and return it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "parabench"
 

@@ -29,7 +29,7 @@ INSTALLED = importlib.util.find_spec("deepspeed") is not None
 
 
 class Engine:
-    """What DeepSpeed's engine does on one rank: divides the loss by the parts, steps after the last of them."""
+    """A fake of DeepSpeed's engine on one rank: it divides the loss by the parts, and steps after the last part."""
 
     def __init__(self, model: Any, optimizer: Any, config: dict[str, Any]) -> None:
         self.model, self.optimizer, self.config = model, optimizer, config

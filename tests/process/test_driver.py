@@ -1,4 +1,4 @@
-"""The whole command: interrupted, resumed, killed. Nothing is lost, nothing is left running."""
+"""`parabench run` is interrupted, killed and resumed: no launch is lost, and no process or file is left."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Driver:
         return process
 
     def held_up(self) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-        """A driver in its second launch, and all its processes: fork server, resource tracker, ranks."""
+        """Start a driver, wait until its second launch blocks, and return it with all its processes."""
         process = self.start()
         assert self.pipe.read_text() == "held up"
         family = psutil.Process(process.pid).children(recursive=True)
@@ -81,11 +81,11 @@ class Driver:
         return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(caches)]
 
     def noted(self) -> list[str]:
-        """The cases that were launched, in their order."""
+        """Return the launched cases in order."""
         return (self.folder / "launches").read_text().splitlines()
 
     def stored(self) -> list[tuple[str, str]]:
-        """(case id, status) of every launch in the store, in its order."""
+        """Return (case id, status) of every stored launch in order."""
         with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
             return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
 

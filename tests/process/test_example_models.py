@@ -1,4 +1,4 @@
-"""The examples of models, run as they are."""
+"""The example models compute the same under each strategy as on one device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRATEGIES = ("ddp", "fsdp")
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, list[Case]]:
-    """The cases of each example, as a session plans them."""
+    """Plan the cases of each example, as a session does."""
     machine = Machine(cores=2, gpus_reason="a test has none")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)

@@ -1,4 +1,4 @@
-"""The tensors of each strategy's model states have the sizes of its formula."""
+"""Model states have the size that the formula of each strategy gives."""
 
 from __future__ import annotations
 

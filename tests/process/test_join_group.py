@@ -33,7 +33,7 @@ from trained_helpers import cpu_case
     [("nccl", "cuda:3", {"device_ids": [3]}), ("gloo", "cuda:3", {}), ("gloo", "cpu", {})],
 )
 def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
-    """As the first operation of a group it would guess one from the rank, and make a communicator there."""
+    """Without a device, NCCL would choose one by the rank and make a communicator there."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
     join.barrier(backend, torch.device(device))
@@ -41,7 +41,7 @@ def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
 
 
 class Served:
-    """A process group, as far as it tells which backend serves a device."""
+    """A fake process group that has a backend for each device type."""
 
     group_name, group_desc = "7", "mesh_dim_0"
 
@@ -85,7 +85,7 @@ def test_groups_must_use_the_backend_of_the_case(first, more, device, backend, m
 
 
 def two_dimensions(rank: int, size: int) -> Iterator[str]:
-    """Lines and grids over this group are its kind of groups, and so are their parts."""
+    """Check that meshes of one and two dimensions use the same kind of group as the default group."""
     made: list[object] = []
     # Some versions of torch give the groups of a mesh another backend than the default group.
     setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
@@ -107,7 +107,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
 
 
 def replicas_of_shards(rank: int, size: int) -> Iterator[str]:
-    """Replicas of a shard are compared with that shard. A shard without replicas has no checksum."""
+    """Check that replicas of a shard are compared, and that a shard without replicas has no checksum."""
     here = RankInfo(rank, size, torch.device("cpu"))
     mesh = grid_mesh(here, size // 2, ("replicate", "shard"))
     replicated = distribute_tensor(torch.arange(8.0), mesh, [Replicate(), Shard(0)])
@@ -140,9 +140,7 @@ def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy: str) -> None:
 
 
 def test_nccl_group_has_its_name_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """c10d sets both for the groups that it makes. Without them sub-groups share a name and take group ranks for global
-    ones.
-    """
+    """Without them, sub-groups share a name, and use ranks of the group as global ranks."""
     made: list[Any] = []
 
     class Made:

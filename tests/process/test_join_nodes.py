@@ -1,4 +1,4 @@
-"""Nodes join a session or are refused with a remedy, before anything is stored. This process is one of the nodes."""
+"""Nodes that cannot join a session end with a remedy, before anything is stored."""
 
 from __future__ import annotations
 

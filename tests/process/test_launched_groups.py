@@ -1,4 +1,4 @@
-"""`parabench run` inside real groups of processes that torchrun and mpirun start."""
+"""`parabench run` inside groups of processes that torchrun and mpirun start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 
 
 class Place:
-    """A folder with a suite, and the processes that were started there, which all have a mark in their environment."""
+    """A folder with a suite. All processes that it starts have a mark in their environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
@@ -74,7 +74,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """However a group ends, none of its processes is left a moment later."""
+    """Check after the test that no process is left."""
     place = Place(tmp_path)
     try:
         yield place

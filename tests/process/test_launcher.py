@@ -1,4 +1,4 @@
-"""launch() tells the truth about how ranks end, and leaves nothing behind."""
+"""launch() reports how ranks end, and leaves no process and no file behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def case(strategy: str, **fields: Any) -> Case:
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every launch of this file, however it ends, leaves no process, no file and no semaphore."""
+    """Check after each test that no process, file, semaphore or environment variable is left."""
     start_server()
     memory = tmp_path / "shm"
     memory.mkdir()
@@ -56,7 +56,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 def settings() -> dict[str, str]:
-    """The driver's environment, less what pytest and torch elastic themselves note there."""
+    """Return the environment without the variables of pytest and torch elastic."""
     return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST" and not k.startswith("TORCHELASTIC_")}
 
 
@@ -79,7 +79,7 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
 
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
-    """It fails on the group's thread, so the strategy that waits for it must get the error, in Python and in C++."""
+    """The error occurs on the thread of the group. DDP waits for it in C++, FSDP in Python."""
     seen = launched(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL)
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
@@ -139,7 +139,7 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypa
 
 
 def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rank has come to a step: c10d's flight recorder alone knows."""
+    """No rank has started a step, so only the flight recorder has the collective."""
     pass_when(monkeypatch)
     seen = launched(case("waiting_in_build"), PROTOCOL)
     assert seen.status is Status.HUNG

@@ -1,4 +1,4 @@
-"""Models that are hard to train in parallel, on two ranks against one device: trained right, or told why not."""
+"""Models that are hard to train in parallel compute the same as one device, or fail with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OK = "ok"
 
 
 class Row(NamedTuple):
-    """A model, how it is trained, and how that ends: a pattern of `verified`."""
+    """A model, its axes, and a pattern of the result of `verified`."""
 
     name: str
     axes: dict[str, Any]

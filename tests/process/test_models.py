@@ -50,7 +50,7 @@ def test_the_table_tells_what_building_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_parts_in_order_are_the_whole(name: str) -> None:
-    """What a pipeline relies on."""
+    """Pipelines require this."""
     model = build_model(Case(model=name, seq_len=8))
     inputs, _ = model.batch(3, torch.Generator().manual_seed(0))
     x = inputs

@@ -21,7 +21,7 @@ from rounding_helpers import FLOAT64_BOUND
 
 
 class RendezvousPoint:
-    """Two threads that meet: neither gets past `meet` before the other has come."""
+    """A barrier of two threads for the first collective after `call`."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(2)
@@ -60,7 +60,7 @@ BUCKET_MIB = 0.01
 
 
 def backward_goes_on(rank: int, size: int) -> Iterator[str]:
-    """The reduction of the last layer's bucket and the gradient of the first layer's output wait for each other."""
+    """Check that the reduction of the last bucket and the gradient of the first layer can wait for each other."""
     torch.manual_seed(0)
     # In float64, where rounding is far below what a wrong reduction does.
     layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).double()

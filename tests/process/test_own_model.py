@@ -1,4 +1,4 @@
-"""Custom models: their description before a launch, errors for missing parts, and the example."""
+"""Custom models: detected features, errors for missing parts, and the example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter servers: the synchronous one trains as one device does, the asynchronous one applies each gradient once."""
+"""Parameter servers: the asynchronous server applies each gradient once; faults end the launch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def case(strategy: str, **fields: Any) -> Case:
 
 
 def numbers(seen: Launch, metric: str) -> list[float | None]:
-    """A metric of the whole launch, rank by rank."""
+    """Return a metric of the whole launch for each rank."""
     return [sample.value for sample in seen.samples if sample.metric == metric and sample.step is None]
 
 
@@ -114,12 +114,12 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
 
 @pytest.fixture(scope="module")
 def alone() -> Reference:
-    """One device's losses."""
+    """Return the results of one device."""
     return reference(case("parameter_server_async").reference(), LONG)
 
 
 def verified(each: Case, rule_of: str, expected: Reference) -> Launch:
-    """A real launch of `each`, judged by another strategy's rule."""
+    """Launch a case, and verify it by the rule of the strategy `rule_of`."""
     seen = succeeded(each, LONG)
     seen.case = each.replace(strategy=rule_of)
     verify(seen, expected)

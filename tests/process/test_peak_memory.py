@@ -28,7 +28,7 @@ from ranks_helpers import complaints_of_ranks
 
 
 def check_norms(rank: int, size: int) -> Iterator[str]:
-    """The norm of shards on 4 ranks equals the norm of the whole, on every rank."""
+    """Check that the norm of shards on 4 ranks equals the norm of the whole tensor, on every rank."""
     torch.manual_seed(7)
     # 7 rows over 4 ranks: shards differ in size. 3 rows: one rank has nothing.
     uneven, few, plain = torch.randn(7, 5), torch.randn(3, 2), torch.randn(6)
@@ -69,7 +69,7 @@ def test_norm_of_shards_equals_the_norm_of_the_whole(algorithm: str, tmp_path: P
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor for which an operation allocates memory, or which it converts from float32 to float64."""
+    """Records the largest tensor that an operation allocates or converts to float64."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pipelines compute what one device does, hold only their own, and wait as much as theory and the clock say."""
+"""Pipelines compute the same as one device, hold only their stages, and have the theoretical bubble."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def name(each: Case) -> str:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
-    """The results of every rank and case; one launch trains all cases of a size."""
+    """Train all cases; return the results of each rank. One launch trains all cases with the same world size."""
     found = {}
     for size in (2, 3):
         cases = [each for each in TRAINED if each.world_size == size]
@@ -76,7 +76,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Any]]:
-    """What one device computes, by the reference's id."""
+    """Return the results of one device by the id of the reference."""
     references = {each.reference().id: each.reference() for each in TRAINED}
     return {key: pipeline_helpers.train(reference, 0) for key, reference in references.items()}
 
@@ -177,7 +177,7 @@ def test_order_of_work_has_the_theoretical_bubble(each: Case, seen: dict[Case, l
 
 
 def makespan(order: list[list[tuple[int, str, int]]], forward: float, backward: float) -> float:
-    """When the last rank is done, where each does its work in that order and messages take no time."""
+    """Return the time at which the last rank ends, if each works in this order and messages take no time."""
     stages = 1 + max(stage for rank in order for stage, _, _ in rank)
     done: dict[tuple[int, str, int], float] = {}
     free = [0.0] * len(order)
@@ -258,7 +258,7 @@ REFUSED = [
 
 
 def checked(case: Case) -> None:
-    """As the plan does, before anything is launched."""
+    """Check a case as the plan does."""
     check_fit(case)
     check(case)
 

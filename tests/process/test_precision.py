@@ -35,7 +35,7 @@ def case(**fields: Any) -> Case:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Torch's settings, given back afterwards."""
+    """Restore torch's settings after the test."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     for name in options.OVERRIDES:
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""What a rank says of the error that ended it, who dies with whom, and how torch asks for devices."""
+"""The error message of a rank, and the recognition of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_other_errors_do_not_count_as_out_of_memory() -> None:
 
 
 def test_torch_asks_for_devices_through_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """torch elastic asks before every launch; without the variable that makes a context on each device."""
+    """torch elastic asks before every launch. Without the variable, it would create a context on each device."""
     asked = []
     monkeypatch.setattr(
         torch.cuda, "is_available", lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))

@@ -36,7 +36,7 @@ CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
 def planned(path, launches, repetitions=3, cases=CASES, **more):
-    """A results database whose session plans `repetitions` repetitions and has these launches."""
+    """Write a database whose session plans `repetitions` repetitions and has these launches. Return its path."""
     with Store.open_or_create(path) as store:
         plan = {
             "cases": [case.to_dict() for case in cases],
@@ -265,7 +265,7 @@ def test_serve_refuses_in_one_line(tmp_path):
 
 @contextlib.contextmanager
 def served(folder, *options):
-    """Yield a `parabench serve results`. A browser would print the address that it opens."""
+    """Start `parabench serve results`, with a browser that prints the address that it opens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "parabench", "serve", "results", *options],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""The code snippets for a user's script compile, and do the same as the measured case."""
+"""The code snippets for a user's script compile, and configure the same as the measured case."""
 
 from __future__ import annotations
 

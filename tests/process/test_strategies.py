@@ -24,7 +24,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Configurations that one group of ranks trains one after the other."""
+    """Cases that one group of ranks trains one after the other."""
 
     strategy: str
     algorithm: str
@@ -133,8 +133,10 @@ Reports = dict[str, list[list[dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """Train the groups of the selected tests. The same ranks train all groups of their number, because what a process
-    does for the first time takes longer than the training."""
+    """Train the groups of the selected tests.
+
+    The same ranks train all groups of a world size, because starting a process takes longer than training.
+    """
     chosen = [item.callspec.params["group"] for item in request.session.items if item.module is request.module]
     folder = tmp_path_factory.mktemp("references")
     references = {each.reference().id: each.reference() for group in chosen for each in group.cases}
@@ -165,8 +167,7 @@ TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(trained_helpers
 
 
 def check(each: Case, reports: list[dict[str, Any]]) -> None:
-    """Compare what the ranks saw with one device: ranks with a loss have their part of the batch's, and some rank has
-    each parameter and its gradient."""
+    """Compare the reports of the ranks with one device: the mean loss, and each parameter and its gradient."""
     expected = reports[0]["expected_loss"]
     assert len(expected) == trained_helpers.TRAINED_STEPS
     losses = [report["loss"] for report in reports if report["loss"]]

@@ -1,4 +1,4 @@
-"""Verified launches of strategies, which detect a wrong one, and the units into which DDP and FSDP split a model."""
+"""Verification detects wrong algorithms, and buckets of DDP and units of FSDP have the right sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of real launches keep the documented rules, whatever calls overlapped in them."""
+"""Traces of real launches follow the documented rules of the formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch before the first launch: each plain mistake is one line, and `parabench check` lists what it showed."""
+"""One batch is tried before the first launch: each mistake is one line, and `parabench check` lists the results."""
 
 from __future__ import annotations
 

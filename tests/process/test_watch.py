@@ -31,7 +31,7 @@ def ranks_of(text: str) -> dict[int, dict[str, Any]]:
 
 
 def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]:
-    """Return the exit code, what each rank that came to its end printed, and the text on stderr."""
+    """Run the loop under torchrun. Return the exit code, the output of each rank that finished, and stderr."""
     done = subprocess.run(
         [*TORCHRUN, str(LOOP), *asked],
         cwd=folder,

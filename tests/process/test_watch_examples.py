@@ -1,4 +1,4 @@
-"""The examples of watched loops that need torch alone, run as they are."""
+"""Run the examples of watched loops that need only torch."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ ORDER = (
     "launch.preload __main__",
 )
 TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
-# The definitions of a measurement, which most rooms use. The rest of `plan` makes lists of launches from them.
+# The definitions of a measurement, which most packages use. The rest of `plan` makes lists of launches from them.
 CASES = {
     "plan.case",
     "plan.collective_case",
@@ -55,7 +55,7 @@ CASES = {
 }
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
-# Measuring and reading rooms do not import each other. Only `session` and the rooms below it in ORDER import both.
+# Measuring and reading packages do not import each other. Only `session` and packages below it in ORDER import both.
 MEASURING = {
     "strategies",
     "strategies.base",
@@ -71,7 +71,7 @@ READING = {"analysis", "report", "serve", "exporters", "notebook"}
 
 
 def names() -> dict[str, Path]:
-    """Every module by its name below the package."""
+    """Return {module name below the package: path}."""
     paths = {path.relative_to(ROOT).with_suffix("").parts: path for path in ROOT.rglob("*.py")}
     return {".".join(parts).removesuffix("__init__").rstrip("."): path for parts, path in paths.items()}
 
@@ -96,10 +96,10 @@ def imports(path: Path, known: Collection[str]) -> set[str]:
 
 
 def arrows() -> Iterator[tuple[str, str]]:
-    """Every (importing module, imported module), what is imported only for types or only when needed included."""
+    """Yield (importing module, imported module), including imports for types and imports in functions."""
     known = names()
     for module, path in known.items():
-        if module:  # the package itself only says what there is
+        if module:  # not the package itself
             yield from ((module, each) for each in imports(path, known))
 
 
@@ -158,7 +158,7 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
         f"for module in {modules}:\n"
         "    importlib.import_module(f'parabench.{module}')\n"
         "    assert not {'torch', 'plotly'} & {*sys.modules}, module\n"
-        # It takes a fifth of a second, and answers about one session do not need it.
+        # scipy takes 0.2 s to import, and answers about one session do not need it.
         "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.best', 'report.build')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Predictions of the recorded truth."""
+"""Predictions of the recorded measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.prediction.held_out import GIVEN, MEASURED, held_out, summary
 
 
 def test_predictions_of_the_recorded_truth_keep_their_promise() -> None:
-    """The figures of docs/explanation/prediction.md: errors, and how many intervals hold the measured step time."""
+    """Errors and coverage of the intervals are those of docs/explanation/prediction.md."""
     found = list(held_out())
     for links, least in ((MEASURED, 50), (GIVEN, 40)):
         own = [each for each in found if each.links == links]

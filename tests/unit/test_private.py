@@ -1,4 +1,4 @@
-"""What a record holds of paths, secrets and command lines."""
+"""Private paths and secrets are removed from stored texts and command lines."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def script() -> str:
     for language, text in BLOCKS:
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
-            assert name, "a repetition of Python begins with the name of its file"
+            assert name, "a Python block starts with the name of its file"
             lines.append(f"cat >{name[1]} <<'END OF FILE'\n{text}END OF FILE")
         else:
             lines.append(limited(text))
@@ -59,9 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {
         **kept,
         "BROWSER": "true",
-        # No folder can be made there, by root neither.
+        # Not even root can make a folder there.
         "HOME": "/dev/null/home",
-        # What is installed already is found there, and nothing is fetched.
+        # Installed packages are found here, and nothing is downloaded.
         "PYTHONPATH": str(distribution("torch").locate_file("")),
         "PIP_IGNORE_INSTALLED": "1",
         "PIP_NO_DEPS": "1",
