@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from guard import GUARD_S
 from paths import FIXTURES, ROOT
+from process_helpers import query
 from slurm_helpers import ALIVE, POLL_S, Slurm, slurm
 
 pytestmark = pytest.mark.alone
@@ -76,8 +76,7 @@ class User:
         return log.read_text() if log.exists() else self.bed.logs()
 
     def stored(self, out: str, columns: str, table: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / out / "results.db")) as db:
-            return db.execute(f"SELECT {columns} FROM {table} ORDER BY id").fetchall()
+        return query(self.folder / out / "results.db", f"SELECT {columns} FROM {table} ORDER BY id")
 
     def held_up(self, job: int) -> None:
         """Wait until the second launch of a job blocks."""

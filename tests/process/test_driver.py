@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,8 +17,7 @@ import pytest
 from guard import GUARD_S
 from listening_helpers import beyond_this_machine, seen
 from parabench.files import own_folder, shared_memory_folder
-from paths import FIXTURES
-from process_helpers import end, end_all, left_of, signals_as_usual
+from process_helpers import end, end_all, environment, left_of, query, start
 
 SUITE = '''\
 """Which bucket size is held up?"""
@@ -44,25 +42,9 @@ class Driver:
         self.temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        here = str(FIXTURES)
-        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
-            cwd=self.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": path,
-                "PARABENCH_TEST_FOLDER": str(self.folder),
-                "CUDA_VISIBLE_DEVICES": "",
-                "TMPDIR": str(self.temporary),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # A background job ignores these signals, and its children inherit that.
-            preexec_fn=signals_as_usual,
-            text=True,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options]
+        own = environment(PARABENCH_TEST_FOLDER=str(self.folder), TMPDIR=str(self.temporary))
+        process = start(command, self.folder, env=own)
         self._stack.callback(end, process)
         return process
 
@@ -86,8 +68,7 @@ class Driver:
 
     def stored(self) -> list[tuple[str, str]]:
         """Return (case id, status) of every stored launch in order."""
-        with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
-            return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
+        return query(self.folder / "results" / "results.db", "SELECT case_id, status FROM launch ORDER BY id")
 
 
 @pytest.fixture

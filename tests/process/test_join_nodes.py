@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from parabench.cli import main
+from process_helpers import query
 
 SUITE = '''\
 """Which bucket size?"""
@@ -50,8 +49,7 @@ def here(words: list[str]) -> Result:
 
 
 def assert_nothing_stored(folder: Path) -> None:
-    with closing(sqlite3.connect(folder / "results" / "results.db")) as db:
-        assert not db.execute("SELECT * FROM session").fetchall()
+    assert query(folder / "results" / "results.db", "SELECT * FROM session") == []
 
 
 def test_node_0_ends_with_a_remedy_when_a_node_is_missing(words: Words) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sqlite3
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -25,6 +24,7 @@ from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import STRATEGIES, Layout
 from paths import DOCS, ROOT
+from process_helpers import query
 from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
@@ -48,14 +48,11 @@ def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path, monkeypat
     steps = ["--launches", "1", "--warmup", "2", "--steps", "3"]
     done = CliRunner().invoke(main, [*command, *axes, *steps])
     assert done.exit_code == 0, done.output
-    store = sqlite3.connect("out/results.db")
-    launches = store.execute("select strategy, status from launch where repetition >= 0 order by strategy").fetchall()
+    launches = query(Path("out/results.db"), "SELECT strategy, status FROM launch ORDER BY strategy")
     # Status ok includes the verification: a launch that differs from the reference is `wrong`, and an unverified one
     # has a warning.
-    assert launches == [("ddp", "ok"), ("fsdp", "ok")]
-    assert store.execute("select code from finding where code = 'unverified'").fetchall() == []
-    assert store.execute("select count(*) from launch where strategy = 'single'").fetchone() == (1,)
-    store.close()
+    assert launches == [("ddp", "ok"), ("fsdp", "ok"), ("single", "ok")]
+    assert query(Path("out/results.db"), "SELECT code FROM finding WHERE code = 'unverified'") == []
 
 
 def test_the_example_needs_few_lines() -> None:

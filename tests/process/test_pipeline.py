@@ -11,12 +11,10 @@ from torch import nn
 
 import fake_results
 import pipeline_helpers
-from guard import GUARD_S
 from parabench import Model
 from parabench.analysis.session import session_data
 from parabench.analysis.step.breakdown import bubbles
 from parabench.errors import UsageError
-from parabench.launch.processes import run_processes
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
@@ -27,6 +25,7 @@ from parabench.store.record import Sample, Status
 from parabench.strategies import pipeline
 from parabench.strategies.base import StrategyContext
 from parabench.strategies.pipeline import BusyShare, holders, stages_from
+from ranks_helpers import run_ranks
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)
@@ -64,10 +63,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, 
     for size in (2, 3):
         cases = [each for each in TRAINED if each.world_size == size]
         folder = tmp_path_factory.mktemp(f"{size}ranks")
-        ended = run_processes(
-            pipeline_helpers.trained, (cases, folder), size=size, deadline_s=GUARD_S, logs=folder / "logs"
-        )
-        assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
+        run_ranks(pipeline_helpers.trained, cases, folder, size=size, folder=folder)
         for number, each in enumerate(cases):
             files = [folder / f"case{number}-rank{rank}.pt" for rank in range(size)]
             found[each] = [torch.load(file, weights_only=True) for file in files]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -17,8 +16,7 @@ import pytest
 
 from command_line import parabench
 from guard import GUARD_S
-from paths import FIXTURES
-from process_helpers import COMMANDS
+from process_helpers import COMMANDS, environment
 from secret_helpers import PLANTED, VARIABLES
 
 SUITE = '''\
@@ -57,12 +55,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = ["run", suites / "mine.py", "--out", out, "--profile"]
     few = ["collectives", "--op", "all_reduce", "--algorithm", "native", "--min", "1K", "--max", "1K"]
     few += ["--iterations", "2", "--launches", "1", "--out", out / "planted-ops-9f2c65", "--json", out / "nccl.json"]
-    path = os.pathsep.join([str(FIXTURES), *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps([list(map(str, words)) for words in (run, few)])],
-        cwd=here, env={**os.environ, **VARIABLES, **own}, capture_output=True, text=True, timeout=GUARD_S, check=False,
-    )  # fmt: skip
+    words = json.dumps([list(map(str, words)) for words in (run, few)])
+    own = environment(HOME=str(home), TMPDIR=str(temporary), **VARIABLES)
+    command = [sys.executable, "-c", COMMANDS, words]
+    done = subprocess.run(command, cwd=here, env=own, capture_output=True, text=True, timeout=GUARD_S, check=False)
     codes = [line for line in done.stdout.splitlines() if line.startswith("exit code")]
     assert codes == ["exit code 1: run", "exit code 0: collectives"], done.stdout + done.stderr
     return out

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 import snippet_helpers
-from guard import GUARD_S
 from parabench.collectives import ALGORITHMS
 from parabench.collectives.join import use
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import MEANS, Case, fields_of
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.strategies.snippet import snippet
+from ranks_helpers import run_ranks
 
 
 def code(**fields: object) -> str:
@@ -139,9 +138,7 @@ def test_snippet_has_no_line_for_backend_defaults(algorithm: str) -> None:
 
 
 def test_the_lines_do_what_the_case_measured(tmp_path: Path) -> None:
-    start_server()
-    ended = run_processes(snippet_helpers.scripts, (tmp_path,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
-    assert ended.ok, [path.read_text()[-2000:] for path in tmp_path.glob("logs/**/stderr.log")]
+    run_ranks(snippet_helpers.scripts, tmp_path, size=2, folder=tmp_path)
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     expected = {
         "backend": "parabench", "algorithm": "ring", "bucket_cap_bytes": 3 << 19, "gradient_as_bucket_view": True,

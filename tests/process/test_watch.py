@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from guard import GUARD_S
 from parabench.errors import UsageError
 from parabench.watching.group import Group
 from paths import FIXTURES
+from process_helpers import query
 from script_helpers import run_in_ranks
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -44,9 +43,8 @@ def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]
     return done.returncode, ranks_of(done.stdout), done.stderr
 
 
-def rows(folder: Path, query: str) -> list[Any]:
-    with closing(sqlite3.connect(folder / "seen" / "results.db")) as db:
-        return db.execute(query).fetchall()
+def rows(folder: Path, sql: str) -> list[Any]:
+    return query(folder / "seen" / "results.db", sql)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from paths import ROOT
+from process_helpers import query
 from script_helpers import run_in_ranks
 
 
@@ -22,12 +21,10 @@ from script_helpers import run_in_ranks
 )
 def test_an_example_is_watched(tmp_path: Path, example: str, strategy: str, steps: int, parts: set[str]) -> None:
     run_in_ranks(ROOT / "examples" / example, tmp_path, SAMPLES="640", STEPS="40")
-    with closing(sqlite3.connect(tmp_path / "parabench-results" / "results.db")) as db:
-        assert db.execute("SELECT status, strategy, world_size FROM launch").fetchall() == [("ok", strategy, 2)]
-        counts = dict(
-            db.execute("SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric").fetchall()
-        )
-        calls = db.execute("SELECT count(*) FROM collective").fetchone()[0]
+    store = tmp_path / "parabench-results" / "results.db"
+    assert query(store, "SELECT status, strategy, world_size FROM launch") == [("ok", strategy, 2)]
+    counts = dict(query(store, "SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric"))
+    ((calls,),) = query(store, "SELECT count(*) FROM collective")
     assert counts["step_s"] == 2 * steps
     assert {name for name in counts if name.endswith("_s")} - {"step_s", "device_lag_s"} == parts
     assert calls > 0

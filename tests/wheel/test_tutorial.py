@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
-from contextlib import closing
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from paths import DOCS, ROOT
+from process_helpers import query
 
 TUTORIAL = (DOCS / "tutorial/first-run.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
@@ -82,8 +81,7 @@ def test_parabench_comes_from_the_wheel(folder: Path) -> None:
 
 def sessions(store: Path) -> list[tuple[str, str]]:
     """Suite and end of each session of a store."""
-    with closing(sqlite3.connect(store)) as connection:
-        return connection.execute("SELECT suite, finished_utc IS NOT NULL FROM session ORDER BY id").fetchall()
+    return query(store, "SELECT suite, finished_utc IS NOT NULL FROM session ORDER BY id")
 
 
 def test_each_command_measured_what_the_page_says(folder: Path) -> None:
@@ -94,8 +92,7 @@ def test_each_command_measured_what_the_page_says(folder: Path) -> None:
 
 def test_each_launch_trained_as_one_device_does(folder: Path) -> None:
     for store in folder.glob("*/results.db"):
-        with closing(sqlite3.connect(store)) as connection:
-            assert {*connection.execute("SELECT status FROM launch")} == {("ok",)}, store
+        assert {*query(store, "SELECT status FROM launch")} == {("ok",)}, store
 
 
 def test_output_is_as_the_tutorial_shows(folder: Path) -> None:
