@@ -53,10 +53,12 @@ Checked = Callable[[Case], Path]
 # The checks of each case, in order. Calls are counted from 0, and the last two checks cut all later data into small
 # pieces.
 CHECKS: dict[Check, Sequence[Case]] = {
+    ranks_helpers.recorded: (RING, TREE, ONE_A_NODE),
     ranks_helpers.unfinished: (RING, TREE, ONE_A_NODE),
     ranks_helpers.rounding: ROUNDED,
     ranks_helpers.refusals: (RING, TREE_OF_3, ONE_NODE),
     ranks_helpers.unusual_callers: (RING, TREE_OF_3, HALVING),
+    ranks_helpers.large_halves: (RING, ONE_A_NODE),
     ranks_helpers.other_forms: (RING, HALVING, ONE_NODE, *OF_3),
     ranks_helpers.reductions_and_gathers: (case(1, "ring"), RING, TREE, *OF_3, *OF_4),
 }
@@ -71,6 +73,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
         folder = tmp_path_factory.mktemp("group")
         os.mkfifo(folder / "pipe")
         args = {
+            ranks_helpers.recorded: (each.algorithm,),
             ranks_helpers.unfinished: (folder / "pipe",),
             ranks_helpers.rounding: (folder,),
         }
