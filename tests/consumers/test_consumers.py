@@ -1,7 +1,5 @@
 """Let other tools read the files that parabench writes for them. `make consumers` installs these tools."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Run the examples that watch the training loops of other libraries."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models of transformers: their parts, and strategies that compute the same as one device."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

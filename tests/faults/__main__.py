@@ -5,8 +5,6 @@
 The family, the seed and the number reproduce a try.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

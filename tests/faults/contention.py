@@ -1,7 +1,5 @@
 """Two runs in one folder, commands that read results while a session writes them, and file systems without locks."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The disk is full, fails or is read-only, or the database is damaged between sessions."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

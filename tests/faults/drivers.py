@@ -1,7 +1,5 @@
 """Stop or kill the driver at any time, also twice in a row and during `--resume`."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

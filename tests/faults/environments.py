@@ -3,8 +3,6 @@
 Mounts, interfaces and host names are changed in the session's namespaces, never on the machine.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

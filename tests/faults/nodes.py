@@ -3,8 +3,6 @@
 The nodes are network namespaces of this machine with one rank each, so these trials need root.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

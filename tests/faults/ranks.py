@@ -1,7 +1,5 @@
 """Faults of ranks: a rank dies, stops, leaves, fails or exceeds a memory limit, or every launch of a case fails."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -3,8 +3,6 @@
 The environment variable `FAULT` has the `Fault` as JSON. Each rank counts its launches in a separate file.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

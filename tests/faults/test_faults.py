@@ -1,7 +1,5 @@
 """One try of the families whose faults no other test has; `make faults` makes 50 tries of each family."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults import contention, disk

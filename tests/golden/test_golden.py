@@ -1,7 +1,5 @@
 """Compare the command-line output with the files in tests/golden, which `make golden` writes."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

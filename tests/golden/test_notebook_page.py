@@ -1,7 +1,5 @@
 """Run the code blocks of docs/how-to/notebook.md and compare the outputs. `make golden` writes them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Measurements of real links: between ranks of one machine, and between hosts with limited links."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions on two hosts: every strategy and algorithm is verified, and two_level is fastest over a slow link."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

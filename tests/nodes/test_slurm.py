@@ -1,7 +1,5 @@
 """A real Slurm of two nodes: the shipped batch script, tasks for ranks, and a cancelled job that is resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The sockets of a session on several nodes are those that docs/how-to/several-nodes.md lists."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Variants of `ab` in real processes: refused ones, a killed one, and a whole comparison."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

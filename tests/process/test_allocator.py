@@ -1,7 +1,5 @@
 """Memory after each part of an instrumented step: a fake of torch's allocator, and the real resident set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The work of a rank before it joins its process group, and its checksums of replicas."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

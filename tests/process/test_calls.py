@@ -1,7 +1,5 @@
 """Collectives in instrumented steps: every form of a call is recorded, and the contents of DDP's buckets."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A checkout that is not installed, with the packages of a typical GPU machine and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

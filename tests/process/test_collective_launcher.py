@@ -1,7 +1,5 @@
 """Real launches of small collectives, with correct, wrong and failing ranks."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

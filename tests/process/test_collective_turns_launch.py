@@ -1,7 +1,5 @@
 """Real launches that several small collective cases share."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

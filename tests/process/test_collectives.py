@@ -1,7 +1,5 @@
 """Every algorithm, through its process group, gives the results that torch computes from all inputs."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Compute-only runs of one rank of many: real processes, with a process group that has only one rank."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data: what is read, that every split reads each sample once, and the errors for unusable data."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """DeepSpeed through a fake package, and with the real package if it is installed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

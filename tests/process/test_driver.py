@@ -1,7 +1,5 @@
 """`parabench run` is interrupted, killed and resumed: no launch is lost, and no process or file is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The example models compute the same under each strategy as on one device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Model states have the size that the formula of each strategy gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

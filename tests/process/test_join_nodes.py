@@ -1,7 +1,5 @@
 """Nodes that cannot join a session end with a remedy, before anything is stored."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Instruments report the known durations of a launch whose collectives and backward sleep."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`parabench run` inside groups of processes that torchrun and mpirun start."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """launch() reports how ranks end, and leaves no process and no file behind."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Models that are hard to train in parallel compute the same as one device, or fail with the reason."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

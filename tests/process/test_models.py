@@ -1,7 +1,5 @@
 """Reference models: exact sizes, learnable synthetic data, the same training however they are split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

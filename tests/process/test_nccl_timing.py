@@ -1,7 +1,5 @@
 """Times of NCCL collectives from a fake of a CUDA device. Not yet run on a GPU."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -3,8 +3,6 @@
 An unpickled object can run any code, and c10d does not authenticate connections to a rank.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NoReturn
 

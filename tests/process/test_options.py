@@ -1,7 +1,5 @@
 """Checkpointing and torch.compile do not change results; `dp` runs all devices in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Reductions overlap with backward: two threads that wait for each other show it without a clock."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Custom models: detected features, errors for missing parts, and the example."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

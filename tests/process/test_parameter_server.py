@@ -1,7 +1,5 @@
 """Parameter servers: the asynchronous server applies each gradient once; faults end the launch."""
 
-from __future__ import annotations
-
 import itertools
 from statistics import fmean
 from threading import Barrier, Thread

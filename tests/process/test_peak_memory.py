@@ -1,7 +1,5 @@
 """The steps in which the peak memory of a rank is read, and the norm of its gradient, which is not part of the peak."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pipelines compute the same as one device, hold only their stages, and have the theoretical bubble."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The axis `precision`: settings of a rank, steps with a scaled loss, refused values and warnings."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`--profile` writes a trace of every rank, and `--memory-snapshot` a snapshot on CUDA; both are in no statistic."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The error message of a rank, and the recognition of out-of-memory errors."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

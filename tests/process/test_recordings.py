@@ -1,7 +1,5 @@
 """`report --from` with real traces and dumps of a training run of two processes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

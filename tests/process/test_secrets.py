@@ -1,7 +1,5 @@
 """Real sessions with planted secrets: no file or output of a session contains one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """`serve`: the progress of a run, when pages are made, and which requests are answered."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools

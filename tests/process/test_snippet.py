@@ -1,7 +1,5 @@
 """The code snippets for a user's script compile, and configure the same as the measured case."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import json

@@ -1,7 +1,5 @@
 """Every strategy over every algorithm computes what one device computes; test_pipeline.py has pipelines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

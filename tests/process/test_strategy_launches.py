@@ -1,7 +1,5 @@
 """Verification detects wrong algorithms, and buckets of DDP and units of FSDP have the right sizes."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

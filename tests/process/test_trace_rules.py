@@ -1,7 +1,5 @@
 """Traces of real launches follow the documented rules of the formats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

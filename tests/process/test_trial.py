@@ -1,7 +1,5 @@
 """One batch is tried before the first launch: each mistake is one line, and `parabench check` lists the results."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real launches that several training runs share."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

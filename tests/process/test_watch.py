@@ -1,7 +1,5 @@
 """`watch` under torchrun: a loop that succeeds, a loop whose tuning fails, and a loop with a killed rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

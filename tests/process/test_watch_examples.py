@@ -1,7 +1,5 @@
 """Run the examples of watched loops that need only torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

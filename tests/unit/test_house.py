@@ -1,7 +1,5 @@
 """Project rules that no linter checks: `make measure` prints all sizes, and documents name only existing modules."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

@@ -1,7 +1,5 @@
 """The import rules: imports go down ORDER, measuring and reading packages are separate, and reading needs no torch."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -4,8 +4,6 @@ EXCEPTIONS lists the exceptions with their reasons. tests/process/test_nothing_u
 between ranks.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The Python API for notebooks: tables, answers and figures."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Published step rates: the rows that predictions start from, and the figures of the docs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Predictions of the recorded measurements."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks.prediction.held_out import GIVEN, MEASURED, held_out, summary

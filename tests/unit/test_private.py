@@ -1,7 +1,5 @@
 """Private paths and secrets are removed from stored texts and command lines."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

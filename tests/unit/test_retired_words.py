@@ -1,7 +1,5 @@
 """Retired phrases do not return to the texts that users read."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

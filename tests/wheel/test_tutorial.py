@@ -4,8 +4,6 @@
 with the dependencies of `.venv`. LIMITS shorten the runs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
