@@ -14,16 +14,9 @@ from cluster_helpers import cluster
 from nodes_helpers import PORT, Nodes
 from parabench.strategies import STRATEGIES
 
-HEAD = '''\
-"""What runs on two nodes?"""
+HEAD = '"""What runs on two nodes?"""\n\nfrom parabench import Protocol, sweep\n'
 
-from parabench import Protocol, sweep
-
-'''
-
-SOME = (
-    HEAD
-    + """\
+SOME = f"""{HEAD}
 COMMON = dict(world_size=4, data="synthetic", seq_len=8, model="gpt-nano")
 CASES = [
     sweep(strategy="ddp", algorithm="two_level", **COMMON),
@@ -31,11 +24,8 @@ CASES = [
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 """
-)
 
-EVERY = (
-    HEAD
-    + """\
+EVERY = f"""{HEAD}
 from parabench.collectives import ON_ANY_BACKEND
 from parabench.strategies import STRATEGIES
 
@@ -47,18 +37,13 @@ CASES = [
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 """
-)
 
-LINK = (
-    HEAD
-    + """\
+LINK = f"""{HEAD}
 CASES = sweep(
     strategy="ddp", algorithm=("native", "ring", "two_level"), bucket_mib=25, world_size=4, data="synthetic", seq_len=8,
 )
 PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
 """
-)
-
 
 # A program that opens connections to an address and port, and keeps them.
 HOLDING = """

@@ -11,19 +11,9 @@ from parabench.plan.protocol import Protocol
 from parabench.probes.memory import MemoryClock
 from parabench.store.record import Phase
 from real_launches import succeeded
+from trained_helpers import Marks
 
 CUDA = torch.device("cuda", 0)
-
-
-class Marks:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def mark(self) -> None:
-        self.calls.append("mark")
-
-    def skip(self) -> None:
-        self.calls.append("skip")
 
 
 class FakeAllocator:

@@ -17,6 +17,7 @@ from parabench.probes.communication import SynchronizedClock
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
 from parabench.probes.step_clock import MARKS
 from parabench.workloads import training
+from trained_helpers import Marks
 
 CPU = torch.device("cpu")
 
@@ -78,24 +79,12 @@ def test_replicas_that_differ_in_one_bit_are_apart() -> None:
 
 
 def test_host_waits_for_the_device_after_each_step() -> None:
-    happened: list[str] = []
-
-    class Recorded:
-        def mark(self) -> None:
-            happened.append("mark")
-
-        def skip(self) -> None:
-            happened.append("skip")
-
-        def synchronize(self) -> None:
-            happened.append("wait")
-
-    recorded: Any = Recorded()
+    recorded: Any = Marks()
     clock = SynchronizedClock(recorded, recorded)
     for step in range(2):
         for at in range(MARKS):
             clock.skip() if (step, at) == (1, 2) else clock.mark()
-    assert happened == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
+    assert recorded.calls == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
 
 
 @pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 8, 2), (2, 4, 1), (256, 2, 32)])

@@ -1,8 +1,6 @@
 """Parameter servers: the asynchronous server applies each gradient once; faults end the launch."""
 
-import itertools
 from statistics import fmean
-from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -80,31 +78,6 @@ def test_every_arrival_is_one_step_on_the_newest_parameters(order: list[int], st
     steps = [order[:i].count(rank) for i, rank in enumerate(order)]
     assert versions.applied == list(zip(order, steps, staleness, strict=True))
     assert torch.equal(initial, torch.linspace(-1, 1, 7))
-
-
-def test_threads_apply_everything_once_and_each_in_its_order() -> None:
-    ranks, steps = 4, 200
-    versions = ParameterVersions(torch.zeros(7), ranks, fused=True)
-    began, answers = Barrier(ranks), [[] for _ in range(ranks)]
-
-    def serve(rank: int) -> None:
-        began.wait()
-        for step in range(steps):
-            message = gradient_of(rank, step)
-            answers[rank].append(versions.apply(rank, step, message, into=message))
-
-    threads = [Thread(target=serve, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(version for each in answers for version in each) == list(range(1, ranks * steps + 1))
-    for rank in range(ranks):
-        mine = [(step, staleness) for by, step, staleness in versions.applied if by == rank]
-        assert [step for step, _ in mine] == list(range(steps))
-        # A worker counts the same from the versions that it receives as the server.
-        before = [0, *answers[rank]]
-        assert [staleness for _, staleness in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
 
 
 # -- the asynchronous server in processes ---------------------------------------------------------------------------

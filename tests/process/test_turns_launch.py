@@ -1,7 +1,5 @@
 """Real launches that several training runs share."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +15,7 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.verify import verify
+from process_helpers import run_code
 from real_launches import reference
 from trained_helpers import cpu_case
 
@@ -142,4 +141,4 @@ dist.destroy_process_group()
 
 def test_over_nccl_ranks_wait_asleep_in_a_group_of_gloo():
     # In a separate process, because c10d remembers each group.
-    subprocess.run([sys.executable, "-c", WAITING], check=True, timeout=GUARD_S)
+    run_code(WAITING, timeout=GUARD_S)

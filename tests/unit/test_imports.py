@@ -101,6 +101,12 @@ def arrows() -> Iterator[tuple[str, str]]:
             yield from ((module, each) for each in imports(path, known))
 
 
+def run_code(code: str) -> None:
+    """Run Python code in a new process, which must succeed. `make measure` imports this module without fixtures."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_package_is_shipped() -> None:
     shipped = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(path.parent.relative_to(ROOT.parent).parts) for path in ROOT.rglob("__init__.py")}
@@ -131,8 +137,7 @@ def test_reading_commands_import_neither_torch_nor_plotly() -> None:
         "    assert not {'torch', 'plotly'} & {*sys.modules}, command\n"
         "    assert 'pandas' not in sys.modules or '--dry-run' in command, command"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_reading_modules_import_neither_torch_nor_plotly() -> None:
@@ -159,12 +164,9 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
         # scipy takes 0.2 s to import, and answers about one session do not need it.
         "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.best', 'report.build')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_launch_cost_benchmark_imports_no_pandas() -> None:
     # Every rank imports the driver's main module again, so the benchmark would measure this import as well.
-    code = "import benchmarks.launch_cost, sys; assert 'pandas' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code("import benchmarks.launch_cost, sys; assert 'pandas' not in sys.modules")

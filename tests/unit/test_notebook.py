@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from parabench.plan.case import DEFAULTS
 from parabench.report.build import section_makers
 from parabench.store.record import MIB, Finding
 from paths import DOCS
+from process_helpers import run_code
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +224,7 @@ def test_answers_and_reports_import_neither_torch_nor_plotly(path: Path) -> None
         "session.figure('timeline')\n"
         "assert 'torch' not in sys.modules and 'plotly' in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_api_page_has_each_public_name() -> None:
