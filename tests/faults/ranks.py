@@ -13,7 +13,6 @@ from tests.faults.subject import (
     EVERY,
     FOLDER,
     HANDING_OVER,
-    HANGS,
     KINDS,
     LEAVES,
     MEMORY_GROUP,
@@ -27,7 +26,7 @@ from tests.faults.trial import LAUNCHES, STEPS, CannotTry, Row, Trial, Verdict
 
 # The recorded status of a launch with a fault.
 STATUS = {
-    "SIGKILL": "crashed", "SIGSEGV": "crashed", LEAVES: "crashed", RAISES: "failed", "SIGSTOP": "hung", HANGS: "hung",
+    "SIGKILL": "crashed", "SIGSEGV": "crashed", LEAVES: "crashed", RAISES: "failed", "SIGSTOP": "hung",
     TAKES_MEMORY: "crashed",
 }  # fmt: skip
 

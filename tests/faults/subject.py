@@ -28,7 +28,7 @@ JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER = "joining", "building", "stepp
 PHASES = (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
 
 # The kinds of faults.
-RAISES, LEAVES, HANGS = "raises", "leaves", "hangs"
+RAISES, LEAVES = "raises", "leaves"
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGSTOP")
 KINDS = (*SIGNALS, LEAVES, RAISES)
 
@@ -81,8 +81,6 @@ def _reach(phase: str, step: int = 0) -> None:
         raise RuntimeError("a fault was injected here")
     if fault.kind == LEAVES:
         os._exit(0)
-    if fault.kind == HANGS:
-        threading.Event().wait()
     if fault.kind in SIGNALS:
         os.kill(os.getpid(), signal.Signals[fault.kind])
     # A signal may arrive after the call returned.

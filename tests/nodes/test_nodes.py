@@ -1,8 +1,6 @@
 """Sessions on two hosts: every strategy and algorithm is verified, and two_level is fastest over a slow link."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster_helpers import cluster
-from nodes_helpers import PORT, Nodes
+from nodes_helpers import Nodes
 from parabench.strategies import STRATEGIES
 
 HEAD = '"""What runs on two nodes?"""\n\nfrom parabench import Protocol, sweep\n'
@@ -45,17 +43,6 @@ CASES = sweep(
 PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
 """
 
-# A program that opens connections to an address and port, and keeps them.
-HOLDING = """
-import socket, sys, time
-held = []
-while len(held) < 100:
-    try:
-        held.append(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5.0))
-    except OSError:
-        time.sleep(0.05)
-time.sleep(1e6)
-"""
 SECRET = "0123456789abcdef-in-no-other-process"
 
 
@@ -78,18 +65,13 @@ def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    """Run a session in which one node reads the secret from its environment, and the other one from a file.
-
-    Meanwhile, another host in their network holds connections.
-    """
+    """Run a session in which one node reads the secret from its environment, and the other one from a file."""
     folder = tmp_path_factory.mktemp("nodes")
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
-    with cluster(3) as (*hosts, stranger):
-        nodes = Nodes(tuple(hosts), folder, SOME)
-        words = [sys.executable, "-c", HOLDING, hosts[0].address, str(PORT)]
-        stranger.start(words, folder=folder, output=subprocess.DEVNULL, errors=subprocess.DEVNULL)
+    with cluster(2) as hosts:
+        nodes = Nodes(hosts, folder, SOME)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PARABENCH_SECRET", SECRET)
             zero = nodes.start(0)

@@ -99,8 +99,7 @@ def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
 
 @pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
 def test_next_run_removes_the_files_of_a_killed_driver(driver: Driver) -> None:
-    """One of its ranks is stopped (SIGSTOP). Files in use are not removed."""
-    (driver.folder / "stop").touch()
+    """Files of a driver that runs are not removed."""
     process, family = driver.held_up()
     listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))
     mine = own_folder()  # the test's process is a driver that lives
@@ -111,7 +110,6 @@ def test_next_run_removes_the_files_of_a_killed_driver(driver: Driver) -> None:
     kept, noted = driver.stored(), driver.noted()
     assert [status for _, status in kept] == ["ok", "ok"]
     assert listener.is_socket()
-    (driver.folder / "stop").unlink()
     (driver.folder / "go").touch()
     following = driver.start("--resume")
     output = output_of(following)

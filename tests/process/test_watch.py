@@ -1,4 +1,4 @@
-"""`watch` under torchrun: a loop that succeeds, a loop whose tuning fails, and a loop with a killed rank."""
+"""`watch` in two ranks: a loop that succeeds, one whose tuning fails, one with a killed rank, and the examples."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from guard import GUARD_S
 from parabench.errors import UsageError
 from parabench.watching.group import Group
-from paths import FIXTURES
+from paths import FIXTURES, ROOT
 from process_helpers import query
 from script_helpers import run_in_ranks
 
@@ -130,3 +130,22 @@ def test_group_names_ranks_that_enter_no_watch(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(group.c10d, "_get_default_store", lambda: store)
     with pytest.raises(UsageError, match=r"ranks 1, 2 of 3 did not enter the `with` block within 0\.1 s"):
         Group.enter()
+
+
+@pytest.mark.parametrize(
+    ("example", "strategy", "steps", "parts"),
+    [
+        ("watch/nanogpt.py", "ddp", 40, {"data_s", "forward_backward_s", "optimizer_s", "other_s"}),
+        ("watch/sharded.py", "fsdp", 40, {"data_s", "forward_s", "backward_s", "optimizer_s", "other_s"}),
+        ("models/validation_loop.py", "ddp", 80, {"data_s", "forward_s", "backward_s", "optimizer_s", "other_s"}),
+    ],
+)
+def test_an_example_is_watched(tmp_path: Path, example: str, strategy: str, steps: int, parts: set[str]) -> None:
+    run_in_ranks(ROOT / "examples" / example, tmp_path, SAMPLES="640", STEPS="40")
+    store = tmp_path / "parabench-results" / "results.db"
+    assert query(store, "SELECT status, strategy, world_size FROM launch") == [("ok", strategy, 2)]
+    counts = dict(query(store, "SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric"))
+    ((calls,),) = query(store, "SELECT count(*) FROM collective")
+    assert counts["step_s"] == 2 * steps
+    assert {name for name in counts if name.endswith("_s")} - {"step_s", "device_lag_s"} == parts
+    assert calls > 0
