@@ -98,7 +98,6 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
     said = exported("mlflow", place="runs")
     client = MlflowClient(tracking_uri="runs")
     experiment = client.get_experiment_by_name("parabench")
-    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
     assert said == f"runs: experiment parabench, run {parent.info.run_id} with 3 runs in it\n"

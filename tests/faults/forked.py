@@ -101,8 +101,6 @@ def family(name: str) -> Family:
     def tried(random: Random) -> Verdict:
         with _requests:
             process = _process()
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(json.dumps([name, random.getrandbits(64)]) + "\n")
             process.stdin.flush()
             told = json.loads(process.stdout.readline())

@@ -9,7 +9,7 @@ from parabench.launch.outcome import WHY_SIZES_DIFFER
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
-from real_launches import launched
+from real_launches import failed
 from verified_helpers import verified
 
 OK = "ok"
@@ -128,7 +128,5 @@ def test_training_run_ends_as_expected(row: Row, ended: dict[str, str]) -> None:
 @pytest.mark.slow  # a launch whose ranks abort
 def test_fsdp_explains_an_expert_without_samples() -> None:
     protocol = Protocol(warmup=2, steps=4, instrumented=0)
-    seen = launched(case_of("zoo:experts", strategy="fsdp"), protocol)
-    assert seen.status is Status.CRASHED
-    assert seen.failure is not None
+    seen = failed(case_of("zoo:experts", strategy="fsdp"), protocol, Status.CRASHED)
     assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"

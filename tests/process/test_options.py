@@ -93,8 +93,6 @@ def test_checkpointing_keeps_only_inputs_and_same_gradients() -> None:
     assert torch.Size([2, 4, 64]) not in less
     assert len(less) < len(kept)
     for mine, theirs in zip(again.parameters(), plain.parameters(), strict=True):
-        assert mine.grad is not None
-        assert theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=0)
     assert [name for name, _ in again.named_parameters()] == [name for name, _ in plain.named_parameters()]
 

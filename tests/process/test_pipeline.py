@@ -151,7 +151,6 @@ def test_facts_tell_the_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]
     per_rank = 2 if not split and each.schedule == "interleaved" else 1
     microbatches = 1 if split else each.microbatches
     p = each.world_size
-    assert microbatches is not None
     for rank in seen[each]:
         assert rank["facts"]["pipeline"] == {
             "stages": p * per_rank,
