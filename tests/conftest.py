@@ -53,7 +53,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def full_disk() -> Callable[[int], AbstractContextManager[None]]:
-    """Return `full_disk(n)`, a context in which no file can grow beyond `n` bytes, as on a full disk."""
+    """Return `full_disk(n)`, a context that limits every file to `n` bytes, as a full disk does."""
 
     @contextmanager
     def limited(size: int) -> Iterator[None]:

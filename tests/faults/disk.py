@@ -18,9 +18,7 @@ _share = iter(range(10**9))
 
 @cache
 def failings(error: int) -> list[Failing]:
-    """Return every way in which an error can strike a call of a session: only that call, all calls from it on, and
-    the same with half of the bytes written.
-    """
+    """Return every failure of a call in a session: only that call, all calls from it on, and torn writes."""
     with ForkedTrial() as trial:
         trial.start(failing=Failing(error, EVER, EVER)).wait()
         calls = int((trial.folder / "calls").read_text())

@@ -28,8 +28,7 @@ class Environment:
 
     `shell` runs first, as root, in new `namespaces`, with the trial's folder as $F and a user's number as $U. Then the
     words of `user` start the session. Variables of `environment` that are None are unset. The session must succeed,
-    unless `refused` has the message with which it ends before anything is launched, or launches `may` have another
-    status than ok.
+    unless `refused` has the message of its refusal before the first launch, or launches `may` have another status.
     """
 
     shell: str = ""

@@ -1,4 +1,4 @@
-"""Faults of ranks: a rank dies, stops, leaves, fails or exceeds a memory limit, or every launch of a case fails."""
+"""Faults of ranks: a rank is killed, stops, exits, raises or exceeds a memory limit, or every launch of a case fails."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ from parabench.strategies.data_parallel import ddp
 
 FAULT, FOLDER, EVERY = "PARABENCH_FAULT", "PARABENCH_FAULT_FOLDER", "PARABENCH_FAULT_EVERY"
 
-# The phases in the order in which a rank reaches them. Steps are counted from the first warm-up step.
+# The phases of a rank, in order. Steps are counted from the first warm-up step.
 JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER = "joining", "building", "stepping", "telling facts", "handing over"
 PHASES = (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
 

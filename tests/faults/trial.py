@@ -170,7 +170,7 @@ class Trial:
         return found
 
     def rows(self) -> list[Row]:
-        """Return all stored launches; none if there is no database."""
+        """Return all stored launches; an empty list without a database."""
         if not self.store.exists() or not self.store.stat().st_size:
             return []
         with closing(sqlite3.connect(self.store)) as db:
@@ -204,7 +204,7 @@ class Trial:
         return stored
 
     def check_exit(self, driver: subprocess.Popen[bytes], code: int, *allowed: int) -> None:
-        """Check that the exit code is one of these, and that there is no traceback."""
+        """Check that the exit code is allowed, and that the output has no traceback."""
         output = self.output(driver)
         if code not in allowed:
             self.violation("wrong_exit", f"{code}, not {list(allowed)}: {output[-300:]!r}")
@@ -220,7 +220,7 @@ class Trial:
                 self.violation("wrong_words", f"no {each!r} in {output!r}")
 
     def check_statuses(self, rows: Iterable[Row], allowed: Iterable[str] = (), most: int = 0) -> None:
-        """Check that all launches are ok, except at most `most` with one of the `allowed` statuses."""
+        """Check that all launches are ok, except at most `most` launches with an `allowed` status."""
         bad = [row for row in rows if row.status != "ok"]
         if len(bad) > most or any(row.status not in set(allowed) for row in bad):
             found = [(row.status, row.repetition, row.error) for row in bad]

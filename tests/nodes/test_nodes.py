@@ -65,7 +65,7 @@ def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    """Run a session in which one node reads the secret from its environment, and the other one from a file."""
+    """Run a session; node 0 reads the secret from its environment, and node 1 reads it from a file."""
     folder = tmp_path_factory.mktemp("nodes")
     secret = folder / "secret"
     secret.write_text(SECRET)

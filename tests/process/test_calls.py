@@ -252,7 +252,7 @@ class UnusedDdp:
     bucket_bytes_cap_list: tuple[int, ...] = ()
 
     def __init__(self, sizes: str) -> None:
-        # Parameters of 2, 6 and 4 MiB in the order of the module. The first bucket has one of them and is full.
+        # Parameters of 2, 6 and 4 MiB in the order of the module. The first bucket has a single parameter and is full.
         self.module = torch.nn.ParameterDict(
             {name: torch.zeros(n * 2**18) for name, n in zip("abc", (2, 6, 4), strict=True)}
         )

@@ -44,7 +44,7 @@ def test_the_ranks_of_one_node_run_and_call_for_all() -> None:
     parameters = seen.facts["model"]["parameters"]
     assert {(op, ranks) for op, _, ranks in found} == {("all_reduce", 16)}
     assert sum(size for _, size, _ in found) == 4 * parameters
-    # Each gradient is reported, in the order in which it becomes ready.
+    # Each gradient is reported, in the order of readiness.
     gradients = seen.facts["gradients"]
     assert sum(size for _, size, _ in gradients) == 4 * parameters
     assert [ready for *_, ready in gradients] == sorted(ready for *_, ready in gradients)

@@ -34,7 +34,7 @@ def plan(machine: Any, **axes: Any) -> tuple[Case, ...]:
 
 
 def refused(machine: Any, **axes: Any) -> str:
-    """Return the message with which the plan refuses a case."""
+    """Return the error of a plan that is refused."""
     with pytest.raises(UsageError) as error:
         plan(machine, **axes)
     assert "\n" not in str(error.value)

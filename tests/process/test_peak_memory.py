@@ -1,4 +1,4 @@
-"""The steps in which the peak memory of a rank is read, and the norm of its gradient, which is not part of the peak."""
+"""The peak memory of a rank is read over the measured steps, and excludes the norm of the gradient."""
 
 import math
 from collections.abc import Iterator

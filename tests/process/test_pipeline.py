@@ -170,7 +170,7 @@ def test_order_of_work_has_the_theoretical_bubble(each: Case, seen: dict[Case, l
 
 
 def makespan(order: list[list[tuple[int, str, int]]], forward: float, backward: float) -> float:
-    """Return the time at which the last rank ends, if each works in this order and messages take no time."""
+    """Return the end of the last rank, if each works in this order and messages take no time."""
     stages = 1 + max(stage for rank in order for stage, _, _ in rank)
     done: dict[tuple[int, str, int], float] = {}
     free = [0.0] * len(order)

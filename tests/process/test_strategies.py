@@ -32,7 +32,7 @@ class Group:
 
     @property
     def cases(self) -> list[Case]:
-        """Return the cases for which the model has the parts that the strategy needs."""
+        """Return the cases whose model has the parts that the strategy needs."""
         usual = {"strategy": self.strategy, "algorithm": self.algorithm, "world_size": self.world_size} | SMALL
         return [each for variant in self.variants if possible(each := cpu_case(**(usual | variant)))]
 

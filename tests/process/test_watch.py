@@ -1,4 +1,4 @@
-"""`watch` in two ranks: a loop that succeeds, one whose tuning fails, one with a killed rank, and the examples."""
+"""`watch` in two ranks: a successful loop, a failing tuning, a killed rank, and the examples."""
 
 import json
 import os

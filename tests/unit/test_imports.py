@@ -11,7 +11,7 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 
-# A module imports only from its own package and from the packages above it in this list; a module of the root counts as
+# A module imports only from its package and from the packages above it in this list; a module of the root counts as
 # a package. Packages on one line do not import each other. A name with a dot is a module with a separate place. Probes,
 # for example, import `strategies.base` but no strategy. `tables` are the modules with the tables of extensions, which
 # import no torch.

@@ -31,7 +31,7 @@ from process_helpers import run_code
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results database with two sessions of strategies, the second slower, and one of collectives."""
+    """Write a results database with two sessions; the second session is slower."""
     path = tmp_path_factory.mktemp("notebook") / "results.db"
     cases = [fake.case(bucket_mib=4.0), fake.case(bucket_mib=25.0), fake.case(strategy="single", world_size=1)]
     for label, factor in (("before", 1.0), ("after", 1.3)):

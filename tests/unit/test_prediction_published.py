@@ -30,7 +30,7 @@ def test_page_is_what_the_benchmark_writes(found):
 
 
 def test_predictions_of_the_recorded_truth_keep_their_promise() -> None:
-    """Errors and coverage of the intervals are those of docs/explanation/prediction.md."""
+    """Errors and coverage of the intervals match docs/explanation/prediction.md."""
     found = list(held_out())
     for links, least in ((MEASURED, 50), (GIVEN, 40)):
         own = [each for each in found if each.links == links]

@@ -48,7 +48,7 @@ def script() -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the tutorial ran; said.txt has the output."""
+    """Run the tutorial in an empty folder and return it; said.txt has the output."""
     (wheel,) = WHEELS
     folder = tmp_path_factory.mktemp("empty folder")
     shutil.copy(wheel, folder)
