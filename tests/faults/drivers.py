@@ -9,14 +9,11 @@ import termios
 import time
 from functools import cache
 from random import Random
-from threading import Lock
 
-from tests.faults.trial import Trial, Verdict, default_signals
+from tests.faults.trial import Trial, Verdict, default_signals, sleep_within
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STOPPED = 130
-
-_measuring = Lock()
 
 
 @cache
@@ -29,9 +26,7 @@ def _session_s() -> float:
 
 def wait_random_time(random: Random) -> None:
     """Sleep until a random time within a session that was just started."""
-    with _measuring:
-        whole_s = _session_s()
-    time.sleep(random.uniform(0.0, whole_s))
+    sleep_within(random, _session_s)
 
 
 def driver_stopped(random: Random, resumed: bool = False) -> Verdict:

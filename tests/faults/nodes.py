@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from random import Random
-from threading import Lock
 
 import psutil
 
@@ -19,7 +18,7 @@ from benchmarks.hosts import PORT, Host, NoNodes, hosts
 from parabench.errors import DEAD_AFTER_S
 from tests.faults import ranks
 from tests.faults.subject import KINDS
-from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict
+from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict, sleep_within
 
 # Seconds until a missing node is an error: longer than two nodes may start apart on a busy machine.
 TIMEOUT_S = 12.0
@@ -29,8 +28,6 @@ STOPPED, WRONG, NOT_OK = 130, 2, 1
 
 # The statuses of a launch whose node or link fails.
 GONE = ("crashed", "failed", "hung")
-
-_measuring = Lock()
 
 
 class TwoNodes(Trial):
@@ -119,9 +116,7 @@ def _session_s() -> float:
 
 def wait_random_time(random: Random) -> None:
     """Sleep until a random time within a session that was just started."""
-    with _measuring:
-        whole_s = _session_s()
-    time.sleep(random.uniform(0.0, whole_s))
+    sleep_within(random, _session_s)
 
 
 def node_stopped(random: Random, number: int) -> Verdict:

@@ -1,4 +1,4 @@
-"""Faults of ranks: a rank is killed, stops, exits, raises or exceeds a memory limit, or every launch of a case fails."""
+"""Faults of ranks: a rank is killed, stops, exits, raises or exceeds a memory limit, or all launches of a case fail."""
 
 import os
 import signal

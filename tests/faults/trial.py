@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import uuid
 from collections import Counter
@@ -17,6 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import Any, Self
 
 import psutil
@@ -43,6 +45,7 @@ LAUNCHES, STEPS = 4, 5
 # docs/explanation/reliability.md describes them.
 VIOLATIONS = ("lost", "twice", "orphans", "not_resumed", "wrong_status", "wrong_exit", "wrong_words", "files_left")
 
+_measuring = Lock()
 _ENDED = re.compile(r"\[\d+/\d+\] (?:repetition \d+(?: of \d+)?, )?(?:(\d+) configurations? interleaved)?")
 
 
@@ -264,6 +267,13 @@ class Trial:
             self.violation("lost", "there is no report")
         self.check_left_behind()
         return rows
+
+
+def sleep_within(random: Random, session_s: Callable[[], float]) -> None:
+    """Sleep for a random part of a session's seconds, which `session_s` measures once."""
+    with _measuring:
+        whole_s = session_s()
+    time.sleep(random.uniform(0.0, whole_s))
 
 
 def _is_ending(pid: int) -> bool:
