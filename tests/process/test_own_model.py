@@ -1,4 +1,4 @@
-"""Custom models: detected features, errors for missing parts, and the example."""
+"""Custom models: detected features, errors for missing parts, and the examples."""
 
 import re
 import shutil
@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import verified_helpers
 from parabench.cli import main
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
+from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -160,3 +162,55 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
         verified(case, protocol)
+
+
+# -- the example models
+
+MODELS_FOLDER = ROOT / "examples" / "models"
+MOST_LINES_OF_A_FILE = 40
+
+# The examples compute the same for every split of their batch, except BatchNorm's statistics.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "encoder_decoder": {},
+    "batch_norm": {},
+    "own_optimizer": {},
+    "iterable_data": {"data": "iterable_data:Texts"},
+}
+# The zoo has models like these with other strategies.
+TRIED = ("ddp", "fsdp")
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, list[Case]]:
+    """Plan the cases of each example, as a session does."""
+    machine = Machine(cores=2, gpus_reason="a test has none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(MODELS_FOLDER)
+        plans = {
+            name: plan(machine, model=f"{name}:factory", strategy=TRIED, world_size=2, **axes)
+            for name, axes in EXAMPLES.items()
+        }
+    assert not any(each.skipped for each in plans.values())
+    return {name: [*each.cases] for name, each in plans.items()}
+
+
+@pytest.fixture(scope="module")
+def ended(cases: dict[str, list[Case]], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, str]:
+    every = [case for own in cases.values() for case in own]
+    return dict(
+        zip(every, verified_helpers.verified(every, tmp_path_factory.mktemp("examples"), MODELS_FOLDER), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_trains_what_one_device_trains(
+    name: str, cases: dict[str, list[Case]], ended: dict[Case, str]
+) -> None:
+    assert {case.strategy: ended[case] for case in cases[name]} == dict.fromkeys(TRIED, "ok")
+    assert {case.verification for case in cases[name]} == {"same_split" if name == "batch_norm" else "exact"}
+
+
+def test_examples_are_short_and_all_are_run() -> None:
+    files = {path.stem: len([*filter(str.strip, path.read_text().splitlines())]) for path in MODELS_FOLDER.glob("*.py")}
+    assert {name for name in files if name != "hf_llama"} == {*EXAMPLES, "validation_loop"}
+    assert max(files.values()) < MOST_LINES_OF_A_FILE
