@@ -209,13 +209,12 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
 def test_variants_end_when_ab_is_killed(tmp_path: Path) -> None:
     checkout(tmp_path / "fast", 0.0)
     os.mkfifo(tmp_path / "fast" / "noted")
+    pipe = os.open(tmp_path / "fast" / "noted", os.O_RDONLY | os.O_NONBLOCK)
     process = start(tmp_path, "--baseline", "fast", "--candidate", "fast TIMES=2")
     try:
-        # A rank of a variant waits until somebody reads from the pipe.
-        with (tmp_path / "fast" / "noted").open() as pipe:
-            family = psutil.Process(process.pid).children(recursive=True)
-            assert pipe.read(1)
-            process.kill()
+        assert select.select([pipe], [], [], GUARD_S)[0]  # a rank of a variant has started
+        family = psutil.Process(process.pid).children(recursive=True)
     finally:
         end(process)
+        os.close(pipe)
     assert left_of(family) == []
