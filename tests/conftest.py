@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,18 +18,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """A session that was stopped ignores further stop signals, as its process is ending; a test's process goes on."""
+    """Restore the signal handlers, because a stopped session ignores further signals until its process ends."""
     with signals_restored():
         yield
 
 
 @pytest.fixture(autouse=True)
 def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Power does not fail in tests, and a disk that many wait for is slow."""
+    """Do not wait for the disk after each transaction."""
     monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
 
 
-# Unit tests of these run sessions. Writing a page takes half a second, and tests/unit/report tests pages.
+# Folders whose tests run sessions. Writing a page takes half a second, and tests/unit/report tests pages.
 PAGELESS = {"ab", "commands", "watching"}
 
 
@@ -55,7 +53,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def full_disk() -> Callable[[int], AbstractContextManager[None]]:
-    """`with full_disk(n)`: no file may grow beyond `n` bytes. A write comes so far and fails, as on a full disk."""
+    """Return `full_disk(n)`, a context that limits every file to `n` bytes, as a full disk does."""
 
     @contextmanager
     def limited(size: int) -> Iterator[None]:

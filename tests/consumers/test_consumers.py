@@ -1,7 +1,5 @@
 """Let other tools read the files that parabench writes for them. `make consumers` installs these tools."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from datetime import datetime
@@ -29,7 +27,7 @@ from parabench.store.record import MIB, Status
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two sessions: training runs with one failure, and collectives."""
+    """Write two databases: training runs with one failure, and collectives. Return their folder."""
     monkeypatch.chdir(tmp_path)
     cases = [fake.case(), fake.case(bucket_mib=1.0), fake.case(strategy="pp", microbatches=4, schedule="gpipe")]
     launches = fake.sweep(cases, lambda case: 0.04 if case.bucket_mib is None else 0.05, noise=0.01)
@@ -100,7 +98,6 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
     said = exported("mlflow", place="runs")
     client = MlflowClient(tracking_uri="runs")
     experiment = client.get_experiment_by_name("parabench")
-    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
     assert said == f"runs: experiment parabench, run {parent.info.run_id} with 3 runs in it\n"
@@ -121,7 +118,7 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside pandas
 def test_holistic_trace_analysis_finds_the_step(tmp_path: Path) -> None:
-    """Its views of a step need kernels of a GPU; that events belong to one does not."""
+    """It assigns events to steps. Its other views of a step need GPU kernels."""
     case = Case(world_size=2, device="cpu", backend="gloo")
     protocol = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
     launched = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S, traces=tmp_path / "traces"))

@@ -1,12 +1,8 @@
-"""Loops of other libraries, watched: the examples for them, each run as it is."""
-
-from __future__ import annotations
+"""Run the examples that watch the training loops of other libraries."""
 
 import os
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +10,14 @@ import pytest
 
 from guard import GUARD_S
 from paths import ROOT
+from process_helpers import query
 
 EXAMPLES = ROOT / "examples" / "watch"
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
 def run(folder: Path, example: str, *launcher: str, **environment: str) -> list[Any]:
-    """The launch, and how often each metric of a step was taken on rank 0."""
+    """Run an example. Return its launch, and the number of samples of each step metric on rank 0."""
     own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "SAMPLES": "320", "HF_HUB_OFFLINE": "1", **environment}
     subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / example)],
@@ -29,15 +26,10 @@ def run(folder: Path, example: str, *launcher: str, **environment: str) -> list[
         check=True,
         timeout=GUARD_S,
     )
-    with closing(sqlite3.connect(folder / "parabench-results" / "results.db")) as db:
-        (launch,) = db.execute("SELECT status, strategy, world_size, model FROM launch").fetchall()
-        counts = dict(
-            db.execute(
-                "SELECT metric, count(*) FROM sample WHERE rank = 0 AND step IS NOT NULL AND metric LIKE '%\\_s' "
-                "ESCAPE '\\' GROUP BY metric"
-            ).fetchall()
-        )
-    return [launch, counts]
+    store = folder / "parabench-results" / "results.db"
+    (launch,) = query(store, "SELECT status, strategy, world_size, model FROM launch")
+    where = "rank = 0 AND step IS NOT NULL AND metric LIKE '%\\_s' ESCAPE '\\'"
+    return [launch, dict(query(store, f"SELECT metric, count(*) FROM sample WHERE {where} GROUP BY metric"))]
 
 
 PARTS = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "other_s")

@@ -1,7 +1,4 @@
-"""Models of transformers: what is built from their configurations, and that every strategy trains what one device
-does."""
-
-from __future__ import annotations
+"""Models of transformers: their parts, and strategies that compute the same as one device."""
 
 import json
 import shutil
@@ -16,14 +13,13 @@ import torch
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from command_line import parabench
-from guard import GUARD_S
-from parabench.launch.processes import run_processes
 from parabench.models import TENSOR
 from parabench.models.base import loss_of, output_of
 from parabench.models.factory import make_samples
 from parabench.plan.case import Case
 from parabench.workloads.verify import TOLERANCES
 from paths import ROOT
+from ranks_helpers import run_ranks
 from trained_helpers import cpu_case
 from transformers_helpers import CONFIGS, VOCABULARY, built, train_in_turn
 
@@ -43,11 +39,10 @@ def cases_of(name: str) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, list[dict[str, Any]]]]:
-    """What both ranks saw of each case; the same two train all of them."""
+    """Train all cases on the same two ranks. Return the results of both ranks for each case."""
     folder = tmp_path_factory.mktemp("trained")
     cases = [case for name in TRAINED for case in cases_of(name)]
-    ended = run_processes(train_in_turn, (cases, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")
-    assert ended.ok, [path.read_text()[-3000:] for path in folder.glob("logs/**/stderr.log")]
+    run_ranks(train_in_turn, cases, folder, size=2, folder=folder)
     ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     return dict(zip(cases, map(list, zip(*ranks, strict=True)), strict=True))
 

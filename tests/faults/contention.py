@@ -1,16 +1,10 @@
-"""Two runs at one folder, commands that read its results while a session writes to them, and no locks."""
+"""Two runs in one folder, commands that read results while a session writes them, and file systems without locks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from tests.faults.failing_io import Failing
-from tests.faults.fakes import COUNTED, LAUNCHES
-from tests.faults.forked import ForkedTrial, Try, family
-from tests.faults.trial import Verdict
+from tests.faults.forked import COUNTED, LAUNCHES, Failing, ForkedTrial, family
+from tests.faults.trial import Family, Verdict
 
 READERS = (
     ("best", "results"),
@@ -20,91 +14,75 @@ READERS = (
 )
 
 
-@contextmanager
-def held(lot: Random, trial: ForkedTrial) -> Iterator[Any]:
-    """A session that is suspended before one of its launches during the block, and continues after it."""
-    hold = lot.randrange(LAUNCHES)
-    with trial.told(f"launch {hold}"):
-        driver = trial.start(hold=hold)
-        if not driver.held():
-            raise AssertionError(trial.said(driver))
-        yield driver
-        driver.wait()
-
-
-def _ends_well(trial: ForkedTrial, driver: Any) -> None:
-    driver.go()
+def _finish(trial: ForkedTrial, driver: Any) -> None:
+    """Let a held session continue, and check that it completes."""
     trial.check_statuses(trial.check_complete(driver, driver.wait()))
-    trial.check_sound()
+    trial.check_valid()
 
 
-def two_runs(lot: Random) -> Verdict:
-    """Another run, or one that resumes, begins at the same folder: it is refused."""
-    with ForkedTrial() as trial, held(lot, trial) as driver:
-        other = trial.start(*lot.choice([(), ("--resume",)]))
-        trial.check_refused(other, "in use by another run")
-        _ends_well(trial, driver)
+def two_runs(random: Random) -> Verdict:
+    """Start or resume another run in the folder of a session: it is refused."""
+    hold = random.randrange(LAUNCHES)
+    with ForkedTrial(f"launch {hold}") as trial:
+        driver = trial.start_held(hold)
+        trial.check_refused(trial.start(*random.choice([(), ("--resume",)])), "in use by another run")
+        driver.go()
+        _finish(trial, driver)
     return trial.verdict
 
 
-def two_at_once(lot: Random) -> Verdict:
-    """Two, or more, begin at the same moment: one runs at a time, the others are refused."""
+def runs_at_once(random: Random) -> Verdict:
+    """Start several runs at the same moment: one runs at a time, the others are refused."""
     with ForkedTrial() as trial:
-        runs = [trial.start() for _ in range(lot.choice([2, 2, 3, 5]))]
+        runs = [trial.start() for _ in range(random.choice([2, 2, 3, 5]))]
         codes = [each.wait() for each in runs]
         for each, code in zip(runs, codes, strict=True):
             if code != 0:
                 trial.check_refused(each, "in use by another run")
         if 0 not in codes:
-            trial.verdict.fault("wrong_exit", f"none has run: {codes}")
+            trial.violation("wrong_exit", f"no run succeeded: {codes}")
         rows = trial.rows()
         if len([row for row in rows if row.repetition >= 0]) != COUNTED * codes.count(0):
-            trial.verdict.fault("lost", f"{len(rows)} launches of {codes.count(0)} sessions")
+            trial.violation("lost", f"{len(rows)} launches of {codes.count(0)} sessions")
         trial.check_statuses(rows)
-        trial.check_sound()
+        trial.check_valid()
     return trial.verdict
 
 
-def reader(lot: Random) -> Verdict:
-    """A command reads the store while a session writes to it."""
-    words = lot.choice(READERS)
-    with ForkedTrial() as trial, trial.told(words[0]):
+def reader(random: Random) -> Verdict:
+    """Run commands that read the database while a session is held, and while it continues."""
+    words, hold = random.choice(READERS), random.randrange(LAUNCHES)
+    with ForkedTrial(f"{words[0]}, launch {hold}") as trial:
         if "other" in words:
             trial.parabench("run", "mine.py", "--out", "other").wait()
-        with held(lot, trial) as driver:
-            before = [trial.parabench(*words) for _ in range(2)]
-            codes = [each.wait() for each in before]
-            driver.go()
-            during = [trial.parabench(*words) for _ in range(2)]
-            codes += [each.wait() for each in during]
-            for each, code in zip(before + during, codes, strict=True):
-                trial.check_exit(each, code, 0, 1, 2, 3)
-                if code == 2:
-                    trial.check_refused(each)
-            trial.check_statuses(trial.check_complete(driver, driver.wait()))
-            trial.check_sound()
+        driver = trial.start_held(hold)
+        for each in [trial.parabench(*words) for _ in range(2)]:
+            trial.check_read(each, 1)
+        driver.go()
+        for each in [trial.parabench(*words) for _ in range(2)]:
+            trial.check_read(each, 1)
+        _finish(trial, driver)
     return trial.verdict
 
 
-def no_locks(lot: Random) -> Verdict:
+def no_locks(random: Random) -> Verdict:
     """Run in a folder whose file system does not support locks."""
     with ForkedTrial() as trial:
-        if lot.random() < 0.5:
+        if random.random() < 0.5:
             trial.start().wait()
         before = trial.rows()
-        driver = trial.start(*lot.choice([(), ("--resume",)] if before else [()]), failing=Failing(locks=False))
-        trial.check_refused(driver, "cannot be locked")
+        options = ("--resume",) if before and random.random() < 0.5 else ()
+        trial.check_refused(trial.start(*options, failing=Failing(locks=False)), "cannot be locked")
         if trial.rows() != before:
-            trial.verdict.fault("lost", "the store was written to")
+            trial.violation("lost", "the database was changed")
         if before:
-            reader = trial.parabench("best", "results", failing=Failing(locks=False))
-            trial.check_exit(reader, reader.wait(), 0, 2)
+            trial.check_read(trial.parabench("best", "results", failing=Failing(locks=False)))
     return trial.verdict
 
 
-TRIES: dict[str, Try] = {
+TRIES: dict[str, Family] = {
     "a second run at the folder": two_runs,
-    "runs at the folder at the same moment": two_at_once,
+    "runs at the folder at the same moment": runs_at_once,
     "a command reads during a session": reader,
     "a file system without locks": no_locks,
 }

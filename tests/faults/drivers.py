@@ -1,7 +1,5 @@
 """Stop or kill the driver at any time, also twice in a row and during `--resume`."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -11,14 +9,11 @@ import termios
 import time
 from functools import cache
 from random import Random
-from threading import Lock
 
-from tests.faults.trial import Trial, Verdict, signals_as_usual
+from tests.faults.trial import Trial, Verdict, default_signals, sleep_within
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STOPPED = 130
-
-_measuring = Lock()
 
 
 @cache
@@ -29,94 +24,72 @@ def _session_s() -> float:
         return time.monotonic() - began
 
 
-def moment_s(lot: Random) -> float:
-    """Return a random time of a session, in seconds from its start."""
-    with _measuring:
-        return lot.uniform(0.0, _session_s())
+def wait_random_time(random: Random) -> None:
+    """Sleep until a random time within a session that was just started."""
+    sleep_within(random, _session_s)
 
 
-def allowed(told: signal.Signals) -> tuple[int, ...]:
-    """Return the allowed exit codes of a driver that receives a signal: because of it, or before it was handled. Until
-    Python has started, only the default action of the signal applies.
-    """
-    return (-told, 0) if told == signal.SIGKILL else (STOPPED, -told, 0)
-
-
-def told_to_end(lot: Random) -> Verdict:
-    """One signal, or the same again and again, then the session is resumed."""
-    told = lot.choice([*STOPS, signal.SIGKILL])
+def driver_stopped(random: Random, resumed: bool = False) -> Verdict:
+    """Send a signal once or many times, then resume the session. If `resumed`, stop the resumed session as well."""
     with Trial() as trial:
-        driver = trial.start()
-        _tell(driver, told, moment_s(lot), lot)
-        _check(trial, driver, told)
+        for options in ((), ("--resume",)) if resumed else ((),):
+            number = random.choice(SIGNALS)
+            driver = trial.start(*(options if trial.rows() else ()))
+            wait_random_time(random)
+            _send(driver, number, random)
+            code = trial.ended(driver)
+            trial.check_left_behind()
+            rows = trial.check_kept(driver)
+            # Until Python has started, only the default action of the signal applies.
+            trial.check_exit(driver, code, *((-number, 0) if number == signal.SIGKILL else (STOPPED, -number, 0)))
+            trial.check_statuses(rows)
+            if code == STOPPED and rows:
+                trial.check_output(driver, f"stopped by {number.name}", "parabench")
         trial.check_statuses(trial.resume())
     return trial.verdict
 
 
-def told_while_resuming(lot: Random) -> Verdict:
-    """Stop the resumed session as well, and resume it again."""
-    with Trial() as trial:
-        for options in ((), ("--resume",)):
-            told = lot.choice([*STOPS, signal.SIGKILL])
-            if options and not trial.rows():
-                options = ()
-            driver = trial.start(*options)
-            _tell(driver, told, moment_s(lot), lot)
-            _check(trial, driver, told)
-        trial.check_statuses(trial.resume())
-    return trial.verdict
-
-
-def _tell(driver: subprocess.Popen[bytes], told: signal.Signals, after_s: float, lot: Random) -> None:
-    time.sleep(after_s)
+def _send(driver: subprocess.Popen[bytes], number: signal.Signals, random: Random) -> None:
     # The terminal's Ctrl-C reaches all processes of the driver's group.
-    whole_group = told == signal.SIGINT and lot.random() < 0.5
-    for _ in range(lot.choice((1, 1, 2, 20))):
+    whole_group = number == signal.SIGINT and random.random() < 0.5
+    for _ in range(random.choice((1, 1, 2, 20))):
         if driver.poll() is None:
-            (os.killpg if whole_group else os.kill)(driver.pid, told)
-            time.sleep(lot.uniform(0.0, 0.1))
+            (os.killpg if whole_group else os.kill)(driver.pid, number)
+            time.sleep(random.uniform(0.0, 0.1))
 
 
-def _check(trial: Trial, driver: subprocess.Popen[bytes], told: signal.Signals) -> None:
-    code = trial.ended(driver)
-    trial.check_orphans()
-    rows = trial.check_kept(driver)
-    trial.check_exit(driver, code, *allowed(told))
-    trial.check_statuses(rows)
-    if code == STOPPED and rows:
-        trial.check_says(driver, f"stopped by {told.name}", "parabench")
+def driver_stopped_while_resuming(random: Random) -> Verdict:
+    return driver_stopped(random, resumed=True)
 
 
 def _on_terminal() -> None:
-    """Make standard input the terminal that governs this new session, which hears of its end by SIGHUP."""
-    signals_as_usual()
+    """Make standard input the controlling terminal of this new session, which receives SIGHUP when it is closed."""
+    default_signals()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def terminal_closed(lot: Random) -> Verdict:
-    """The terminal of the driver is closed."""
+def terminal_closed(random: Random) -> Verdict:
+    """Close the terminal of the driver, then resume the session."""
     with Trial() as trial:
         ours, theirs = pty.openpty()
         driver = trial.start(stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_on_terminal)
         os.close(theirs)
-        time.sleep(moment_s(lot))
+        wait_random_time(random)
         os.close(ours)
         trial.check_exit(driver, trial.ended(driver), STOPPED, -signal.SIGHUP, 0)
-        trial.check_orphans()
+        trial.check_left_behind()
         trial.check_statuses(trial.rows())
         trial.check_statuses(trial.resume())
     return trial.verdict
 
 
-def reader_gone(lot: Random) -> Verdict:
+def output_closed(random: Random) -> Verdict:
     """Close standard output or standard error while the session runs; it must continue to its end."""
     with Trial() as trial:
-        which = lot.choice(["stdout", "stderr", "both"])
-        pipes = (
-            {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if which == "both" else {which: subprocess.PIPE}
-        )
-        driver = trial.start(**pipes)
-        time.sleep(moment_s(lot))
+        pipes = {name: {name: subprocess.PIPE} for name in ("stdout", "stderr")}
+        pipes["both"] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        driver = trial.start(**pipes[random.choice(["stdout", "stderr", "both"])])
+        wait_random_time(random)
         for each in (driver.stdout, driver.stderr):
             if each is not None:
                 each.close()
@@ -125,8 +98,8 @@ def reader_gone(lot: Random) -> Verdict:
 
 
 FAMILIES = {
-    "driver told to end": told_to_end,
-    "driver told to end while resuming": told_while_resuming,
+    "driver told to end": driver_stopped,
+    "driver told to end while resuming": driver_stopped_while_resuming,
     "terminal closed": terminal_closed,
-    "output closed": reader_gone,
+    "output closed": output_closed,
 }

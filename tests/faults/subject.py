@@ -3,8 +3,6 @@
 The environment variable `FAULT` has the `Fault` as JSON. Each rank counts its launches in a separate file.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -25,16 +23,16 @@ from parabench.strategies.data_parallel import ddp
 
 FAULT, FOLDER, EVERY = "PARABENCH_FAULT", "PARABENCH_FAULT_FOLDER", "PARABENCH_FAULT_EVERY"
 
-# In the order in which a rank reaches them. Steps are counted from the first warm-up step.
+# The phases of a rank, in order. Steps are counted from the first warm-up step.
 JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER = "joining", "building", "stepping", "telling facts", "handing over"
 PHASES = (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
 
-# By what a rank can be hit.
-RAISES, LEAVES, HANGS = "raises", "leaves", "hangs"
+# The kinds of faults.
+RAISES, LEAVES = "raises", "leaves"
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGSTOP")
 KINDS = (*SIGNALS, LEAVES, RAISES)
 
-# It takes more memory than its control group has, whose folder is in MEMORY_GROUP.
+# The rank takes more memory than the control group allows whose folder is in the variable MEMORY_GROUP.
 TAKES_MEMORY = "takes memory"
 MEMORY_GROUP = "PARABENCH_FAULT_MEMORY"
 
@@ -83,11 +81,9 @@ def _reach(phase: str, step: int = 0) -> None:
         raise RuntimeError("a fault was injected here")
     if fault.kind == LEAVES:
         os._exit(0)
-    if fault.kind == HANGS:
-        threading.Event().wait()
     if fault.kind in SIGNALS:
         os.kill(os.getpid(), signal.Signals[fault.kind])
-    # A signal reaches a thread of this process, not always before the call returns.
+    # A signal may arrive after the call returned.
     if fault.kind in SIGNALS:
         threading.Event().wait()
 
@@ -101,13 +97,13 @@ def _take_memory() -> None:
 
 
 def ring(ranks_per_node: int | None) -> Algorithm:
-    """The ring: this is called when a rank is about to join its group."""
+    """Return the ring. A rank calls this when it joins its group."""
     _reach(JOINING)
     return RING
 
 
 def subject(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP that comes to all other phases."""
+    """Return DDP with a fault in any of the other phases."""
     _reach(BUILDING)
     parallel = ddp(model, context)
     steps = itertools.count()
@@ -122,12 +118,12 @@ def subject(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def crashing(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP whose rank 1 is killed in its third step, in every launch."""
+    """Return DDP whose rank 1 is killed in its third step of every launch."""
     return _struck(model, context, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def hanging(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP whose rank 1 repetitions in its third step of every launch."""
+    """Return DDP whose rank 1 hangs in its third step of every launch."""
     return _struck(model, context, threading.Event().wait)
 
 
@@ -140,7 +136,7 @@ def _struck(model: Model, context: StrategyContext, fault: Callable[[], object])
 
 
 def wrong(model: Model, context: StrategyContext) -> ParallelModel:
-    """DDP that computes wrong results in every n-th launch: its inputs are shifted by a token."""
+    """Return DDP that computes wrong results in every n-th launch: its inputs are shifted by a token."""
     parallel = ddp(model, context)
     every = int(os.environ[EVERY])
     if _launch() % every == every - 1:
@@ -149,7 +145,7 @@ def wrong(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 def _strike_in(phase: str) -> None:
-    """Once the report of this rank is written, but not yet where it belongs, it reaches the phase."""
+    """Let the rank reach the phase after it wrote its report, and before the report has its final name."""
     whole: Callable[[Path, str], None] = rank_module.hand_over_file
 
     def hand_over(path: Path, text: str) -> None:

@@ -1,7 +1,5 @@
 """Compare the command-line output with the files in tests/golden, which `make golden` writes."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -66,7 +64,7 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=3, instrumented=0)
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The same machine, terminal and folder for all."""
+    """Use the same machine, terminal width and folder for all commands."""
     users = ("commands.doctor", "commands.init", "commands.list", "session.dry_run", "session.session")
     for module in ("machine.machine", *users):
         monkeypatch.setattr(f"parabench.{module}.this_machine", lambda: HERE)
@@ -77,8 +75,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 
 def said_by(*words: object) -> str:
-    """What a command says and how it ends."""
-    # Both streams as one text, by any click.
+    """Return the output and the exit code of a command."""
+    # stdout and stderr as one text, in any version of click.
     result = CliRunner().invoke(main, [str(word) for word in words], prog_name="parabench")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output + (f"exit code {result.exit_code}\n" if result.exit_code else "")
@@ -108,7 +106,7 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
 
 
 def predicted(*arguments: str) -> str:
-    """`parabench predict` from a base that is written down."""
+    """Return the output of `parabench predict` for fixed measurements."""
     near = of_ranks(2, bucket_mib=25.0)
     trained = {near: 0.37, of_ranks(8, nodes=4): 0.6}
     at = "parabench.analysis.prediction.base"
@@ -182,14 +180,13 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
 
     def run_ab(console: Console) -> int:
         outcome = driver.run_ab(asked, console)
-        assert outcome is not None
         return gate.exit_code(outcome)
 
     return told(run_ab)
 
 
 def of_serve() -> str:
-    """The line that it starts with, and the one it ends with."""
+    """Return the first and the last line of `serve`, and its error for a port in use."""
     said = []
     with patch("parabench.serve.server.Server") as server:
         server.return_value.server_port = 8000
@@ -227,7 +224,7 @@ def of_collectives() -> str:
 
 
 def of_progress() -> str:
-    """The end of a launch's progress line, for each possible end."""
+    """Return the progress lines of launches with each possible end."""
     console = Console(file=io.StringIO(), width=200)
     call = fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9)
     with make_progress(console, 4, 2, "node 0: ") as progress:
@@ -300,7 +297,7 @@ def of_wrong_input() -> str:
 
 
 def of_warnings(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A finding of every code, with its advice."""
+    """Return a warning of every code, with its advice."""
     of_run(failing=True, memory_snapshot=True)
     stored = load(Path("out/results.db")).finding[["code", "message", "advice"]].itertuples(index=False)
     found = [*(Finding(*row) for row in stored), *every_warning.findings(Path()), *of_problems(monkeypatch)]
@@ -311,7 +308,7 @@ def of_warnings(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def of_problems(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """All that `doctor` can find."""
+    """Return all warnings of `doctor`."""
     of_doctor(monkeypatch, gpus=False)
     Path("scaling_governor").write_text("powersave\n")
     governor = SimpleNamespace(glob=lambda pattern: [Path("scaling_governor")])
@@ -371,12 +368,12 @@ def test_output_equals_golden_file(
     make = TEXTS[name]
     text = make(monkeypatch) if make.__code__.co_varnames[:1] == ("monkeypatch",) else make()
     text = text.replace(str(tmp_path), "FOLDER").replace(__version__, "VERSION")
-    text = re.sub(r"\(not installed: pip install \w+\)", "", text)  # as it may be here or not
+    text = re.sub(r"\(not installed: pip install \w+\)", "", text)  # packages that may be installed or not
     text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     file = GOLDEN / f"{name}.txt"
     if request.config.getoption("--golden"):
         file.write_text(text)
-    assert text == file.read_text(), "where this is as it should be: make golden"
+    assert text == file.read_text(), "if this is correct: make golden"
 
 
 def test_no_golden_file_is_left_over() -> None:

@@ -1,7 +1,5 @@
 """Run the code blocks of docs/how-to/notebook.md and compare the outputs. `make golden` writes them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -65,4 +63,4 @@ def test_blocks_of_the_notebook_page_print_its_outputs(
     text = BLOCK.sub(with_output, PAGE.read_text())
     if request.config.getoption("--golden"):
         PAGE.write_text(text)
-    assert text == PAGE.read_text(), "if this is as it should be: make golden"
+    assert text == PAGE.read_text(), "if this is correct: make golden"

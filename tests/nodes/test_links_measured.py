@@ -1,6 +1,4 @@
-"""Links measured for real: between ranks of one machine, and between hosts whose links carry what they were given."""
-
-from __future__ import annotations
+"""Measurements of real links: between ranks of one machine, and between hosts with limited links."""
 
 import subprocess
 import sys

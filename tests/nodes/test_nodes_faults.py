@@ -2,8 +2,6 @@
 
 `make faults` ends, kills and stops either node, and cuts the link."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,14 +1,20 @@
-"""A real Slurm of two nodes: the shipped batch script, tasks for ranks, and a cancelled job that is resumed."""
+"""The shipped batch script, and a cancelled job that is resumed, in a real Slurm of two nodes on this host.
 
-from __future__ import annotations
+munged, slurmctld and two slurmd run on loopback in a separate process namespace. Its first process waits for the end of
+a pipe that this process holds. Then the kernel ends all daemons and tasks, even if the tests are killed.
+"""
 
 import json
 import os
-import sqlite3
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +22,171 @@ import pytest
 
 from guard import GUARD_S
 from paths import FIXTURES, ROOT
-from slurm_helpers import ALIVE, POLL_S, Slurm, slurm
+from process_helpers import query
 
 pytestmark = pytest.mark.alone
+
+NODES = ("n1", "n2")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo", "scontrol", "unshare")
+
+POLL_S = 0.1
+
+# The states of a job that has not ended, in `scontrol show job`.
+ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"})
+
+# munged goes to the background when it answers; the others run in the foreground of a shell that waits for a pipe.
+FIRST_PROCESS = """
+mount -t tmpfs tmpfs /dev/shm || exit
+munged --force --key-file=munge.key --socket="$PWD/munge" --pid-file="$PWD/munge.pid" --log-file="$PWD/munge.log" \\
+    --seed-file="$PWD/munge.seed" || exit
+slurmctld -D -f "$PWD/slurm.conf" &
+for node in %(nodes)s; do slurmd -D -N $node -f "$PWD/slurm.conf" & done
+cat
+"""
+
+# NoInAddrAny, NoCtldInAddrAny: each daemon listens on its own address only. config_overrides: Slurm does not compare
+# the configured nodes with this host.
+CONFIGURATION = """
+ClusterName=bed
+SlurmctldHost=%(host)s(127.0.0.1)
+SlurmctldPort=%(port)d
+SlurmUser=root
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+AuthType=auth/munge
+AuthInfo=socket=%(folder)s/munge
+CredType=cred/munge
+StateSaveLocation=%(folder)s/state
+SlurmdSpoolDir=%(folder)s/%%n
+SlurmctldPidFile=%(folder)s/slurmctld.pid
+SlurmdPidFile=%(folder)s/%%n.pid
+SlurmctldLogFile=%(folder)s/slurmctld.log
+SlurmdLogFile=%(folder)s/%%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+%(nodes)s
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """A running Slurm. Its commands need the variables of `environment`."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return this process' variables, without variables of an outer Slurm."""
+        around = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        return around | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def command(self, *argv: str | Path, environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+        """Return the output of a Slurm command."""
+        ended = subprocess.run(
+            argv, env=self.environment | dict(environment or {}), cwd=cwd, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, f"{argv}: {ended.stderr}\n{self.logs()}"
+        return ended.stdout
+
+    def sbatch(self, file: Path, *arguments: str, environment: Mapping[str, str], cwd: Path) -> int:
+        """Submit a batch script with its arguments, in folder `cwd`, and return the job's id."""
+        said = self.command("sbatch", "--parsable", file, *arguments, environment=environment, cwd=cwd)
+        return int(said.partition(";")[0])
+
+    def wait(self, job: int, deadline_s: float) -> str:
+        """Return the final state of a job: COMPLETED, FAILED, CANCELLED, ..."""
+        end = time.monotonic() + deadline_s
+        while (state := self.told(job)["JobState"]) in ALIVE:
+            assert time.monotonic() < end, f"job {job} is {state} after {deadline_s:g} s\n{self.logs()}"
+            time.sleep(POLL_S)
+        return state
+
+    def told(self, job: int) -> dict[str, str]:
+        """Return the fields that `scontrol show job` prints."""
+        words = self.command("scontrol", "--oneliner", "show", "job", str(job)).split()
+        return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
+
+    def logs(self) -> str:
+        """Return the ends of the daemons' logs, for the message of a failing test."""
+        said = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}" for log in said)
+
+
+@contextmanager
+def slurm() -> Iterator[Slurm]:
+    """Start a Slurm with two idle nodes; skip the test if that is impossible."""
+    if os.geteuid() != 0:
+        pytest.skip("a Slurm of its own needs root")
+    if missing := [each for each in PROGRAMS if shutil.which(each) is None]:
+        pytest.skip(f"{', '.join(missing)} not found; Debian's slurm-wlm and munge have Slurm's")
+    if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode:
+        pytest.skip("no process namespace can be made here")
+    # Not tmp_path: a Unix socket's whole path has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        bed = Slurm(Path(name))
+        configure(bed.folder)
+        with running(bed):
+            yield bed
+
+
+def configure(folder: Path) -> None:
+    """Write the files that the daemons read."""
+    (folder / "state").mkdir()
+    key = folder / "munge.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(128))
+    port, *ports = free_ports(1 + len(NODES))
+    host = socket.gethostname()
+    nodes = "\n".join(
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} CPUs=8 RealMemory=1000"
+        for node, each in zip(NODES, ports, strict=True)
+    )
+    values = {"host": host, "port": port, "folder": folder, "nodes": nodes}
+    (folder / "slurm.conf").write_text(CONFIGURATION % values)
+
+
+def free_ports(number: int) -> list[int]:
+    """Return a number of ports that were free a moment ago."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [each.getsockname()[1] for each in held]
+
+
+@contextmanager
+def running(bed: Slurm) -> Iterator[None]:
+    """Run the daemons until the end of the block; wait until every node is idle."""
+    script = FIRST_PROCESS % {"nodes": " ".join(NODES)}
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
+    said = bed.folder / "first.log"
+    with (
+        said.open("w") as log,
+        subprocess.Popen(
+            command, cwd=bed.folder, env=bed.environment, stdin=subprocess.PIPE, stdout=log, stderr=log
+        ) as first,
+    ):
+        # The end of the block closes the pipe and waits for the end of the namespace.
+        end = time.monotonic() + GUARD_S
+        while not idle(bed):
+            assert first.poll() is None, f"the daemons have ended\n{bed.logs()}"
+            assert time.monotonic() < end, f"the nodes are not up after {GUARD_S:g} s\n{bed.logs()}"
+            time.sleep(POLL_S)
+        yield
+
+
+def idle(bed: Slurm) -> bool:
+    """Return whether every node is idle."""
+    command = ["sinfo", "--noheader", "--Node", "--format=%t"]
+    said = subprocess.run(command, env=bed.environment, capture_output=True, text=True)
+    return said.returncode == 0 and said.stdout.split() == ["idle"] * len(NODES)
+
+
+# -- the tests
 
 SCRIPT = ROOT / "examples" / "slurm.sbatch"
 
@@ -53,7 +221,7 @@ def bed() -> Iterator[Slurm]:
 
 
 class User:
-    """Someone in a folder with a suite, who submits a script there: the shipped one has one rank a node."""
+    """Submits a script in a folder with a suite. The shipped script has one rank per node."""
 
     def __init__(self, bed: Slurm, folder: Path, strategy: str, ranks: int = 2, script: Path = SCRIPT) -> None:
         self.bed, self.folder, self.script = bed, folder, script
@@ -71,16 +239,15 @@ class User:
         return self.bed.sbatch(self.script, *arguments, environment=own | environment, cwd=self.folder)
 
     def said(self, job: int) -> str:
-        """What the job wrote, for a test that fails too."""
+        """Return the output of a job, or the logs of Slurm if there is none."""
         log = self.folder / f"parabench-{job}.log"
         return log.read_text() if log.exists() else self.bed.logs()
 
     def stored(self, out: str, columns: str, table: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / out / "results.db")) as db:
-            return db.execute(f"SELECT {columns} FROM {table} ORDER BY id").fetchall()
+        return query(self.folder / out / "results.db", f"SELECT {columns} FROM {table} ORDER BY id")
 
     def held_up(self, job: int) -> None:
-        """Wait until the job's second launch says that it is held up."""
+        """Wait until the second launch of a job blocks."""
         pipe = os.open(self.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
         try:
             end = time.monotonic() + GUARD_S

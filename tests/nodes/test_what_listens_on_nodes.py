@@ -1,6 +1,4 @@
-"""On several nodes that listens which docs/how-to/several-nodes.md lists, and nothing else."""
-
-from __future__ import annotations
+"""The sockets of a session on several nodes are those that docs/how-to/several-nodes.md lists."""
 
 import re
 import subprocess
@@ -29,7 +27,7 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """{who: (where, when)} of the page's table."""
+    """Return {process: (address and port, time)} of the page's table."""
     text = (ROOT / "docs/how-to/several-nodes.md").read_text().partition("## Ports and firewalls")[2]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", text.partition("\n## ")[0], re.MULTILINE)
     return {who: (where, when) for who, where, when in rows[1:] if not who.startswith("-")}

@@ -1,6 +1,4 @@
-"""The variants of ab as processes: the connection to them, and whole runs."""
-
-from __future__ import annotations
+"""Variants of `ab` in real processes: refused ones, a killed one, and a whole comparison."""
 
 import json
 import os
@@ -9,7 +7,6 @@ import select
 import subprocess
 import sys
 import venv
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -26,7 +23,7 @@ from parabench.plan.schedule import TrainingSchedule
 from parabench.store.database import SCHEMA_VERSION
 from parabench.store.results import load
 from paths import ROOT
-from process_helpers import end, end_all, left_of, start_ab
+from process_helpers import end, left_of, start_ab
 
 # -- the connection to a variant ---------------------------------------------------------------------------------------
 
@@ -39,7 +36,7 @@ def answers(**values: object) -> str:
 
 
 def scripted(folder: Path, does: str) -> str:
-    """Return a virtual environment whose `python` is a script. It receives one request and `does` that."""
+    """Return a virtual environment whose `python` is a script that receives one request and executes `does`."""
     python = folder / "scripted" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
@@ -85,10 +82,9 @@ def test_killed_variant_is_reported_by_role() -> None:
 ROUNDS = 4
 
 # A custom model with exact step times: its clock advances only by the variant's seconds per step, times TIMES. In each
-# forward pass a rank holds a lock, and raises BlockingIOError if the other variant is in a forward pass. If the file
-# `plan` exists, the variant waits while it plans.
+# forward pass a rank holds a lock, and raises BlockingIOError if the other variant is in a forward pass.
 OWN = """
-import fcntl, os, signal, sys, time
+import fcntl, os, sys, time
 from pathlib import Path
 
 import torch
@@ -127,9 +123,6 @@ def batch(n, generator):
     return torch.randn(n, 4, generator=generator), torch.zeros(n, dtype=torch.long)
 
 def model():
-    if os.path.exists("plan"):
-        Path("plan").write_text("held up")
-        signal.pause()
     if "RANK" in os.environ:
         step_clock.perf_counter = reading
         Path("noted").write_text(repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")]))
@@ -213,33 +206,16 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
         assert sum(a["pair"]["first"]) == ROUNDS / 2
 
 
-class Held:
-    """An ab whose variant b waits while it plans, and all its processes."""
-
-    def __init__(self, here: Path, stack: ExitStack) -> None:
-        checkout(here / "free", 0.0)
-        mine = checkout(here / "mine", 0.0)
-        os.mkfifo(mine / "plan")
-        pipe = os.open(mine / "plan", os.O_RDONLY | os.O_NONBLOCK)
-        stack.callback(os.close, pipe)
-        self.process = start(here, "--baseline", "free", "--candidate", "mine")
-        stack.callback(end, self.process)
-        assert select.select([pipe], [], [], GUARD_S)[0]
-        self.driver = psutil.Process(self.process.pid)
-        self.family = self.driver.children(recursive=True)
-        stack.callback(end_all, self.family)
-        self.side_b = next(each for each in self.driver.children() if each.cwd() == str(mine))
-
-    def output(self) -> str:
-        """Return its output, after all its processes have ended."""
-        said = self.process.communicate(timeout=GUARD_S)[0]
-        assert left_of(self.family) == []
-        return said
-
-
 @pytest.mark.slow  # tests/faults kills drivers of runs in `make test`
 def test_variants_end_when_ab_is_killed(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        held = Held(tmp_path, stack)
-        held.process.kill()
-        held.output()
+    checkout(tmp_path / "fast", 0.0)
+    os.mkfifo(tmp_path / "fast" / "noted")
+    pipe = os.open(tmp_path / "fast" / "noted", os.O_RDONLY | os.O_NONBLOCK)
+    process = start(tmp_path, "--baseline", "fast", "--candidate", "fast TIMES=2")
+    try:
+        assert select.select([pipe], [], [], GUARD_S)[0]  # a rank of a variant has started
+        family = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        end(process)
+        os.close(pipe)
+    assert left_of(family) == []

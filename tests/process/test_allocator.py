@@ -1,32 +1,19 @@
-"""Memory by part of an instrumented step: torch's allocator through a stand-in, the resident set for real."""
-
-from __future__ import annotations
+"""Memory after each part of an instrumented step: a fake of torch's allocator, and the real resident set."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.memory import MemoryClock, resident_set
-from parabench.store.record import MIB, Phase
+from parabench.probes.memory import MemoryClock
+from parabench.store.record import Phase
 from real_launches import succeeded
+from trained_helpers import Marks
 
 CUDA = torch.device("cuda", 0)
-
-
-class Marks:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def mark(self) -> None:
-        self.calls.append("mark")
-
-    def skip(self) -> None:
-        self.calls.append("skip")
 
 
 class FakeAllocator:
@@ -87,14 +74,6 @@ def test_each_part_has_a_peak_and_the_idle_memory_after_it(monkeypatch: pytest.M
     }  # fmt: skip
     second = readings(clock, 8)
     assert (second["forward_allocated_bytes"], second["backward_allocated_bytes"]) == (130, 190)
-
-
-def test_the_resident_set_grows_by_what_is_touched() -> None:
-    [(name, before)] = resident_set("begin")
-    touched = np.ones(64 * MIB, dtype=np.uint8)
-    [(_, after)] = resident_set("begin")
-    assert name == "rss_bytes"
-    assert touched.nbytes * 0.9 < after - before < touched.nbytes * 1.5
 
 
 @pytest.mark.parametrize(

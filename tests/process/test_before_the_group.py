@@ -1,9 +1,6 @@
-"""The work of a rank before it joins its process group, and its readings after training."""
-
-from __future__ import annotations
+"""The work of a rank before it joins its process group, and its checksums of replicas."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,7 @@ import pytest
 import torch
 
 from guard import GUARD_S
-from parabench.data.loader import Loading
 from parabench.launch.spec import LaunchSpec, RankEnv
-from parabench.models.factory import build_model
 from parabench.models.options import share_compile_threads
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -22,6 +17,7 @@ from parabench.probes.communication import SynchronizedClock
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
 from parabench.probes.step_clock import MARKS
 from parabench.workloads import training
+from trained_helpers import Marks
 
 CPU = torch.device("cpu")
 
@@ -36,7 +32,7 @@ def workers() -> list[psutil.Process]:
 
 
 class Joined(Exception):
-    """The rank came to joining its group."""
+    """The rank started to join its group."""
 
 
 def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,22 +48,6 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
     with pytest.raises(Joined):
         training.TrainingWorkload().measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
     assert seen == [2]
-
-
-@pytest.mark.parametrize("split", ["batch", "sample"])
-def test_early_workers_load_every_epoch_of_their_rank(split: str) -> None:
-    def first(of: Case, rank: int) -> Iterator[torch.Tensor]:
-        batches = Loading(of, build_model(of)).batches(rank, 2, CPU)
-        for _ in range(20):  # an epoch has 8
-            inputs, targets = next(batches)
-            yield inputs
-            yield targets
-
-    for rank in range(2):
-        torch.manual_seed(0)
-        alone = list(first(case(split=split), rank))
-        torch.manual_seed(0)
-        assert all(map(torch.equal, alone, first(case(split=split, workers=1), rank)))
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.complex128)
@@ -99,24 +79,12 @@ def test_replicas_that_differ_in_one_bit_are_apart() -> None:
 
 
 def test_host_waits_for_the_device_after_each_step() -> None:
-    happened: list[str] = []
-
-    class Recorded:
-        def mark(self) -> None:
-            happened.append("mark")
-
-        def skip(self) -> None:
-            happened.append("skip")
-
-        def synchronize(self) -> None:
-            happened.append("wait")
-
-    recorded: Any = Recorded()
+    recorded: Any = Marks()
     clock = SynchronizedClock(recorded, recorded)
     for step in range(2):
         for at in range(MARKS):
             clock.skip() if (step, at) == (1, 2) else clock.mark()
-    assert happened == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
+    assert recorded.calls == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
 
 
 @pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 8, 2), (2, 4, 1), (256, 2, 32)])

@@ -1,29 +1,173 @@
-"""Collectives in the instrumented steps: every way to call one is seen, and what DDP's buckets held."""
-
-from __future__ import annotations
+"""Collectives in instrumented steps: every form of a call is recorded, and the contents of DDP's buckets."""
 
 import itertools
+import time
+import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
+from guard import GUARD_S
+from parabench.collectives.process_group import groups
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.probes.backend_calls import native_calls
+from parabench.probes.communication import Call, Recorder
 from parabench.probes.ddp import Buckets
 from parabench.probes.step_clock import Moments
 from parabench.store.record import MIB, WAIT, Launch, Phase, Status
 from parabench.workloads.verify import reference_of, verify
 from ranks_helpers import Check, complaints_of_ranks, one_by_one
 from real_launches import succeeded
-from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
+
+
+CPU = torch.device("cpu")
+NUMEL = 6
+BYTES = 4 * NUMEL
+
+
+def ones(numel: int = NUMEL) -> torch.Tensor:
+    return torch.ones(numel)
+
+
+def exchange(rank: int) -> None:
+    """Exchange with the other rank in c10d's batch of sends and receives."""
+    got = torch.empty(NUMEL)
+    both = [dist.P2POp(dist.isend, ones(), 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    assert got.sum() == NUMEL
+
+
+def gather_parts(rank: int) -> list[torch.Tensor] | None:
+    """Return the buffers of rank 0, which gathers or scatters."""
+    return [ones(), ones()] if rank == 0 else None
+
+
+def world() -> Any:
+    return dist.group.WORLD
+
+
+# {form: (recorded operations, bytes of the whole buffer on 2 ranks, the call)}
+WAYS: dict[str, tuple[str, int, Callable[[int], Any]]] = {
+    "all_reduce": ("all_reduce", BYTES, lambda rank: dist.all_reduce(ones())),
+    "all_reduce async": ("all_reduce", BYTES, lambda rank: dist.all_reduce(ones(), async_op=True).wait()),
+    "functional all_reduce": ("all_reduce", BYTES, lambda rank: functional.all_reduce(ones(), "sum", world()) + 0),
+    "all_gather": ("all_gather", 2 * BYTES, lambda rank: dist.all_gather([ones(), ones()], ones())),
+    "all_gather_into_tensor": ("all_gather", 2 * BYTES, lambda rank: dist.all_gather_into_tensor(ones(12), ones())),
+    "functional all_gather": (
+        "all_gather", 2 * BYTES, lambda rank: functional.all_gather_tensor(ones(), 0, world()) + 0
+    ),
+    "reduce_scatter_tensor": (
+        "reduce_scatter", 2 * BYTES, lambda rank: dist.reduce_scatter_tensor(ones(), ones(12))
+    ),
+    "functional reduce_scatter": (
+        "reduce_scatter", 2 * BYTES, lambda rank: functional.reduce_scatter_tensor(ones(12), "sum", 0, world()) + 0
+    ),
+    "broadcast": ("broadcast", BYTES, lambda rank: dist.broadcast(ones(), 0)),
+    "reduce": ("reduce", BYTES, lambda rank: dist.reduce(ones(), 0)),
+    "gather": ("gather", 2 * BYTES, lambda rank: dist.gather(ones(), gather_parts(rank))),
+    "scatter": ("scatter", 2 * BYTES, lambda rank: dist.scatter(ones(), gather_parts(rank))),
+    "all_to_all": ("all_to_all", 2 * BYTES, lambda rank: dist.all_to_all_single(ones(12), ones(12))),
+    "isend, irecv": ("send recv", BYTES, exchange),
+    "barrier": ("barrier", 0, lambda rank: dist.barrier()),
+}  # fmt: skip
+
+
+def check_every_way(rank: int, size: int) -> Iterator[str]:
+    """Check that each form of a call is recorded once and correctly, and only with an observer."""
+    for name, (ops, total, call) in WAYS.items():
+        recorder = Recorder(Moments(CPU), CPU, "native")
+        call(rank)
+        with native_calls(recorder, "cpu"):
+            for group in groups:
+                group.observer = recorder
+            before = time.perf_counter()
+            call(rank)
+            after = time.perf_counter()
+            for group in groups:
+                group.observer = None
+        call(rank)
+        yield from (f"{name}: {said}" for said in wrong(recorder.calls, ops.split(), total, before, after))
+        if not recorder.waits:
+            yield f"{name}: nobody stood still"
+
+
+def wrong(calls: list[Call], ops: list[str], total: int, before: float, after: float) -> Iterator[str]:
+    if sorted(call.op for call in calls) != sorted(ops):
+        yield f"seen as {[call.op for call in calls]}"
+    for call in calls:
+        if call.bytes != total:
+            yield f"{call.bytes} bytes, not {total}"
+        if call.ranks != (0, 1):
+            yield f"of ranks {call.ranks}"
+        if not before <= call.made <= after:
+            yield "made outside of the call"
+        if call.begin is None or call.begin < call.made:
+            yield "began before it was made"
+        ended = call.end is not None and call.begin <= call.end <= after
+        if not ended and not (call.op in ("send", "recv") and call.end is None):
+            yield f"ended {call.end}, made {call.made}, returned {after}"
+
+
+def check_nothing_is_kept(rank: int, size: int) -> Iterator[str]:
+    """Check that results of finished calls are freed while the calls are observed."""
+    recorder = Recorder(Moments(CPU), CPU, "native")
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    with native_calls(recorder, "cpu"):
+        for _ in range(60):
+            given, summed = torch.ones(NUMEL), torch.ones(NUMEL)
+            gathered = functional.all_gather_tensor(given, 0, dist.group.WORLD) + 0
+            dist.all_reduce(summed, async_op=True).get_future().wait()
+            # A tensor that C++ still holds, as a work does, keeps its Python object alive.
+            alive = [*(ref for ref in alive if ref() is not None), weakref.ref(given), weakref.ref(summed)]
+            del given, summed, gathered
+            most = max(most, len(alive))
+        recorder.settle()
+    if len(recorder.calls) != 120:
+        yield f"{len(recorder.calls)} calls seen"
+    if most > 20:
+        yield f"{most} of 120 tensors are alive at once"
+    patience = time.monotonic() + GUARD_S
+    while any(ref() is not None for ref in alive):  # gloo's thread drops what it finished a moment after its end
+        if time.monotonic() > patience:
+            yield "some tensors are never freed"
+            break
+        time.sleep(0.01)
+
+
+def check_the_results(rank: int, size: int) -> Iterator[str]:
+    """Check that observing changes no result, and that a custom group is recorded with its ranks."""
+    recorder = Recorder(Moments(CPU), CPU, "native")
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    with native_calls(recorder, "cpu"):
+        for group in groups:
+            group.observer = recorder
+        total = torch.arange(5.0) + rank
+        dist.all_reduce(total)
+        dist.all_reduce(torch.ones(3), group=alone)
+        every = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD) + 0
+        part = functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, dist.group.WORLD) + 0
+    for group in groups:
+        group.observer = None
+    if not torch.equal(total, 2 * torch.arange(5.0) + 1):
+        yield f"all_reduce gave {total}"
+    if every.tolist() != [0.0, 0.0, 1.0, 1.0]:
+        yield f"all_gather gave {every}"
+    if part.tolist() != [4.0 * rank, 4.0 * rank + 2]:
+        yield f"reduce_scatter gave {part}"
+    if [call.ranks for call in recorder.calls][:2] != [(0, 1), (rank,)]:
+        yield f"groups are {[call.ranks for call in recorder.calls]}"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +193,7 @@ def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
 
 
 def dealt_to_buckets(sizes: Sequence[int], caps: list[int]) -> list[list[int]]:
-    """The places of parameters of these sizes in bytes by bucket, as torch's own rule has it."""
+    """Return the indices of the parameters in each bucket by torch's own rule, from their sizes in bytes."""
     tensors = [torch.empty(size // 4) for size in sizes]
     groups, _ = dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(tensors))  # type: ignore[attr-defined]
     return sorted(map(list, groups))
@@ -102,13 +246,13 @@ def test_a_list_caps_each_bucket_in_the_order_of_reduction() -> None:
 
 
 class UnusedDdp:
-    """A module's side of a DDP that looks for unused parameters, which never tells what is in its buckets."""
+    """A fake of DDP with `find_unused_parameters`, which does not report the parameters in its buckets."""
 
     bucket_bytes_cap, bucket_bytes_cap_default = 8 * 2**20, True
     bucket_bytes_cap_list: tuple[int, ...] = ()
 
     def __init__(self, sizes: str) -> None:
-        # Parameters of 2, 6 and 4 MiB in the order of the module. The first bucket has one of them and is full.
+        # Parameters of 2, 6 and 4 MiB in the order of the module. The first bucket has a single parameter and is full.
         self.module = torch.nn.ParameterDict(
             {name: torch.zeros(n * 2**18) for name, n in zip("abc", (2, 6, 4), strict=True)}
         )

@@ -1,7 +1,5 @@
 """A checkout that is not installed, with the packages of a typical GPU machine and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,13 +12,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-import fake_results as fake
-from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.errors import PACKAGES
 from paths import ROOT
 from process_helpers import COMMANDS
 
-# With what they require. Not among them: plotly, and everything that only the tests need.
+# Their dependencies are added. plotly and the packages of the tests are missing.
 TYPICAL = (
     "torch", "numpy", "pandas", "scipy", "click", "rich", "jinja2", "psutil", "pytest-benchmark", "nvidia-ml-py",
     "msgspec",  # to be brought along (docs/how-to/gpu.md)
@@ -75,45 +71,17 @@ def python(checkout: Path, *arguments: str, **variables: str) -> subprocess.Comp
     return subprocess.run(command, cwd=where, env=kept | variables, capture_output=True, text=True, check=False)
 
 
-def commands(checkout: Path, *lines: str, **variables: str) -> str:
-    """Run these commands of parabench one after the other, and return their output."""
-    done = python(checkout, "-c", COMMANDS, json.dumps([line.split() for line in lines]), **variables)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def nightly(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with enough sessions of a case for a change point."""
-    path = tmp_path_factory.mktemp("nightly") / "results.db"
-    for night in range(FEWEST_SESSIONS):
-        fake.write(
-            path,
-            [fake.launch(fake.case(), 0.04, repetition=repetition) for repetition in range(3)],
-            label=f"night-{night}",
-        )
-    return path
-
-
-def test_checkout_answers_from_another_folder(checkout: Path, nightly: Path, tmp_path: Path) -> None:
+def test_checkout_measures_and_answers_from_another_folder(checkout: Path, tmp_path: Path) -> None:
     """The checkout is on PYTHONPATH."""
-    page, report = tmp_path / "history.html", tmp_path / "report.html"
-    output = commands(
-        checkout,
-        "list",
-        "run quick --dry-run",
-        f"history {nightly} --html {page}",
-        f"report {nightly} -o {report}",
-        f"best {nightly}",
-        "collectives --dry-run",
-        where=str(tmp_path),
-        PYTHONPATH=str(checkout),
-    )
-    assert [line for line in output.splitlines() if line.startswith("exit code")] == [
-        f"exit code 0: {name}" for name in ("list", "run", "history", "report", "best", "collectives")
-    ], output
-    assert "Does a checkout measure?" in output  # the additional suite
-    assert "0 of 1 configuration changed, 1 did not" in output
+    lines = ["list", "run tiny --out out", "best out", "history out --html history.html", "report out"]
+    lines += ["collectives --dry-run"]
+    words = json.dumps([line.split() for line in lines])
+    done = python(checkout, "-c", COMMANDS, words, where=str(tmp_path), PYTHONPATH=str(checkout))
+    output = done.stdout + done.stderr
+    codes = [line for line in output.splitlines() if line.startswith("exit code")]
+    assert codes == [f"exit code 0: {line.split()[0]}" for line in lines], output
+    assert "Does a checkout measure?" in output  # the additional suite in the list
+    assert "Does a checkout measure?" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_command_names_missing_package_and_remedy(checkout: Path) -> None:
@@ -131,10 +99,3 @@ def test_plugin_entry_point_has_the_name_of_the_module() -> None:
     """Otherwise `-p parabench.pytest_plugin` would register the plugin of an installed copy twice."""
     plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     assert plugins == {"parabench.pytest_plugin": "parabench.pytest_plugin"}
-
-
-def test_checkout_measures_and_reports(checkout: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    done = python(checkout, "-m", "parabench", "run", "tiny", "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Does a checkout measure?" in (out / "report.html").read_text()

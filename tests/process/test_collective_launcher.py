@@ -1,11 +1,10 @@
-"""Real launches of collectives, of tiny sizes, and what becomes of them when ranks fail."""
-
-from __future__ import annotations
+"""Real launches of small collectives, separate and shared, with correct, wrong and failing ranks."""
 
 import itertools
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import LOST
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.plan.collective_case import OPS
+from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
@@ -33,6 +32,8 @@ from real_launches import launched
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
+INTERLEAVED = THROUGHPUT.replace(rounds=3)
+SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 
 
 def run(
@@ -42,8 +43,7 @@ def run(
     protocol: CollectiveProtocol = PROTOCOL,
     **fields: Any,
 ) -> Launch:
-    small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launched(case(op, algorithm, **(small | fields)), protocol)
+    return launched(case(op, algorithm, **(SMALL | fields)), protocol)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
     ],
 )
 def test_recorded_algorithm_is_the_custom_one_or_its_fallback(op, name, ran):
-    """Whatever it calls itself: OWN calls itself ring."""
+    """OWN has the name ring."""
     seen = run(op, f"test_collective_launcher:{name}")
     assert {call.algorithm for call in seen.collectives} == {ran}
     assert seen.facts["algorithm"] == ran
@@ -151,7 +151,6 @@ def test_recorded_algorithm_is_the_custom_one_or_its_fallback(op, name, ran):
 def test_one_wrong_element_on_one_rank_is_seen():
     seen = run("all_reduce", "test_collective_launcher:ONE_WRONG")
     assert seen.status is Status.WRONG
-    assert seen.failure is not None
     assert seen.failure.rank == 1
     assert "1 at 1 KiB in place; 1 at 4 KiB in place" in seen.failure.message
     assert Counter((call.rank, call.n_wrong) for call in seen.collectives) == {(0, 0): 6, (1, 1): 6}
@@ -160,7 +159,6 @@ def test_one_wrong_element_on_one_rank_is_seen():
 def test_killed_rank_is_crashed_and_keeps_its_measurements():
     seen = run("all_reduce", "test_collective_launcher:KILLED")
     assert seen.status is Status.CRASHED
-    assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (1, "SIGKILL")
     assert {call.bytes for call in seen.collectives} == {1024}
     assert Counter(call.rank for call in seen.collectives) == {0: 3, 1: 3}
@@ -171,7 +169,6 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
     pass_when(monkeypatch)
     seen = run("all_reduce", "test_collective_launcher:STOPPED")
     assert seen.status is Status.HUNG
-    assert seen.failure is not None
     assert "to 4 KiB in place, warmup call 0" in seen.failure.message
     assert len(seen.collectives) == 6
 
@@ -201,7 +198,7 @@ def test_calls_keep_their_ranks_when_a_node_is_lost(lost):
 
 
 def silent(spec: LaunchSpec, node: int) -> NodeResult:
-    """Ranks that were ended because another node was lost."""
+    """Return the result of a node whose ranks ended because another node was lost."""
     layout = CollectivesWorkload().marks(spec)
     result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout)
     result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)
@@ -233,3 +230,49 @@ def test_the_truth_shows_what_is_out_of_place_missing_or_twice():
         assert (whole.roll(shift) != whole).float().mean() > 0.9
     for wrong in (a + b, a + a + c, a + b + b, a + b + c + c):
         assert (wrong != whole).float().mean() > 0.9
+
+
+# -- launches that several cases share
+
+
+def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> Launch:
+    return launch(LaunchSpec(kind="collectives", cases=tuple(cases), protocol=protocol, deadline_s=GUARD_S))
+
+
+def among(algorithm: str, protocol: CollectiveProtocol = INTERLEAVED, ranks: int = 2) -> Launch:
+    """Launch an all-reduce of these ranks with gloo's all-reduce on three ranks and with the ring."""
+    faulty = case(algorithm=f"test_collective_launcher:{algorithm}", world_size=ranks, **SMALL)
+    return share((case(world_size=3, **SMALL), faulty, case(algorithm="ring", world_size=ranks, **SMALL)), protocol)
+
+
+def test_turns_of_one_round_follow_one_another_and_rounds_too():
+    cases = [case(algorithm=name, min_bytes=1024, max_bytes=1024) for name in ("native", "ring", "tree")]
+    seen = share(cases, INTERLEAVED)
+    begins = [
+        [call.start_s for call in arm.collectives if call.rank == 0 and call.phase is Phase.MEASURE]
+        for arm in seen.arms
+    ]
+    assert all(max(before) < min(after) for before, after in itertools.pairwise(zip(*begins, strict=True)))
+
+
+def test_a_wrong_one_is_blamed_and_the_others_are_right():
+    seen = among("ONE_WRONG")
+    assert seen.status is Status.OK
+    assert [arm.status for arm in seen.arms] == [Status.OK, Status.WRONG, Status.OK]
+    failure = seen.arms[1].failure
+    assert (failure.rank, "1 at 1 KiB in place; 1 at 4 KiB in place" in failure.message) == (1, True)
+    assert [{call.n_wrong for call in arm.collectives} for arm in seen.arms] == [{0}, {0, 1}, {0}]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "status", "message", "ranks"),
+    [("RAISING", Status.FAILED, "the dog ate it", 2), ("KILLED", Status.CRASHED, "ended by SIGKILL", 3)],
+)
+def test_failure_of_shared_calls_is_the_case_whose_turn_it_was(algorithm, status, message, ranks):
+    seen = among(algorithm, ranks=ranks)
+    assert seen.status is status
+    (arm,) = seen.arms
+    assert (arm.case.algorithm, arm.status) == (f"test_collective_launcher:{algorithm}", status)
+    assert message in arm.failure.message
+    # Earlier measurements are kept.
+    assert {call.bytes for call in arm.collectives} == ({1024} if algorithm == "KILLED" else set())

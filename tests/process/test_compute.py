@@ -1,7 +1,5 @@
 """Compute-only runs of one rank of many: real processes, with a process group that has only one rank."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +26,13 @@ COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_bytes": "64KiB", 
 
 
 def alone(**fields: Any) -> Launch:
-    """A launch of the ranks of one node of the case."""
+    """Return a compute-only launch of the ranks of one node of the case."""
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
     return succeeded(case, SHORT, kind="compute")
 
 
 def calls(seen: Launch) -> list[tuple[str, int, int]]:
-    """(operation, bytes, ranks) of the calls of a step of rank 0."""
+    """Return (operation, bytes, ranks) of the calls in a step of rank 0."""
     return [(op, size, len(ranks)) for kind, op, size, ranks, _ in
             (event for event in seen.facts["program"][0]["events"] if event[0] == "call")]  # fmt: skip
 
@@ -46,7 +44,7 @@ def test_the_ranks_of_one_node_run_and_call_for_all() -> None:
     parameters = seen.facts["model"]["parameters"]
     assert {(op, ranks) for op, _, ranks in found} == {("all_reduce", 16)}
     assert sum(size for _, size, _ in found) == 4 * parameters
-    # Each gradient is reported, in the order in which it becomes ready.
+    # Each gradient is reported, in the order of readiness.
     gradients = seen.facts["gradients"]
     assert sum(size for _, size, _ in gradients) == 4 * parameters
     assert [ready for *_, ready in gradients] == sorted(ready for *_, ready in gradients)

@@ -1,7 +1,5 @@
 """DeepSpeed through a fake package, and with the real package if it is installed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
@@ -23,13 +21,13 @@ from parabench.strategies.base import RankInfo, StrategyContext
 from parabench.workloads import trainer as worker
 from real_launches import verified
 from rounding_helpers import FLOAT64_BOUND, wide
-from trained_helpers import TRAINED_TOKENS
+from trained_helpers import TRAINED_TOKENS, Marks
 
 INSTALLED = importlib.util.find_spec("deepspeed") is not None
 
 
 class Engine:
-    """What DeepSpeed's engine does on one rank: divides the loss by the parts, steps after the last of them."""
+    """A fake of DeepSpeed's engine on one rank: it divides the loss by the parts, and steps after the last part."""
 
     def __init__(self, model: Any, optimizer: Any, config: dict[str, Any]) -> None:
         self.model, self.optimizer, self.config = model, optimizer, config
@@ -73,17 +71,6 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     return made
 
 
-class Moments:
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def mark(self) -> None:
-        self.seen.append("mark")
-
-    def skip(self) -> None:
-        self.seen.append("skip")
-
-
 def built(**fields: Any) -> Any:
     case = Case(**({"device": "cpu", "backend": "gloo", "seq_len": 8} | fields))
     return worker.build(case, RankInfo(0, 1, torch.device("cpu")))
@@ -108,9 +95,9 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
     for _ in range(2):
         losses = []
         for training in (mine, plain):
-            moments = Moments()
+            moments = Marks()
             losses.append(float(training.compute(next(training.batches), moments)))
-            assert moments.seen == (["skip"] if training is mine and parts > 1 else ["mark"])
+            assert moments.calls == (["skip"] if training is mine and parts > 1 else ["mark"])
         assert losses[0] == pytest.approx(losses[1], rel=FLOAT64_BOUND)
         assert mine.gradient_norm() == pytest.approx(plain.gradient_norm(), rel=FLOAT64_BOUND)
         for training in (mine, plain):

@@ -1,15 +1,12 @@
-"""The whole command: interrupted, resumed, killed. Nothing is lost, nothing is left running."""
-
-from __future__ import annotations
+"""`parabench run` is interrupted, killed and resumed: no launch is lost, and no process or file is left."""
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,8 +15,7 @@ import pytest
 from guard import GUARD_S
 from listening_helpers import beyond_this_machine, seen
 from parabench.files import own_folder, shared_memory_folder
-from paths import FIXTURES
-from process_helpers import end, end_all, left_of, signals_as_usual
+from process_helpers import end, end_all, environment, left_of, query, start
 
 SUITE = '''\
 """Which bucket size is held up?"""
@@ -44,30 +40,14 @@ class Driver:
         self.temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        here = str(FIXTURES)
-        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
-            cwd=self.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": path,
-                "PARABENCH_TEST_FOLDER": str(self.folder),
-                "CUDA_VISIBLE_DEVICES": "",
-                "TMPDIR": str(self.temporary),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # A background job ignores these signals, and its children inherit that.
-            preexec_fn=signals_as_usual,
-            text=True,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options]
+        own = environment(PARABENCH_TEST_FOLDER=str(self.folder), TMPDIR=str(self.temporary))
+        process = start(command, self.folder, env=own)
         self._stack.callback(end, process)
         return process
 
     def held_up(self) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-        """A driver in its second launch, and all its processes: fork server, resource tracker, ranks."""
+        """Start a driver, wait until its second launch blocks, and return it with all its processes."""
         process = self.start()
         assert self.pipe.read_text() == "held up"
         family = psutil.Process(process.pid).children(recursive=True)
@@ -81,13 +61,12 @@ class Driver:
         return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(caches)]
 
     def noted(self) -> list[str]:
-        """The cases that were launched, in their order."""
+        """Return the launched cases in order."""
         return (self.folder / "launches").read_text().splitlines()
 
     def stored(self) -> list[tuple[str, str]]:
-        """(case id, status) of every launch in the store, in its order."""
-        with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
-            return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
+        """Return (case id, status) of every stored launch in order."""
+        return query(self.folder / "results" / "results.db", "SELECT case_id, status FROM launch ORDER BY id")
 
 
 @pytest.fixture
@@ -101,7 +80,7 @@ def output_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
-    """And nothing listened beyond this machine (tests/process/test_what_listens.py watches a whole session)."""
+    """No process of the session listens beyond loopback."""
     process, family = driver.held_up()
     found = seen(process.pid)
     assert {(kind, place.kind) for kind, place in found} == {("rank", "tcp")}
@@ -120,8 +99,7 @@ def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
 
 @pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
 def test_next_run_removes_the_files_of_a_killed_driver(driver: Driver) -> None:
-    """One of its ranks is stopped (SIGSTOP). Files in use are not removed."""
-    (driver.folder / "stop").touch()
+    """Files of a driver that runs are not removed."""
     process, family = driver.held_up()
     listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))
     mine = own_folder()  # the test's process is a driver that lives
@@ -132,7 +110,6 @@ def test_next_run_removes_the_files_of_a_killed_driver(driver: Driver) -> None:
     kept, noted = driver.stored(), driver.noted()
     assert [status for _, status in kept] == ["ok", "ok"]
     assert listener.is_socket()
-    (driver.folder / "stop").unlink()
     (driver.folder / "go").touch()
     following = driver.start("--resume")
     output = output_of(following)

@@ -1,6 +1,4 @@
-"""The tensors of each strategy's model states have the sizes of its formula."""
-
-from __future__ import annotations
+"""Model states have the size that the formula of each strategy gives."""
 
 from typing import Any
 
@@ -15,8 +13,6 @@ from real_launches import succeeded
 from slow_helpers import slow_but
 
 GPT = MODELS["gpt-nano"]
-assert GPT.width is not None
-assert GPT.parameters is not None
 
 K = 4.0 * GPT.parameters
 # Tensor parallel splits a block's matrices and their biases, except the biases of its two row-wise layers.
@@ -50,7 +46,6 @@ def test_model_states_of_a_rank_have_the_theoretical_size(name: str) -> None:
         Case(strategy=strategy, world_size=RANKS, **fixed, **options), Protocol(warmup=2, steps=1, instrumented=0)
     )
     formula = STRATEGIES[strategy].memory
-    assert formula is not None
     sharing = options.get("tp_size", RANKS)
     state = formula.state(Shape(whole=K, tensor=SPLIT, root=ROOT, ranks=RANKS, sharing=sharing, node=2))
     # The formula is for float32. Parameters are gathered in bfloat16.

@@ -1,4 +1,4 @@
-"""The group that a rank joins, as far as it needs no other rank."""
+"""The process groups of a rank: their backend, their meshes, and the comparison of replicas in them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-import ranks_helpers
 from parabench.collectives import join
 from parabench.collectives.algorithm import make
 from parabench.collectives.process_group import AlgorithmGroup
+from parabench.errors import UsageError
 from parabench.plan.case import Case
+from parabench.plan.validate import check
+from parabench.probes.replicas import fingerprints, replicas_apart
 from parabench.strategies.base import RankInfo
 from parabench.strategies.fsdp import flat_mesh, grid_mesh
+from ranks_helpers import complaints_of_ranks, one_by_one
+from trained_helpers import cpu_case
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ from parabench.strategies.fsdp import flat_mesh, grid_mesh
     [("nccl", "cuda:3", {"device_ids": [3]}), ("gloo", "cuda:3", {}), ("gloo", "cpu", {})],
 )
 def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
-    """As the first operation of a group it would guess one from the rank, and make a communicator there."""
+    """Without a device, NCCL would choose one by the rank and make a communicator there."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
     join.barrier(backend, torch.device(device))
@@ -36,7 +41,7 @@ def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
 
 
 class Served:
-    """A process group, as far as it tells which backend serves a device."""
+    """A fake process group that has a backend for each device type."""
 
     group_name, group_desc = "7", "mesh_dim_0"
 
@@ -80,7 +85,7 @@ def test_groups_must_use_the_backend_of_the_case(first, more, device, backend, m
 
 
 def two_dimensions(rank: int, size: int) -> Iterator[str]:
-    """Lines and grids over this group are its kind of groups, and so are their parts."""
+    """Check that meshes of one and two dimensions use the same kind of group as the default group."""
     made: list[object] = []
     # Some versions of torch give the groups of a mesh another backend than the default group.
     setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
@@ -101,15 +106,41 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
     join.check_groups(here.device, "gloo", "ring")
 
 
-def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
+def replicas_of_shards(rank: int, size: int) -> Iterator[str]:
+    """Check that replicas of a shard are compared, and that a shard without replicas has no checksum."""
+    here = RankInfo(rank, size, torch.device("cpu"))
+    mesh = grid_mesh(here, size // 2, ("replicate", "shard"))
+    replicated = distribute_tensor(torch.arange(8.0), mesh, [Replicate(), Shard(0)])
+    sharded = distribute_tensor(torch.arange(8.0), flat_mesh(here), [Shard(0)])
+    if rank == size - 1:
+        replicated.to_local()[0] += 1e-3
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, fingerprints({"replicated": replicated, "sharded": sharded}))
+    names = [[*each] for each in every]
+    if names != 2 * [["replicated (shard 1 of 2)"], ["replicated (shard 2 of 2)"]]:
+        yield f"the checksums are named {names}"
+    apart = {"parameter": "replicated (shard 2 of 2)", "ranks": [size - 1], "parameters": 1}
+    if replicas_apart(every) != {"replicas_apart": apart}:
+        yield f"{replicas_apart(every)} instead of {apart}"
+
+
+def test_meshes_use_the_algorithm_and_replicas_are_compared(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
-    assert ranks_helpers.complaints_of_ranks(two_dimensions, case, tmp_path) == [[]] * 4
+    checks = [(two_dimensions, ()), (replicas_of_shards, ())]
+    assert complaints_of_ranks(one_by_one, case, tmp_path, checks) == [[]] * 4
+
+
+@pytest.mark.parametrize("strategy", ["tp", "tp_ddp"])
+def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy: str) -> None:
+    case = cpu_case(strategy=strategy, world_size=4, sequence_parallel=True).replace(device="cuda")
+    with pytest.raises(UsageError, match="gloo gathers no CUDA tensors; use backend nccl"):
+        check(case)
+    for changes in ({"backend": "nccl"}, {"algorithm": "ring"}, {"device": "cpu"}):
+        check(case.replace(**changes))
 
 
 def test_nccl_group_has_its_name_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """c10d sets both for the groups that it makes. Without them sub-groups share a name and take group ranks for global
-    ones.
-    """
+    """Without them, sub-groups share a name, and use ranks of the group as global ranks."""
     made: list[Any] = []
 
     class Made:

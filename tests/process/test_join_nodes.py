@@ -1,23 +1,15 @@
-"""Nodes join a session or are refused with a remedy, before anything is stored. This process is one of the nodes."""
+"""Nodes that cannot join a session end with a remedy, before anything is stored."""
 
-from __future__ import annotations
-
-import os
 import re
 import socket
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from guard import GUARD_S
 from parabench.cli import main
-from process_helpers import signals_as_usual
+from process_helpers import query
 
 SUITE = '''\
 """Which bucket size?"""
@@ -54,21 +46,8 @@ def here(words: list[str]) -> Result:
     return CliRunner().invoke(main, words)
 
 
-def elsewhere(folder: Path, words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "parabench", *words],
-        cwd=folder,
-        env=dict(os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=signals_as_usual,
-        text=True,
-    )
-
-
 def assert_nothing_stored(folder: Path) -> None:
-    with closing(sqlite3.connect(folder / "results" / "results.db")) as db:
-        assert not db.execute("SELECT * FROM session").fetchall()
+    assert query(folder / "results" / "results.db", "SELECT * FROM session") == []
 
 
 def test_node_0_ends_with_a_remedy_when_a_node_is_missing(words: Words) -> None:
@@ -84,19 +63,6 @@ def test_node_reports_that_node_0_was_not_reached(words: Words) -> None:
     assert re.search(
         r"^parabench: node 0 at 127\.0\.0\.1:\d+ was not reached within 1 s .*Connection refused", one.stderr
     )
-
-
-@pytest.mark.slow  # tests/unit/cluster/test_coordinator.py refuses them without a second process
-def test_run_refuses_nodes_that_differ(words: Words, tmp_path: Path) -> None:
-    (tmp_path / "node1" / "mine.py").write_text(SUITE + "\n# another version\n")
-    one = elsewhere(tmp_path / "node1", words(1, "--steps", "3"))
-    zero = here(words(0))
-    said, _ = one.communicate(timeout=GUARD_S)
-    assert (zero.exit_code, one.returncode) == (2, 2)
-    refusal = r"node 1 \(.+\) has suite file mine.py [0-9a-f]+, and node 0 has [0-9a-f]+; options --steps 3"
-    assert re.search(refusal, zero.stderr)
-    assert re.search(refusal, said)
-    assert_nothing_stored(Path())
 
 
 def test_run_names_a_port_that_is_in_use(words: Words) -> None:

@@ -1,6 +1,4 @@
-"""A launch whose truth is known, because collectives and backward slept and noted how long, is explained rightly."""
-
-from __future__ import annotations
+"""Instruments report the known durations of a launch whose collectives and backward sleep."""
 
 import json
 from typing import Any
@@ -27,7 +25,7 @@ BUCKET_MIB = 0.001
 
 
 def explained(folder: Any, **fields: Any) -> SessionData:
-    """The data of a session of one launch."""
+    """Launch a case, and return the data of its session."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
     seen = succeeded(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL)
     results = fake.write(folder / "results.db", [seen])
@@ -35,7 +33,7 @@ def explained(folder: Any, **fields: Any) -> SessionData:
 
 
 def noted(seen: SessionData, what: str) -> pd.DataFrame:
-    """`begin` and `end` of what each rank noted in each instrumented step, by rank and step."""
+    """Return the true `begin` and `end` of an event by rank and instrumented step."""
     notes = json.loads(seen.counted["facts"].iloc[0])["notes"]
     steps = Steps(seen.rows("span")).table
     rows = [
@@ -49,7 +47,7 @@ def noted(seen: SessionData, what: str) -> pd.DataFrame:
 
 
 def reported(seen: SessionData, **of: Any) -> pd.DataFrame:
-    """The one call of each instrumented step that is `of` that kind, by rank and step."""
+    """Return the reported call with the values `of`, by rank and instrumented step."""
     rows = seen.once(rank_calls)
     for name, value in of.items():
         rows = rows[rows[name] == value]
@@ -106,7 +104,7 @@ def test_collective_has_its_true_duration_and_exposed_part(tmp_path, strategy, a
 
 
 def the_other_bucket_waits_for_this_one(seen: SessionData) -> None:
-    """Its gradients come HIDDEN_S later, when the queue is busy for some time yet."""
+    """Check the other bucket: its gradients are ready HIDDEN_S later, and it waits for the first collective."""
     last, first = bucket_table(seen).to_dict("records")
     assert (last["parameters"], first["parameters"]) == (["last.weight"], ["first.weight"])
     rows = reported(seen, bucket=1)

@@ -1,16 +1,13 @@
-"""`parabench run` inside real groups of processes that torchrun and mpirun start."""
-
-from __future__ import annotations
+"""`parabench run` inside groups of processes that torchrun and mpirun start."""
 
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ import psutil
 import pytest
 
 from guard import GUARD_S
-from paths import FIXTURES
+from process_helpers import environment, query, start
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 # Each process may use one core alone.
@@ -34,7 +31,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 
 
 class Place:
-    """A folder with a suite, and the processes that were started there, which all have a mark in their environment."""
+    """A folder with a suite. All processes that it starts have a mark in their environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
@@ -45,23 +42,12 @@ class Place:
         if len(os.sched_getaffinity(0)) < 2:
             pytest.skip("two processes need two cores")
         (self.folder / "mine.py").write_text(SUITE.format(strategy=strategy))
-        path = os.pathsep.join([str(FIXTURES), *filter(None, [os.environ.get("PYTHONPATH")])])
-        own = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "PARABENCH_TEST_MARK": self.mark}
-        own |= {"PARABENCH_TEST_FOLDER": str(self.folder)}
-        return subprocess.Popen(
-            [*launcher, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
-            cwd=self.folder,
-            env={**os.environ, **own},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        command = [*launcher, "-m", "parabench", "run", "mine.py", "--out", "results", *options]
+        own = environment(PARABENCH_TEST_MARK=self.mark, PARABENCH_TEST_FOLDER=str(self.folder))
+        return start(command, self.folder, env=own)
 
-    def rows(self, query: str) -> list[Any]:
-        with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
-            return db.execute(query).fetchall()
+    def rows(self, sql: str) -> list[Any]:
+        return query(self.folder / "results" / "results.db", sql)
 
     def left(self) -> list[psutil.Process]:
         found = []
@@ -74,7 +60,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """However a group ends, none of its processes is left a moment later."""
+    """Check after the test that no process is left."""
     place = Place(tmp_path)
     try:
         yield place

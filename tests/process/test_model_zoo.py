@@ -1,6 +1,4 @@
-"""Models that are hard to train in parallel, on two ranks against one device: trained right, or told why not."""
-
-from __future__ import annotations
+"""Models that are hard to train in parallel compute the same as one device, or fail with the reason."""
 
 import re
 from typing import Any, NamedTuple
@@ -11,14 +9,14 @@ from parabench.launch.outcome import WHY_SIZES_DIFFER
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
-from real_launches import launched
+from real_launches import failed
 from verified_helpers import verified
 
 OK = "ok"
 
 
 class Row(NamedTuple):
-    """A model, how it is trained, and how that ends: a pattern of `verified`."""
+    """A model, its axes, and a pattern of the result of `verified`."""
 
     name: str
     axes: dict[str, Any]
@@ -130,7 +128,5 @@ def test_training_run_ends_as_expected(row: Row, ended: dict[str, str]) -> None:
 @pytest.mark.slow  # a launch whose ranks abort
 def test_fsdp_explains_an_expert_without_samples() -> None:
     protocol = Protocol(warmup=2, steps=4, instrumented=0)
-    seen = launched(case_of("zoo:experts", strategy="fsdp"), protocol)
-    assert seen.status is Status.CRASHED
-    assert seen.failure is not None
+    seen = failed(case_of("zoo:experts", strategy="fsdp"), protocol, Status.CRASHED)
     assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"

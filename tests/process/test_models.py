@@ -1,7 +1,5 @@
 """Reference models: exact sizes, learnable synthetic data, the same training however they are split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -50,7 +48,7 @@ def test_the_table_tells_what_building_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_parts_in_order_are_the_whole(name: str) -> None:
-    """What a pipeline relies on."""
+    """Pipelines require this."""
     model = build_model(Case(model=name, seq_len=8))
     inputs, _ = model.batch(3, torch.Generator().manual_seed(0))
     x = inputs

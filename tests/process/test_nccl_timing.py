@@ -1,6 +1,4 @@
-"""What the instruments make of NCCL's works and streams, on a stand-in for the device. Not yet run on a GPU."""
-
-from __future__ import annotations
+"""Times of NCCL collectives from a fake of a CUDA device. Not yet run on a GPU."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +22,7 @@ DATA: Any = SimpleNamespace(nbytes=1024, dtype=torch.float32, device=CUDA, layou
 
 
 class Bench:
-    """The probe of communication around calls that the test makes; `read` gives seconds since they began."""
+    """The communication probe with a fake device. `read` returns seconds since its start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device = Device(monkeypatch)
@@ -41,7 +39,7 @@ class Bench:
         return self.recorder.follow(op, GROUP, [DATA], work, waits=waits)
 
     def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
-        """([(op, made, begin, duration)], [(begin, end) of standing still])."""
+        """Return [(op, made, begin, duration)] of calls, and [(begin, end)] of waits."""
         report = CaseReport()
         self.probe.report(report)
         calls = [
@@ -109,7 +107,7 @@ def test_synchronous_call_runs_on_the_training_stream(bench: Bench) -> None:
 
 
 def coalesced(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[Any, Any]:
-    """A send and a receive that NCCL makes together; returns the context that watches, and how to make them."""
+    """Return a context that records coalesced calls, and a function that makes a send and a receive."""
     monkeypatch.setattr(ProcessGroup, "_start_coalescing", lambda group, device: None)
     monkeypatch.setattr(
         ProcessGroup, "_end_coalescing", lambda group, device: bench.device.collective(seconds, futured=False)
@@ -165,7 +163,7 @@ def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.Mo
 
 
 def test_a_call_is_watched_on_the_device_of_its_tensors(bench: Bench) -> None:
-    """A group may use both: tensors in host memory use gloo on every device."""
+    """A group may use gloo for tensors in host memory, and NCCL for tensors on the device."""
     begun = bench.recorder.called
     told: list[bool] = []
     bench.recorder.called = lambda *a, on_stream, **k: told.append(on_stream) or begun(*a, on_stream=on_stream, **k)

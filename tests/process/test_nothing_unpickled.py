@@ -3,23 +3,26 @@
 An unpickled object can run any code, and c10d does not authenticate connections to a rank.
 """
 
-from __future__ import annotations
-
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 import pytest
+from torch.distributed import distributed_c10d
 
 import fake_collectives
-import unpickled_helpers
 from guard import GUARD_S
 from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec, Workload
+from parabench.launch.results import RankReport
+from parabench.launch.spec import LaunchSpec, RankEnv, Workload
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.links import LinkProtocol
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch, Status
 from parabench.strategies import STRATEGIES
+from parabench.workloads.collectives import CollectivesWorkload
+from parabench.workloads.links import LinksWorkload
+from parabench.workloads.training import TrainingWorkload
 from slow_helpers import slow_but
 
 PROTOCOL = Protocol(warmup=2, steps=1, instrumented=1)
@@ -41,17 +44,39 @@ CASES = {
 }
 
 
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("an object was unpickled")
+
+
+class NoPickle:
+    """A workload whose ranks fail if they unpickle anything that another rank sent."""
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
+        vars(distributed_c10d)["_tensor_to_object"] = refuse
+        sys.addaudithook(lambda event, _: refuse() if event == "pickle.find_class" else None)
+        return super().measure(spec, env, rank)  # type: ignore[misc]
+
+
+class Training(NoPickle, TrainingWorkload): ...
+
+
+class Collectives(NoPickle, CollectivesWorkload): ...
+
+
+class Links(NoPickle, LinksWorkload): ...
+
+
 def run(case: Any, protocol: Any, workload: Workload) -> Launch:
     return launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S), workload=workload)
 
 
-# What no other of them has: groups of a grid with shards, and messages between stages.
+# Groups of a grid with shards, and messages between stages.
 USUAL = ("tp_fsdp", "pp, interleaved")
 
 
 @pytest.mark.parametrize("name", slow_but(USUAL, CASES))
 def test_training_run_unpickles_nothing(name: str) -> None:
-    seen = run(CASES[name], PROTOCOL, unpickled_helpers.Training())
+    seen = run(CASES[name], PROTOCOL, Training())
     assert (seen.status, seen.failure) == (Status.OK, None)
 
 
@@ -59,7 +84,7 @@ def test_training_run_unpickles_nothing(name: str) -> None:
 def test_collectives_and_links_unpickle_nothing() -> None:
     one = fake_collectives.case("all_reduce", "ring", world_size=2, min_bytes=1024, max_bytes=1024)
     brief = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
-    assert run(one, brief, unpickled_helpers.Collectives()).failure is None
+    assert run(one, brief, Collectives()).failure is None
     two = Case(world_size=2, device="cpu", backend="gloo")
     quick = LinkProtocol(warmup=1, round_trips=5, most_bytes=MIB, transfers=2)
-    assert run(two, quick, unpickled_helpers.Links()).failure is None
+    assert run(two, quick, Links()).failure is None

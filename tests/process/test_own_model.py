@@ -1,10 +1,7 @@
-"""Custom models: their description before a launch, errors for missing parts, and the example."""
-
-from __future__ import annotations
+"""Custom models: detected features, errors for missing parts, and the examples."""
 
 import re
 import shutil
-import sqlite3
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -13,9 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import verified_helpers
 from parabench.cli import main
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
+from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.factory import build_model
 from parabench.plan.case import Case
@@ -25,6 +24,7 @@ from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import STRATEGIES, Layout
 from paths import DOCS, ROOT
+from process_helpers import query
 from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
@@ -48,14 +48,11 @@ def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path, monkeypat
     steps = ["--launches", "1", "--warmup", "2", "--steps", "3"]
     done = CliRunner().invoke(main, [*command, *axes, *steps])
     assert done.exit_code == 0, done.output
-    store = sqlite3.connect("out/results.db")
-    launches = store.execute("select strategy, status from launch where repetition >= 0 order by strategy").fetchall()
+    launches = query(Path("out/results.db"), "SELECT strategy, status FROM launch ORDER BY strategy")
     # Status ok includes the verification: a launch that differs from the reference is `wrong`, and an unverified one
     # has a warning.
-    assert launches == [("ddp", "ok"), ("fsdp", "ok")]
-    assert store.execute("select code from finding where code = 'unverified'").fetchall() == []
-    assert store.execute("select count(*) from launch where strategy = 'single'").fetchone() == (1,)
-    store.close()
+    assert launches == [("ddp", "ok"), ("fsdp", "ok"), ("single", "ok")]
+    assert query(Path("out/results.db"), "SELECT code FROM finding WHERE code = 'unverified'") == []
 
 
 def test_the_example_needs_few_lines() -> None:
@@ -165,3 +162,55 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
         verified(case, protocol)
+
+
+# -- the example models
+
+MODELS_FOLDER = ROOT / "examples" / "models"
+MOST_LINES_OF_A_FILE = 40
+
+# The examples compute the same for every split of their batch, except BatchNorm's statistics.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "encoder_decoder": {},
+    "batch_norm": {},
+    "own_optimizer": {},
+    "iterable_data": {"data": "iterable_data:Texts"},
+}
+# The zoo has models like these with other strategies.
+TRIED = ("ddp", "fsdp")
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, list[Case]]:
+    """Plan the cases of each example, as a session does."""
+    machine = Machine(cores=2, gpus_reason="a test has none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(MODELS_FOLDER)
+        plans = {
+            name: plan(machine, model=f"{name}:factory", strategy=TRIED, world_size=2, **axes)
+            for name, axes in EXAMPLES.items()
+        }
+    assert not any(each.skipped for each in plans.values())
+    return {name: [*each.cases] for name, each in plans.items()}
+
+
+@pytest.fixture(scope="module")
+def ended(cases: dict[str, list[Case]], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, str]:
+    every = [case for own in cases.values() for case in own]
+    return dict(
+        zip(every, verified_helpers.verified(every, tmp_path_factory.mktemp("examples"), MODELS_FOLDER), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_trains_what_one_device_trains(
+    name: str, cases: dict[str, list[Case]], ended: dict[Case, str]
+) -> None:
+    assert {case.strategy: ended[case] for case in cases[name]} == dict.fromkeys(TRIED, "ok")
+    assert {case.verification for case in cases[name]} == {"same_split" if name == "batch_norm" else "exact"}
+
+
+def test_examples_are_short_and_all_are_run() -> None:
+    files = {path.stem: len([*filter(str.strip, path.read_text().splitlines())]) for path in MODELS_FOLDER.glob("*.py")}
+    assert {name for name in files if name != "hf_llama"} == {*EXAMPLES, "validation_loop"}
+    assert max(files.values()) < MOST_LINES_OF_A_FILE

@@ -1,7 +1,5 @@
 """The axis `precision`: settings of a rank, steps with a scaled loss, refused values and warnings."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -35,7 +33,7 @@ def case(**fields: Any) -> Case:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Torch's settings, given back afterwards."""
+    """Restore torch's settings after the test."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     for name in options.OVERRIDES:
         monkeypatch.delenv(name, raising=False)
@@ -88,7 +86,6 @@ def test_step_uses_the_gradient_without_its_scale() -> None:
 @pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
 def test_a_step_that_overflowed_is_left_out_and_the_scale_halved(wrong: float) -> None:
     parameter, steps = scaled(1.0)
-    assert parameter.grad is not None
     parameter.grad[1] = wrong
     steps.step()
     assert torch.equal(parameter, torch.ones(3))

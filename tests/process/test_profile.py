@@ -1,6 +1,4 @@
-"""The steps on request: a real trace of every rank, in no statistic; a memory snapshot that only CUDA has."""
-
-from __future__ import annotations
+"""`--profile` writes a trace of every rank, and `--memory-snapshot` a snapshot on CUDA; both are in no statistic."""
 
 import gzip
 import io

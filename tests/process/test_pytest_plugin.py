@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -43,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(folder):
-    """One run of pytest as a user starts it, with real launches, that all tests here look at."""
+    """Run pytest once with real launches, as a user does."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", "-k", "ring"]
     command += ["--parabench-launches=1", "--benchmark-json=out.json"]
     # No worker of the pytest that runs this: pytest-benchmark leaves numbers to those.
@@ -128,7 +126,7 @@ def test_pytest_benchmark_compares_two_runs(pytester, monkeypatch):
 
 
 def test_pytest_loads_the_plugin_without_numpy():
-    """Every pytest run in the environment loads the plugin, so that it must cost nothing."""
+    """Every pytest run in the environment loads the plugin, so it must be fast to import."""
     code = "import sys, parabench.pytest_plugin; assert not {'click', 'numpy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -144,7 +142,7 @@ def one_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("one_gpu")
 def test_suite_that_one_gpu_cannot_run_is_skipped(pytester):
-    """It needs several GPUs, so that none of its cases is left; what is wrong in a suite stays an error."""
+    """A suite that needs several GPUs is skipped on one GPU. A mistake in a suite is still an error."""
     suites = [str(ROOT / "suites" / f"{name}.py") for name in ("algorithms", "bucket_size")]
     done = pytester.runpytest_inprocess(*suites, "-rs", "-p", "no:hypothesispytest")
     assert done.ret == 0, done.stdout.str()

@@ -1,6 +1,4 @@
-"""`report --from` of what a real training of two processes recorded of itself, against its files and its script."""
-
-from __future__ import annotations
+"""`report --from` with real traces and dumps of a training run of two processes."""
 
 import gzip
 import json

@@ -1,14 +1,12 @@
 """Real sessions with planted secrets: no file or output of a session contains one."""
 
-from __future__ import annotations
-
 import gzip
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +14,8 @@ import pytest
 
 from command_line import parabench
 from guard import GUARD_S
-from process_helpers import COMMANDS
-from secret_helpers import PLANTED, VARIABLES, Box
+from process_helpers import COMMANDS, environment
+from secret_helpers import PLANTED, VARIABLES
 
 SUITE = '''\
 """What leaves?"""
@@ -42,71 +40,44 @@ git remote add origin https://user:planted-remote-9f2c64@host/repo.git
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
-    """A session of training runs with planted secrets, and everything that is made from it."""
-    made = Box(tmp_path_factory.mktemp("box"))
-    made.make()
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of two sessions with planted secrets in folders, variables, the git repository and errors."""
+    folder = tmp_path_factory.mktemp("box")
+    names = ("home-9f2c50", "out-9f2c52", "suites-9f2c53", "temporary-9f2c54", "home-9f2c50/planted-here-9f2c51")
+    home, out, suites, temporary, here = (folder / f"{PLANTED}{name}" for name in names)
+    for each in (home, out, suites, temporary, here):
+        each.mkdir()
     for line in GIT.splitlines():
-        subprocess.run(line.split(), cwd=made.here, check=True)
-    (made.suites / "mine.py").write_text(SUITE)
-    out = made.out
-    run = ["run", made.suites / "mine.py", "--out", out, "--profile"]
+        subprocess.run(line.split(), cwd=here, check=True)
+    (suites / "mine.py").write_text(SUITE)
+    run = ["run", suites / "mine.py", "--out", out, "--profile"]
     few = ["collectives", "--op", "all_reduce", "--algorithm", "native", "--min", "1K", "--max", "1K"]
     few += ["--iterations", "2", "--launches", "1", "--out", out / "planted-ops-9f2c65", "--json", out / "nccl.json"]
-    commands = [[str(word) for word in words] for words in (run, few)]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
-        cwd=made.here,
-        env=made.environment(),
-        capture_output=True,
-        text=True,
-        timeout=GUARD_S,
-        check=False,
-    )
-    assert [line for line in done.stdout.splitlines() if line.startswith("exit code")] == [
-        "exit code 1: run",
-        "exit code 0: collectives",
-    ], done.stdout + done.stderr
-    return made
-
-
-def left(box: Box) -> Iterator[tuple[str, bytes]]:
-    """Every file that is left in the output folder, with what it holds."""
-    for path in box.out.rglob("*"):
-        if path.is_file():
-            raw = path.read_bytes()
-            yield path.name, gzip.decompress(raw) if path.suffix == ".gz" else raw
+    words = json.dumps([list(map(str, words)) for words in (run, few)])
+    own = environment(HOME=str(home), TMPDIR=str(temporary), **VARIABLES)
+    command = [sys.executable, "-c", COMMANDS, words]
+    done = subprocess.run(command, cwd=here, env=own, capture_output=True, text=True, timeout=GUARD_S, check=False)
+    codes = [line for line in done.stdout.splitlines() if line.startswith("exit code")]
+    assert codes == ["exit code 1: run", "exit code 0: collectives"], done.stdout + done.stderr
+    return out
 
 
 def leaks(name: str, raw: bytes) -> list[str]:
-    shown = []
-    at = raw.find(PLANTED.encode())
-    while at >= 0:
-        shown.append(f"{name}: {raw[max(0, at - 60) : at + 40]!r}")
-        at = raw.find(PLANTED.encode(), at + 1)
-    return shown
+    """Return the surroundings of each planted text."""
+    found = re.finditer(PLANTED.encode(), raw)
+    return [f"{name}: {raw[max(0, each.start() - 60) : each.start() + 40]!r}" for each in found]
 
 
-def test_no_file_of_a_session_holds_what_was_planted(box: Box) -> None:
-    names = [name for name, _ in left(box)]
-    assert {Path(name).suffix for name in names} == {".db", ".html", ".json", ".gz"}
-    assert [leak for name, raw in left(box) for leak in leaks(name, raw)] == []
+def test_session_files_have_no_planted_secret(out: Path) -> None:
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".db", ".html", ".json", ".gz"}
+    for path in files:
+        raw = path.read_bytes()
+        assert leaks(path.name, gzip.decompress(raw) if path.suffix == ".gz" else raw) == []
 
 
-def test_no_column_of_the_store_does(box: Box) -> None:
-    found = []
-    with closing(sqlite3.connect(box.out / "results.db")) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        assert len(tables) > 8
-        for table in tables:
-            for row in db.execute(f"SELECT * FROM {table}"):
-                found += [leak for value in row if isinstance(value, str) for leak in leaks(table, value.encode())]
-    assert found == []
-
-
-def test_message_is_kept_without_the_secret(box: Box) -> None:
-    """The test has planted what could leak: the errors are there, and so are their causes."""
-    with closing(sqlite3.connect(box.out / "results.db")) as db:
+def test_errors_are_kept_without_the_secrets(out: Path) -> None:
+    with closing(sqlite3.connect(out / "results.db")) as db:
         errors = dict(db.execute("SELECT strategy, error FROM launch WHERE status IN ('failed', 'crashed')"))
         (traceback,) = db.execute("SELECT traceback FROM launch WHERE strategy LIKE '%careless'").fetchone()
         (lines,) = db.execute("SELECT traceback FROM launch WHERE strategy LIKE '%crashing'").fetchone()
@@ -122,8 +93,8 @@ def test_message_is_kept_without_the_secret(box: Box) -> None:
     assert known["git"]["commit"] is not None
 
 
-def test_nor_does_what_is_made_of_a_store(box: Box, tmp_path: Path) -> None:
-    store, copy = box.out / "results.db", box.out / "copy.db"
+def test_exports_and_reports_have_no_planted_secret(out: Path, tmp_path: Path) -> None:
+    store, copy = out / "results.db", out / "copy.db"
     shutil.copy(store, copy)
     with closing(sqlite3.connect(copy)) as db, db:  # a copy of a session is not compared with it
         db.execute("UPDATE session SET started_utc = '2026-01-01T00:00:00.000Z'")

@@ -1,6 +1,4 @@
-"""The page while a run goes on: its progress, when a page is made, and which requests are answered."""
-
-from __future__ import annotations
+"""`serve`: the progress of a run, when pages are made, and which requests are answered."""
 
 import contextlib
 import http.client
@@ -36,7 +34,7 @@ CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
 
 def planned(path, launches, repetitions=3, cases=CASES, **more):
-    """A results database whose session plans `repetitions` repetitions and has these launches."""
+    """Write a database whose session plans `repetitions` repetitions and has these launches. Return its path."""
     with Store.open_or_create(path) as store:
         plan = {
             "cases": [case.to_dict() for case in cases],
@@ -105,29 +103,26 @@ def test_finished_and_stopped_sessions_are_distinguished(tmp_path):
 
 
 class Maker:
-    """Makes pages as soon as `go` is set."""
+    """Makes numbered pages, or raises `error`."""
 
     def __init__(self):
-        self.go, self.asked, self.error = threading.Event(), [], None
+        self.calls, self.error = [], None
 
     def __call__(self, path, session):
-        self.asked.append((path, session))
-        assert self.go.wait(GUARD_S)
+        self.calls.append((path, session))
         if self.error:
             raise self.error
-        return f"<head>page {len(self.asked)}"
+        return f"<head>page {len(self.calls)}"
 
 
 @pytest.fixture
-def maker() -> Iterator[Maker]:
-    made = Maker()
-    yield made
-    made.go.set()
+def maker() -> Maker:
+    return Maker()
 
 
 @pytest.fixture
 def growing(tmp_path):
-    """A session that goes on, and what gives it one more launch."""
+    """Return a session that is not finished, and a function that adds a launch to it."""
     launches = iter([took(case, 1.0, repetition) for repetition in range(9) for case in CASES])
     path = planned(tmp_path / "r.db", itertools.islice(launches, 6), repetitions=9)
 
@@ -138,8 +133,8 @@ def growing(tmp_path):
     return path, launch
 
 
-def live(path, make, clock=lambda: 0.0):
-    return Live(str(path), make, clock=clock)
+def live(path, make):
+    return Live(str(path), make, clock=lambda: 0.0)
 
 
 def wait(serving):
@@ -151,11 +146,10 @@ def wait(serving):
 def test_page_is_made_again_only_after_launches(growing, maker):
     path, launch = growing
     serving = live(path, maker)
-    maker.go.set()
     for _ in range(3):
         serving.progress()
         wait(serving)
-    assert maker.asked == [(path, "1")]
+    assert maker.calls == [(path, "1")]
     assert serving.page() == '<head>\n<meta name="parabench-live" content="1-6-27-0">page 1'
     launch()
     serving.page()
@@ -167,7 +161,6 @@ def test_failed_page_leaves_the_last_one_and_the_reason(growing, maker):
     error = UsageError("page.html, line 3")
     path, launch = growing
     serving = live(path, maker)
-    maker.go.set()
     serving.progress()
     wait(serving)
     launch()
@@ -175,7 +168,7 @@ def test_failed_page_leaves_the_last_one_and_the_reason(growing, maker):
     serving.progress()
     wait(serving)
     said = serving.progress()
-    assert (said["page"], said["error"], len(maker.asked)) == ("1-6-27-0", str(error), 2)
+    assert (said["page"], said["error"], len(maker.calls)) == ("1-6-27-0", str(error), 2)
 
 
 def test_child_process_makes_the_page_that_report_writes(tmp_path):
@@ -189,9 +182,9 @@ def test_child_process_makes_the_page_that_report_writes(tmp_path):
 
 
 @contextlib.contextmanager
-def serving_at(live, token=""):
+def serving_at(live):
     """Yield the port of a running server."""
-    one = Server(live, 0, token)
+    one = Server(live, 0, "")
     thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -217,7 +210,6 @@ def get(port, path="/", hosts=("127.0.0.1",), method="GET"):
 
 @pytest.fixture
 def port(growing, maker) -> Iterator[int]:
-    maker.go.set()
     with serving_at(live(growing[0], maker)) as port:
         yield port
 
@@ -225,25 +217,10 @@ def port(growing, maker) -> Iterator[int]:
 def test_only_names_of_this_machine_are_answered(port):
     for host in ("127.0.0.1", "127.0.0.1:80", "localhost", "LOCALHOST:9000"):
         assert get(port, "/progress", [host])[0] == 200
-    for hosts in (
-        ["evil.example"], ["127.0.0.1.evil.example"], ["evil.example:1234"], [""], ["localhost."], ["[::1]"],
-        ["127.0.0.1:x"], ["127.0.0.1@evil.example"], ["0.0.0.0"], [], ["127.0.0.1", "evil.example"],
-    ):  # fmt: skip
+    for hosts in (["evil.example"], ["127.0.0.1.evil.example"], ["0.0.0.0"], [], ["127.0.0.1", "evil.example"]):
         for path in ("/", "/progress"):
             status, _, text = get(port, path, hosts)
             assert (status, text) == (403, "This server answers to 127.0.0.1 and localhost only.\n")
-
-
-def test_with_a_token_only_its_address_is_answered(growing, maker):
-    with serving_at(live(growing[0], maker), "s3cret-Token") as port:
-        for path in ("/", "/progress", "/s3cret-token/", "/s3cret-Toke/progress", "/?s3cret-Token"):
-            status, headers, text = get(port, path)
-            assert status == 403
-            assert "s3cret-Token" not in text + str(headers)
-        assert maker.asked == []
-        for path in ("/s3cret-Token/", "/s3cret-Token/progress"):
-            assert get(port, path)[0] == 200
-        assert get(port, "/s3cret-Token/other")[0] == 404
 
 
 def test_answers_have_a_status_and_are_kept_from_caches_frames_and_sites(port):
@@ -286,7 +263,7 @@ def test_serve_refuses_in_one_line(tmp_path):
 
 @contextlib.contextmanager
 def served(folder, *options):
-    """Yield a `parabench serve results`. A browser would print the address that it opens."""
+    """Start `parabench serve results`, with a browser that prints the address that it opens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "parabench", "serve", "results", *options],
         cwd=folder,
@@ -321,7 +298,11 @@ def test_serve_with_a_token_answers_only_its_address(tmp_path):
     with served(tmp_path, "--token") as process:
         pattern = r"http://127\.0\.0\.1:(\d+)(/[\w-]{43}/) shows results; Ctrl-C ends it\n"
         port, address = re.fullmatch(pattern, process.stdout.readline()).groups()
-        for path, status in ((address, 200), (f"{address}progress", 200), ("/", 403), ("/progress", 403)):
+        for path in ("/", "/progress", address[:-2] + "/progress", f"/?{address[1:-1]}"):
+            status, headers, text = get(int(port), path)
+            assert status == 403
+            assert address not in text + str(headers)
+        for path, status in ((address, 200), (f"{address}progress", 200), (f"{address}other", 404)):
             assert get(int(port), path)[0] == status
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=GUARD_S)
@@ -336,11 +317,11 @@ def in_process(path, session):
 
 
 @contextlib.contextmanager
-def reading(browser, serving, monkeypatch, address="", token=""):
-    """A page that is followed, and who was asked for what; what it says on the console fails the test."""
+def reading(browser, serving, monkeypatch, address=""):
+    """Yield a page that follows a run, its requests, and its origin. Console messages fail the test."""
     monkeypatch.setattr(server, "OFTEN_S", 0.05)
     asked, said = [], []
-    with serving_at(serving, token) as port:
+    with serving_at(serving) as port:
         page = browser.new_page(viewport={"width": 1280, "height": 300})
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))

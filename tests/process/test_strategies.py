@@ -1,7 +1,5 @@
 """Every strategy over every algorithm computes what one device computes; test_pipeline.py has pipelines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Configurations that one group of ranks trains one after the other."""
+    """Cases that one group of ranks trains one after the other."""
 
     strategy: str
     algorithm: str
@@ -34,7 +32,7 @@ class Group:
 
     @property
     def cases(self) -> list[Case]:
-        """Return the cases for which the model has the parts that the strategy needs."""
+        """Return the cases whose model has the parts that the strategy needs."""
         usual = {"strategy": self.strategy, "algorithm": self.algorithm, "world_size": self.world_size} | SMALL
         return [each for variant in self.variants if possible(each := cpu_case(**(usual | variant)))]
 
@@ -133,8 +131,10 @@ Reports = dict[str, list[list[dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """Train the groups of the selected tests. The same ranks train all groups of their number, because what a process
-    does for the first time takes longer than the training."""
+    """Train the groups of the selected tests.
+
+    The same ranks train all groups of a world size, because starting a process takes longer than training.
+    """
     chosen = [item.callspec.params["group"] for item in request.session.items if item.module is request.module]
     folder = tmp_path_factory.mktemp("references")
     references = {each.reference().id: each.reference() for group in chosen for each in group.cases}
@@ -165,8 +165,7 @@ TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(trained_helpers
 
 
 def check(each: Case, reports: list[dict[str, Any]]) -> None:
-    """Compare what the ranks saw with one device: ranks with a loss have their part of the batch's, and some rank has
-    each parameter and its gradient."""
+    """Compare the reports of the ranks with one device: the mean loss, and each parameter and its gradient."""
     expected = reports[0]["expected_loss"]
     assert len(expected) == trained_helpers.TRAINED_STEPS
     losses = [report["loss"] for report in reports if report["loss"]]

@@ -1,6 +1,4 @@
-"""Traces of real launches keep the documented rules, whatever calls overlapped in them."""
-
-from __future__ import annotations
+"""Traces of real launches follow the documented rules of the formats."""
 
 import json
 from pathlib import Path

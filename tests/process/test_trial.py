@@ -1,6 +1,4 @@
-"""One batch before the first launch: each plain mistake is one line, and `parabench check` lists what it showed."""
-
-from __future__ import annotations
+"""One batch is tried before the first launch: each mistake is one line, and `parabench check` lists the results."""
 
 import json
 import sys
@@ -21,7 +19,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check
 from parabench.store.record import Status
-from real_launches import launched
+from real_launches import failed
 
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
@@ -244,7 +242,5 @@ def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
 )
 def test_failure_of_ddp_names_the_axis(name: str, message: str) -> None:
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    seen = launched(case(name), protocol)
-    assert seen.status is Status.FAILED
-    assert seen.failure is not None
+    seen = failed(case(name), protocol, Status.FAILED)
     assert seen.failure.message == f"RuntimeError: {message}"

@@ -1,9 +1,5 @@
 """Real launches that several training runs share."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +15,7 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.schedule import TrainingSchedule
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.verify import verify
+from process_helpers import run_code
 from real_launches import reference
 from trained_helpers import cpu_case
 
@@ -48,7 +45,7 @@ def share(cases: Sequence[Case], rounds: int = ROUNDS) -> Launch:
 
 
 def check(seen: Launch, cases: Sequence[Case]) -> None:
-    """Each case took its turns and computed what one device does."""
+    """Check that each case took all its turns and computed the same as one device."""
     assert seen.status is Status.OK, seen.failure
     assert [arm.case for arm in seen.arms] == list(cases)
     for arm in seen.arms:
@@ -107,7 +104,7 @@ def test_a_hang_names_the_case_the_round_and_the_rank(monkeypatch):
 
 
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
-    """Ranks 2 and 3 wait while the first two have turns that are much longer than the turns of all four."""
+    """Ranks 2 and 3 wait during the long turns of the first two ranks."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
     seen = share(cases, rounds=3)
     assert seen.status is Status.OK, seen.failure
@@ -116,7 +113,7 @@ def test_a_rank_without_a_part_in_a_turn_uses_no_core():
 
 
 def test_interleaved_tensor_parallelism_uses_each_algorithm():
-    """DTensor must not take the mesh, and so the algorithm, of the case before."""
+    """DTensor must not use the mesh, and the algorithm, of the previous case."""
     cases = [cpu_case(strategy="faulty_helpers:telling_calls", algorithm=name) for name in ("native", "ring", "tree")]
     seen = share(cases)
     assert seen.status is Status.OK, seen.failure
@@ -144,4 +141,4 @@ dist.destroy_process_group()
 
 def test_over_nccl_ranks_wait_asleep_in_a_group_of_gloo():
     # In a separate process, because c10d remembers each group.
-    subprocess.run([sys.executable, "-c", WAITING], check=True, timeout=GUARD_S)
+    run_code(WAITING, timeout=GUARD_S)

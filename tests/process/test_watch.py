@@ -1,14 +1,10 @@
-"""`watch` under torchrun: a loop that succeeds, a loop whose tuning fails, and a loop with a killed rank."""
-
-from __future__ import annotations
+"""`watch` in two ranks: a successful loop, a failing tuning, a killed rank, and the examples."""
 
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,8 @@ import pytest
 from guard import GUARD_S
 from parabench.errors import UsageError
 from parabench.watching.group import Group
-from paths import FIXTURES
+from paths import FIXTURES, ROOT
+from process_helpers import query
 from script_helpers import run_in_ranks
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -31,7 +28,7 @@ def ranks_of(text: str) -> dict[int, dict[str, Any]]:
 
 
 def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]:
-    """Return the exit code, what each rank that came to its end printed, and the text on stderr."""
+    """Run the loop under torchrun. Return the exit code, the output of each rank that finished, and stderr."""
     done = subprocess.run(
         [*TORCHRUN, str(LOOP), *asked],
         cwd=folder,
@@ -44,9 +41,8 @@ def run(folder: Path, *asked: str) -> tuple[int, dict[int, dict[str, Any]], str]
     return done.returncode, ranks_of(done.stdout), done.stderr
 
 
-def rows(folder: Path, query: str) -> list[Any]:
-    with closing(sqlite3.connect(folder / "seen" / "results.db")) as db:
-        return db.execute(query).fetchall()
+def rows(folder: Path, sql: str) -> list[Any]:
+    return query(folder / "seen" / "results.db", sql)
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +130,22 @@ def test_group_names_ranks_that_enter_no_watch(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(group.c10d, "_get_default_store", lambda: store)
     with pytest.raises(UsageError, match=r"ranks 1, 2 of 3 did not enter the `with` block within 0\.1 s"):
         Group.enter()
+
+
+@pytest.mark.parametrize(
+    ("example", "strategy", "steps", "parts"),
+    [
+        ("watch/nanogpt.py", "ddp", 40, {"data_s", "forward_backward_s", "optimizer_s", "other_s"}),
+        ("watch/sharded.py", "fsdp", 40, {"data_s", "forward_s", "backward_s", "optimizer_s", "other_s"}),
+        ("models/validation_loop.py", "ddp", 80, {"data_s", "forward_s", "backward_s", "optimizer_s", "other_s"}),
+    ],
+)
+def test_an_example_is_watched(tmp_path: Path, example: str, strategy: str, steps: int, parts: set[str]) -> None:
+    run_in_ranks(ROOT / "examples" / example, tmp_path, SAMPLES="640", STEPS="40")
+    store = tmp_path / "parabench-results" / "results.db"
+    assert query(store, "SELECT status, strategy, world_size FROM launch") == [("ok", strategy, 2)]
+    counts = dict(query(store, "SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric"))
+    ((calls,),) = query(store, "SELECT count(*) FROM collective")
+    assert counts["step_s"] == 2 * steps
+    assert {name for name in counts if name.endswith("_s")} - {"step_s", "device_lag_s"} == parts
+    assert calls > 0

@@ -1,7 +1,5 @@
 """The built site in a browser, from disk: wide and narrow, light and dark, and its search. `make docs` runs this."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

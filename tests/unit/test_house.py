@@ -1,6 +1,4 @@
-"""Rules of the house that no linter knows: sizes in `make measure`, and no document that names what is not there."""
-
-from __future__ import annotations
+"""Project rules that no linter checks: `make measure` prints all sizes, and documents name only existing modules."""
 
 import re
 import subprocess
@@ -14,7 +12,7 @@ from paths import ROOT
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 # Files whose text may name modules: documents, and comments and docstrings of what is shipped.
 NAMING = [name for name in TRACKED if name.endswith(".md") or (name.startswith("parabench/") and name.endswith(".py"))]
-# Files that a reader of an example writes, and files of others' projects.
+# Files that a user writes, and files of other projects.
 NOT_OURS = {
     "direct.py", "digits.py", "mine.py", "my_formats.py", "my_model.py", "suites/training.py", "train.py", "version.py",
 }  # fmt: skip
@@ -30,7 +28,7 @@ def test_the_picture_of_the_rooms_is_what_the_code_draws() -> None:
     assert rooms.FILE.read_text() == rooms.draw(), "run: make pictures"
 
 
-@pytest.mark.skipif(not TRACKED, reason="this is no checkout, so nothing says which files are the project's")
+@pytest.mark.skipif(not TRACKED, reason="without a git checkout, the files of the project are unknown")
 def test_every_module_that_is_named_exists() -> None:
     there = {"/".join(name.split("/")[at:]) for name in TRACKED for at in range(name.count("/") + 1)}
     stale = []

@@ -1,7 +1,5 @@
 """The import rules: imports go down ORDER, measuring and reading packages are separate, and reading needs no torch."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 
-# A module imports only from its own package and from the packages above it in this list; a module of the root counts as
+# A module imports only from its package and from the packages above it in this list; a module of the root counts as
 # a package. Packages on one line do not import each other. A name with a dot is a module with a separate place. Probes,
 # for example, import `strategies.base` but no strategy. `tables` are the modules with the tables of extensions, which
 # import no torch.
@@ -42,7 +40,7 @@ ORDER = (
     "launch.preload __main__",
 )
 TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
-# The definitions of a measurement, which most rooms use. The rest of `plan` makes lists of launches from them.
+# The definitions of a measurement, which most packages use. The rest of `plan` makes lists of launches from them.
 CASES = {
     "plan.case",
     "plan.collective_case",
@@ -55,7 +53,7 @@ CASES = {
 }
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
-# Measuring and reading rooms do not import each other. Only `session` and the rooms below it in ORDER import both.
+# Measuring and reading packages do not import each other. Only `session` and packages below it in ORDER import both.
 MEASURING = {
     "strategies",
     "strategies.base",
@@ -71,7 +69,7 @@ READING = {"analysis", "report", "serve", "exporters", "notebook"}
 
 
 def names() -> dict[str, Path]:
-    """Every module by its name below the package."""
+    """Return {module name below the package: path}."""
     paths = {path.relative_to(ROOT).with_suffix("").parts: path for path in ROOT.rglob("*.py")}
     return {".".join(parts).removesuffix("__init__").rstrip("."): path for parts, path in paths.items()}
 
@@ -96,11 +94,17 @@ def imports(path: Path, known: Collection[str]) -> set[str]:
 
 
 def arrows() -> Iterator[tuple[str, str]]:
-    """Every (importing module, imported module), what is imported only for types or only when needed included."""
+    """Yield (importing module, imported module), including imports for types and imports in functions."""
     known = names()
     for module, path in known.items():
-        if module:  # the package itself only says what there is
+        if module:  # not the package itself
             yield from ((module, each) for each in imports(path, known))
+
+
+def run_code(code: str) -> None:
+    """Run Python code in a new process, which must succeed. `make measure` imports this module without fixtures."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_package_is_shipped() -> None:
@@ -133,8 +137,7 @@ def test_reading_commands_import_neither_torch_nor_plotly() -> None:
         "    assert not {'torch', 'plotly'} & {*sys.modules}, command\n"
         "    assert 'pandas' not in sys.modules or '--dry-run' in command, command"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_reading_modules_import_neither_torch_nor_plotly() -> None:
@@ -158,15 +161,12 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
         f"for module in {modules}:\n"
         "    importlib.import_module(f'parabench.{module}')\n"
         "    assert not {'torch', 'plotly'} & {*sys.modules}, module\n"
-        # It takes a fifth of a second, and answers about one session do not need it.
+        # scipy takes 0.2 s to import, and answers about one session do not need it.
         "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.best', 'report.build')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_launch_cost_benchmark_imports_no_pandas() -> None:
     # Every rank imports the driver's main module again, so the benchmark would measure this import as well.
-    code = "import benchmarks.launch_cost, sys; assert 'pandas' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code("import benchmarks.launch_cost, sys; assert 'pandas' not in sys.modules")

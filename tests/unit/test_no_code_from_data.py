@@ -1,133 +1,96 @@
 """No call in the source executes data: none evaluates code, starts a shell, or unpickles.
 
-EXCEPTIONS lists the exceptions with their reasons. tests/process/test_nothing_unpickled.py tests what torch does
+EXCEPTIONS lists the exceptions with their reasons. tests/process/test_nothing_unpickled.py tests the messages of torch
 between ranks.
 """
-
-from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
 from paths import ROOT
 
-ROOMS = ("parabench", "suites", "reports", "benchmarks", "docs", "examples")
+FOLDERS = ("parabench", "suites", "reports", "benchmarks", "docs", "examples")
 
-# What is imported for nothing but to read, or run, what somebody wrote as code.
+# Modules that execute data, or read it as code.
 MODULES = {
     "_pickle", "cloudpickle", "code", "dill", "imp", "jsonpickle", "joblib", "marshal", "pickle", "runpy", "shelve",
     "xmlrpc", "yaml",
 }  # fmt: skip
-# Built-in functions, by the bare name.
 BUILTINS = {"eval", "exec", "compile", "__import__"}
-# By the last name of a call, whatever it is called on.
+# Functions and methods by their last name: imports of code, shells, c10d's collectives of objects, and the channels of
+# multiprocessing, which pickle objects.
 CALLS = {
-    "exec_module", "execfile", "getoutput", "getstatusoutput",
-    "import_module", "load_module", "mktemp", "popen", "read_pickle", "run_module", "run_path",
-    "spec_from_file_location", "system", "unsafe_load",
-    # c10d's collectives of objects, which pickle.
+    "exec_module", "execfile", "getoutput", "getstatusoutput", "import_module", "load_module", "mktemp", "popen",
+    "read_pickle", "run_module", "run_path", "spec_from_file_location", "system", "unsafe_load",
     "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list", "scatter_object_list",
-    "send_object_list",
-    # multiprocessing's channels of objects, which pickle.
-    "JoinableQueue", "Manager", "Pool", "Queue", "SimpleQueue",
+    "send_object_list", "Client", "JoinableQueue", "Listener", "Manager", "Pipe", "Pool", "Queue", "SimpleQueue",
 }  # fmt: skip
-# The following names are allowed on other objects: queues of threads pass objects without pickling.
+# Objects on which these names are allowed: queues of threads pass objects without pickling.
 HARMLESS = {"SimpleQueue": {"queue"}, "Queue": {"queue"}, "system": {"times", "platform"}}
-# `name.load(...)` of these.
-LOADERS = {
-    "torch", "jit", "hub", "export", "np", "numpy", "cloudpickle", "pickle", "joblib", "marshal", "yaml", "shelve",
-}  # fmt: skip
+# `name.load(...)` and `name.loads(...)` of these unpickle.
+LOADERS = MODULES | {"torch", "jit", "hub", "export", "np", "numpy"}
 HOOKS = {"__reduce__", "__reduce_ex__", "__setstate__", "__getstate__"}
 
-# {file: {what was found: why it may be}}.
+# {file: {finding: reason}}
 EXCEPTIONS = {
     "parabench/imports/flight_recorder.py": {
-        "import pickle": "dumps of the flight recorder; `find_class` and `persistent_load` raise, which "
-        "tests/unit/imports/test_flight_recorder.py holds",
+        "pickle": "dumps of the flight recorder; `find_class` and `persistent_load` raise, which "
+        "tests/unit/imports/test_flight_recorder.py tests",
     },
     "parabench/registry.py": {
-        "import_module": "a strategy, algorithm, model or data source that the user names; reading a store loads none",
+        "import_module": "a strategy, algorithm, model or data source that the user names; databases name none",
     },
-    "parabench/cli.py": {"import_module": "one of our own commands, by a name of our own list"},
-    "parabench/__init__.py": {"import_module": "one of our own modules, by a name of our own list"},
-    "parabench/launch/preload.py": {"import_module": "the modules of our own tables, before any user is heard"},
+    "parabench/cli.py": {"import_module": "one of our own commands, by a name in our own list"},
+    "parabench/__init__.py": {"import_module": "one of our own modules, by a name in our own list"},
+    "parabench/launch/preload.py": {"import_module": "the modules of our own tables"},
     "parabench/plan/suite.py": {
-        "import runpy": "a suite is a Python file that the user names, as pytest runs a test",
+        "runpy": "a suite is a Python file that the user names, as pytest runs a test",
         "run_path": "a suite is a Python file that the user names, as pytest runs a test",
     },
-    "parabench/probes/ddp.py": {
-        "__reduce__": "of a hook on a user's model, which the user may copy or save: it puts nothing of ours in there",
-    },
-    "benchmarks/gpu/machine.py": {
-        "SimpleQueue": "answers of its own child processes, over their own pipe, in a benchmark that is not installed",
-    },
+    "parabench/probes/ddp.py": {"__reduce__": "a hook on a user's model, which the user may copy; it pickles nothing"},
+    "benchmarks/gpu/machine.py": {"SimpleQueue": "answers of the benchmark's own child processes"},
 }
 
 
-def found(source: str) -> Iterator[tuple[str, int]]:
-    """What of the above a source has, with its line."""
+def findings(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the forbidden names in a source with their lines."""
     tree = ast.parse(source)
-    # A field of a case is called `compile`. A name with an assigned value is not the built-in.
+    # A name with an assigned value, such as a field called `compile`, is not the built-in.
     own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((f"import {n.name}", node.lineno) for n in node.names if n.name.split(".")[0] in MODULES)
+            yield from ((each.name, node.lineno) for each in node.names if each.name.split(".")[0] in MODULES)
         elif isinstance(node, ast.ImportFrom):
             module = (node.module or "").split(".")[0]
             if module in MODULES and not node.level:
-                yield f"import {module}", node.lineno
-            # Under another name a call would not be seen.
-            yield from ((n.name, node.lineno) for n in node.names if n.name in CALLS and module != "queue")
+                yield module, node.lineno
+            # With another name, a call would not be detected.
+            yield from ((each.name, node.lineno) for each in node.names if each.name in CALLS and module != "queue")
         elif isinstance(node, ast.FunctionDef) and node.name in HOOKS:
             yield node.name, node.lineno
-        elif isinstance(node, ast.Name) and node.id in BUILTINS and node.id not in own:
+        elif isinstance(node, ast.Name) and node.id in BUILTINS - own:
             yield node.id, node.lineno
         elif isinstance(node, ast.Attribute):
             base = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", None)
-            if node.attr in CALLS and base not in HARMLESS.get(node.attr, set()):
+            called = node.attr in CALLS and base not in HARMLESS.get(node.attr, set())
+            if called or (node.attr in ("load", "loads") and base in LOADERS) or base in ("builtins", "__builtins__"):
                 yield node.attr, node.lineno
-            if node.attr in ("load", "loads") and base in LOADERS:
-                yield f"{base}.{node.attr}", node.lineno
-            if base in ("builtins", "__builtins__") and node.attr in BUILTINS:
-                yield node.attr, node.lineno
-        elif isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                false = isinstance(keyword.value, ast.Constant) and not keyword.value.value
-                if keyword.arg in ("shell", "allow_pickle") and not false:
-                    yield f"{keyword.arg}=", node.lineno
-                if keyword.arg == "weights_only" and false:
-                    yield "weights_only=False", node.lineno
+        elif isinstance(node, ast.keyword):
+            off = isinstance(node.value, ast.Constant) and not node.value.value
+            if (node.arg in ("shell", "allow_pickle") and not off) or (node.arg == "weights_only" and off):
+                yield f"{node.arg}=", node.value.lineno
 
 
-def sources() -> list[str]:
-    return sorted(
-        str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.is_file()
-    )
-
-
-def test_no_call_makes_code_of_data() -> None:
-    assert len(sources()) > 200
+def test_no_call_executes_data() -> None:
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert len(paths) > 200
     seen: dict[str, set[str]] = {}
     wrong = []
-    for name in sources():
-        for what, line in found((ROOT / name).read_text()):
+    for path in paths:
+        name = str(path.relative_to(ROOT))
+        for what, line in findings(path.read_text()):
             seen.setdefault(name, set()).add(what)
             if what not in EXCEPTIONS.get(name, {}):
                 wrong.append(f"{name}:{line}: {what}")
     assert wrong == []
-    assert seen == {name: set(excepted) for name, excepted in EXCEPTIONS.items()}, "an exception that nothing needs"
-
-
-def test_source_has_no_multiprocessing_connection() -> None:
-    """Its `recv` unpickles. `wait` does not."""
-    for name in sources():
-        tree = ast.parse((ROOT / name).read_text())
-        imported = {
-            each.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("multiprocessing")
-            for each in node.names
-        }
-        piped = any(isinstance(node, ast.Attribute) and node.attr == "Pipe" for node in ast.walk(tree))
-        assert not piped, name
-        assert not imported & {"Pipe", "Connection", "Client", "Listener"}, name
+    assert seen == {name: set(excepted) for name, excepted in EXCEPTIONS.items()}, "an exception that is not needed"

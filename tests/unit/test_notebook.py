@@ -1,10 +1,7 @@
 """The Python API for notebooks: tables, answers and figures."""
 
-from __future__ import annotations
-
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +26,12 @@ from parabench.plan.case import DEFAULTS
 from parabench.report.build import section_makers
 from parabench.store.record import MIB, Finding
 from paths import DOCS
+from process_helpers import run_code
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results database with two sessions of strategies, the second slower, and one of collectives."""
+    """Write a results database with two sessions; the second session is slower."""
     path = tmp_path_factory.mktemp("notebook") / "results.db"
     cases = [fake.case(bucket_mib=4.0), fake.case(bucket_mib=25.0), fake.case(strategy="single", world_size=1)]
     for label, factor in (("before", 1.0), ("after", 1.3)):
@@ -226,8 +224,7 @@ def test_answers_and_reports_import_neither_torch_nor_plotly(path: Path) -> None
         "session.figure('timeline')\n"
         "assert 'torch' not in sys.modules and 'plotly' in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_code(code)
 
 
 def test_api_page_has_each_public_name() -> None:

@@ -1,6 +1,4 @@
-"""What a record holds of paths, secrets and command lines."""
-
-from __future__ import annotations
+"""Private paths and secrets are removed from stored texts and command lines."""
 
 import json
 

@@ -1,7 +1,5 @@
 """Licenses of the dependencies, and reproducible wheels."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -4,20 +4,17 @@
 with the dependencies of `.venv`. LIMITS shorten the runs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
-from contextlib import closing
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from paths import DOCS, ROOT
+from process_helpers import query
 
 TUTORIAL = (DOCS / "tutorial/first-run.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
@@ -42,7 +39,7 @@ def script() -> str:
     for language, text in BLOCKS:
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
-            assert name, "a repetition of Python begins with the name of its file"
+            assert name, "a Python block starts with the name of its file"
             lines.append(f"cat >{name[1]} <<'END OF FILE'\n{text}END OF FILE")
         else:
             lines.append(limited(text))
@@ -51,7 +48,7 @@ def script() -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the tutorial ran; said.txt has the output."""
+    """Run the tutorial in an empty folder and return it; said.txt has the output."""
     (wheel,) = WHEELS
     folder = tmp_path_factory.mktemp("empty folder")
     shutil.copy(wheel, folder)
@@ -59,9 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {
         **kept,
         "BROWSER": "true",
-        # No folder can be made there, by root neither.
+        # Not even root can make a folder there.
         "HOME": "/dev/null/home",
-        # What is installed already is found there, and nothing is fetched.
+        # Installed packages are found here, and nothing is downloaded.
         "PYTHONPATH": str(distribution("torch").locate_file("")),
         "PIP_IGNORE_INSTALLED": "1",
         "PIP_NO_DEPS": "1",
@@ -82,8 +79,7 @@ def test_parabench_comes_from_the_wheel(folder: Path) -> None:
 
 def sessions(store: Path) -> list[tuple[str, str]]:
     """Suite and end of each session of a store."""
-    with closing(sqlite3.connect(store)) as connection:
-        return connection.execute("SELECT suite, finished_utc IS NOT NULL FROM session ORDER BY id").fetchall()
+    return query(store, "SELECT suite, finished_utc IS NOT NULL FROM session ORDER BY id")
 
 
 def test_each_command_measured_what_the_page_says(folder: Path) -> None:
@@ -94,8 +90,7 @@ def test_each_command_measured_what_the_page_says(folder: Path) -> None:
 
 def test_each_launch_trained_as_one_device_does(folder: Path) -> None:
     for store in folder.glob("*/results.db"):
-        with closing(sqlite3.connect(store)) as connection:
-            assert {*connection.execute("SELECT status FROM launch")} == {("ok",)}, store
+        assert {*query(store, "SELECT status FROM launch")} == {("ok",)}, store
 
 
 def test_output_is_as_the_tutorial_shows(folder: Path) -> None:

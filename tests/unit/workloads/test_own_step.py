@@ -22,7 +22,7 @@ from parabench.strategies.base import (
     optimizer_for,
 )
 from parabench.workloads.trainer import Training
-from verified_helpers import NoClock
+from trained_helpers import Marks
 
 CPU = torch.device("cpu")
 CASE = Case(strategy="single", device="cpu", data="synthetic", global_batch=8)
@@ -90,7 +90,7 @@ def test_steps_clip_then_update_then_schedule() -> None:
         clip=lambda: clip_gradients([weight], 1.0, 0.5),
         scheduler=zoo.halved(optimizer),
     )
-    training.take(NoClock(), 3)
+    training.take(Marks(), 3)
     assert weight.item() == pytest.approx(-0.5 * (1 + 0.5 + 0.25), rel=1e-5)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert training.grad_norm == 1.0
@@ -109,7 +109,7 @@ def computed(model: Model, batch: Any, data_rank: int = 0, **fields: Any) -> lis
     case = Case(**{"device": "cpu", "data": "synthetic", "global_batch": 8, **fields})
     context = StrategyContext(data_rank, case.world_size, CPU, case)
     compute = ForwardBackward(module=model.module, model=model, context=context, data_rank=data_rank)
-    return [float(compute(batch, NoClock())) for _ in range(2)]
+    return [float(compute(batch, Marks())) for _ in range(2)]
 
 
 def test_accumulated_gradients_equal_the_whole_batch() -> None:
