@@ -234,10 +234,10 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str]
     # (whether the launch only waited for the other one, its place in the order of failures, the variant, the status)
     failed: list[tuple[bool, int, int, str]] = []
     while left:
-        ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
-        for number, pipe in enumerate(token.heard_at):
+        ready = wait([*token.inputs, *(side.connection.fileno() for side in left.values())])
+        for number, pipe in enumerate(token.inputs):
             if pipe in ready:
-                token.heard(number)
+                token.receive(number)
         for number, side in list(left.items()):
             if side.connection.fileno() not in ready or (result := side.receive()) is None:
                 continue

@@ -98,7 +98,7 @@ class Agent:
         # The abort may have come before the context existed.
         reason = self._aborted.reason if self._aborted.launch == launch else LOST if connection.lost else None
         if reason is not None:
-            context.abort.set(reason)
+            context.abort(reason)
         try:
             return {"launch": launch, "result": as_json(self.launch_ranks(mine, context))}
         finally:
@@ -162,7 +162,7 @@ class Agent:
     def _abort(self, reason: str) -> None:
         """End the launch that runs."""
         if (running := self._running) is not None:
-            running[1].abort.set(reason)
+            running[1].abort(reason)
 
     def reach(self, waiting: Waiting) -> tuple[Connection, str]:
         """Return a connection to node 0 and node 0's address, as soon as it answers.

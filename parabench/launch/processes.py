@@ -1,6 +1,6 @@
-"""Fresh groups of processes, on torch elastic with a fork server: the one seam through which anything is launched.
+"""Run the ranks of a launch in new processes, with torch elastic and a fork server. All launches use this module.
 
-The fork server imports torch once; each launch forks its ranks from it, which is what makes a launch cheap.
+The fork server imports torch once, and all ranks are forked from it, so a launch takes tenths of a second.
 """
 
 from __future__ import annotations
@@ -64,10 +64,15 @@ REASON_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """The end of a node's ranks.
+    """The end of the processes of one node.
 
-    `rank`, counted over all nodes, and `signal` describe the first failure that torch elastic detected. If another node
-    or a stop request ended the ranks, `aborted_by` is the reason, and `killed` are the processes that still ran.
+    Attributes:
+        ok: True if all ended without an error.
+        hung: True if some were still running at the deadline.
+        rank: the rank of the first failure that torch elastic detected, counted over all nodes.
+        signal: the signal that ended this rank.
+        aborted_by: the reason if another node or a stop request ended the processes.
+        killed: the ids of the processes that were still running at the deadline or the abort.
     """
 
     ok: bool
@@ -79,15 +84,17 @@ class ProcessOutcome:
 
 
 def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError if the machine
-    has no process left."""
+    """Remove the files of killed drivers, and start the fork server.
+
+    Raises UsageError if no temporary files can be written, and OSError if the machine has no process left.
+    """
     check_own_folder()
     start_server()
 
 
 @cache
 def start_server() -> None:
-    """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
+    """Start the fork server, once per driver, and wait for the end of its imports, so that no launch includes them."""
     rendezvous_handler_registry.register(rendezvous.BACKEND, rendezvous.AgreedRendezvous)
     # Their messages are for users of torchrun; our record has the failures.
     for name in TALKATIVE:
@@ -115,7 +122,7 @@ def start_server() -> None:
 
 
 def _end_server() -> None:
-    """End the fork server with the driver. By itself it would detect that end seconds later on a busy machine."""
+    """Kill the fork server when the driver ends. On a busy machine it would detect this end only seconds later."""
     pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         # It is not reaped before: its process id is not used again.
@@ -139,8 +146,7 @@ def _errors_of_ranks() -> Iterator[None]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Raise OSError if the fork server has ended, or if the machine has no process or thread left for what starts
-    within the block."""
+    """Raise OSError if a start in the block fails because the fork server has ended or no thread is left."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
@@ -160,10 +166,13 @@ def run_processes(
     logs: Path,
     context: LaunchContext | None = None,
 ) -> ProcessOutcome:
-    """Run `entry(*args)` in `size` fresh processes on this node, and wait for all of them.
+    """Run `entry(*args)` in `size` new processes on this node, and wait for all of them.
 
-    With a `context`, they are this node's part of a launch. Raises Interrupted if the driver is asked to stop, and
-    OSError if the machine has no process left.
+    `context` describes the launch on all nodes; by default, it has only this node.
+
+    Raises:
+        Interrupted: If the driver is asked to stop.
+        OSError: If the machine has no process left.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -181,7 +190,7 @@ def run_processes(
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
+    with _Deadline(deadline_s, others) as deadline, context.on_abort(deadline.end):
         try:
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
                 if signal.SIGTERM not in watched():
@@ -192,7 +201,7 @@ def run_processes(
                 finally:
                     deadline.over()
         except ChildFailedError as error:
-            if context.abort.reason is None:
+            if context.aborted_by is None:
                 context.tell(HUNG if deadline.passed else FAILED)
                 rank, failure = next(iter(error.failures.items()))
                 name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
@@ -201,7 +210,7 @@ def run_processes(
                 hung = deadline.passed
                 return ProcessOutcome(ok=False, hung=hung, rank=rank, signal=name, killed=deadline.killed)
         except SignalException as stop:
-            if context.abort.reason is None:
+            if context.aborted_by is None:
                 if not deadline.forced:
                     raise Interrupted(int(stop.sigval)) from None
                 context.tell(HUNG)
@@ -209,12 +218,14 @@ def run_processes(
         finally:
             end_descendants(others)
     # If these ranks are done and another node's ranks are not, the launch has failed.
-    return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
+    return ProcessOutcome(ok=context.aborted_by is None, aborted_by=context.aborted_by, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
-    """Return the last lines that a rank wrote to stderr, and those before the stacks of a fatal error, which may be
-    longer: they have the reason."""
+    """Return the last lines that a rank wrote to stderr.
+
+    If a fatal error wrote longer stacks, the result starts with the lines before them, which have the reason.
+    """
     found = sorted(logs.glob(f"**/{rank}/stderr.log"))
     written = found[-1].read_text(errors="replace").splitlines() if found else []
     fatal = next((at for at, line in enumerate(written) if line.startswith(FATAL)), len(written))
@@ -225,7 +236,13 @@ def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
 
 
 class _Deadline:
-    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank cannot end itself."""
+    """A timer in the driver that ends the ranks at the deadline, because a deadlocked rank cannot end itself.
+
+    Attributes:
+        passed: True if the deadline has passed.
+        forced: True if torch elastic did not return after the ranks had ended, so that a signal had to stop it.
+        killed: the ids of the processes that `end` has killed.
+    """
 
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
@@ -247,7 +264,7 @@ class _Deadline:
         self._timer.cancel()
 
     def over(self) -> None:
-        """Note that torch elastic has returned, so that nothing forces it to while its handlers are still set."""
+        """Tell `end` that torch elastic has returned, so that it does not send the signal."""
         with self._forcing:
             self._over.set()
 
@@ -256,7 +273,7 @@ class _Deadline:
         self.end(HUNG)
 
     def end(self, why: str) -> None:
-        """End the ranks. Ranks that hang are first asked for their positions and their stacks."""
+        """Kill the ranks. With the reason HUNG, first request their positions and their stacks."""
         ranks = descendants_left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
@@ -275,7 +292,7 @@ class _Deadline:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def stop_if_forced(self, number: int, _: object) -> None:
-        """Replace torch elastic's handler if the driver ignores this signal from other processes."""
+        """Handle SIGTERM: stop torch elastic if `end` sent it. The driver ignores it from other processes."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
 

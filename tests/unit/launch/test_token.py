@@ -42,8 +42,8 @@ class Launches:
 def said(token: Token) -> Iterator[int]:
     """The sides that have said something, one at a time."""
     while True:
-        ready, _, _ = select(token.heard_at, [], [], GUARD_S)
-        yield from (token.heard_at.index(each) for each in ready[:1])
+        ready, _, _ = select(token.inputs, [], [], GUARD_S)
+        yield from (token.inputs.index(each) for each in ready[:1])
 
 
 def test_both_have_each_turn_and_are_first_in_every_other_round(pairs: list[Pair]) -> None:
@@ -53,7 +53,7 @@ def test_both_have_each_turn_and_are_first_in_every_other_round(pairs: list[Pair
         for each in launches.threads:
             each.start()
         for _, side in zip(range(2 * (rounds * per_round + 1)), said(token), strict=False):
-            token.heard(side)
+            token.receive(side)
         for each in launches.threads:
             each.join(GUARD_S)
         # Nobody waits for what is not there to come.
@@ -73,7 +73,7 @@ def test_waiting_side_learns_that_the_other_has_ended(pairs: list[Pair]) -> None
         launches = Launches(pairs, 1000)
         launches.threads[1].start()
         assert token.awaited == {0, 1}
-        token.heard(next(said(token)))
+        token.receive(next(said(token)))
         assert token.awaited == {0}
         token.end(1)
         launches.threads[1].join(GUARD_S)
