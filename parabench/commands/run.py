@@ -68,8 +68,7 @@ def collectives(**options: Any) -> None:
 
 
 def measure(kind: str, **options: Any) -> None:
-    """Run a session of this kind with a command's options, or print its plan; then exit."""
-
+    """Run a session of a kind (training or collectives) with a command's options, or print its plan; then exit."""
     import_from_here()
     flags, dry = flags_of(options), options.pop("dry_run")
     request = Request.of(kind, argv=command(), cluster=flags, **options)

@@ -86,8 +86,8 @@ def read_answer(folder: Path, rank: int) -> dict[str, Any]:
 def flight() -> dict[str, Any]:
     """Return the last collectives of this process, by process group, from c10d's flight recorder (FlightRecorder.hpp).
 
-    The value of each group is {"ranks", "last": number of the last collective, "pending": [[number, operation], ...]
-    of unfinished collectives, "messages": operations of unfinished sends and receives}.
+    For each group: "ranks", "last" (number of the last collective), "pending" ([number, operation] of unfinished
+    collectives), and "messages" (operations of unfinished sends and receives).
     """
     world = dist.distributed_c10d._world
     ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}

@@ -1,6 +1,6 @@
 """Run one launch in a new group of processes, and record its measurements and the cause of a failure.
 
-Each node runs its own ranks (`run_on_node`). With one node, these are all ranks of the launch.
+Each node runs its ranks (`run_on_node`). With one node, these are all ranks of the launch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run | Non
     """Run `spec` once, with one process for each rank. Errors in the ranks are recorded, not raised.
 
     Args:
-        workload: the kind of measurement; by default, that of the spec.
+        workload: the kind of measurement; by default, from the spec.
         run: starts the ranks on several nodes. By default, they start on this node.
 
     Raises:

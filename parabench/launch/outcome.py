@@ -121,12 +121,8 @@ def culprit(
 ) -> int | None:
     """Return the index of the case that was running when a shared launch failed; None if it is unknown.
 
-    The marks of the failed rank show it, or the marks of the rank with the least progress.
-
-    Args:
-        columns: the number of marks in a row.
-        owners: the index of the case that each row belongs to.
-        sizes: the number of ranks of each case.
+    The marks of the failed rank show it, or else of the rank with the least progress. `owners` has the index of the
+    case of each row of marks, and `sizes` the number of ranks of each case.
     """
     rank = launch.failure.rank if launch.failure else None
     if rank is None:
@@ -141,11 +137,8 @@ def arms_of(
 ) -> Iterator[tuple[int, Launch]]:
     """Yield (index of the case, launch) for each case of a launch that several cases shared.
 
-    If the launch failed, only the case that was running gets a launch.
-
-    Args:
-        columns: the number of marks in a row.
-        owners: the index of the case that each row of marks belongs to.
+    If the launch failed, only the case that was running gets a launch. `owners` has the index of the case of each row
+    of marks.
     """
     places: Sequence[int] = range(len(spec.cases))
     if launch.status is not Status.OK:
@@ -157,8 +150,7 @@ def arms_of(
 def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -> Iterator[tuple[int, Launch]]:
     """Yield (index of the case, launch) for the cases with the indices `places`, from a launch that all cases shared.
 
-    Each launch has a copy of the shared facts, and an equal share of the time. Only the first case with the most ranks
-    gets the readings of hosts and devices.
+    Each has a copy of the shared facts and an equal share of the time. One case with the most ranks gets the readings.
     """
     reader = max(places, key=lambda place: cases[place].world_size, default=None)
     for place in places:
@@ -182,8 +174,8 @@ def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
     """Return the failure of a launch that hangs, with the rank that probably caused it.
 
-    This is the rank with the least progress, because the others wait for it. On CUDA, the progress of the device
-    counts, if it is known. If exactly one rank has not called a collective that others wait in, it is this rank.
+    This is the only rank that has not called a collective that others wait in, or else the rank with the least
+    progress. On CUDA, the progress of the device counts, if it is known.
     """
     answers = {
         rank: answer
@@ -221,12 +213,10 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
 
 
 def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
-    """Return (ranks, text): the ranks that have not called a collective in which other ranks wait, and a description.
+    """Return (ranks, text): the ranks that have not called a collective that others wait in, and a description.
 
-    Both are empty if there is no such collective. With several groups, the group with the fewest absent ranks counts.
-
-    Args:
-        answers: the positions of the ranks (`launch.hang`). A rank without one is not absent: its calls are unknown.
+    Both are empty without such a collective. Of several groups, the one with the fewest absent ranks counts. A rank
+    without an answer (`launch.hang`) is not absent, because its calls are unknown.
     """
     found = []
     groups = {

@@ -1,6 +1,6 @@
 """Run the ranks of a launch in new processes, with torch elastic and a fork server. All launches use this module.
 
-The fork server imports torch once, and all ranks are forked from it, so a launch takes tenths of a second.
+The fork server imports torch once. All ranks are forked from it, so a launch takes tenths of a second.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PRELOAD = "parabench.launch.preload"
 # The variable with the secret of the nodes (`cluster.agreement` reads it).
 SECRET = "PARABENCH_SECRET"
 
-# The interval at which torch elastic polls its ranks. On average, a launch takes half of it longer.
+# Torch elastic polls its ranks at this interval. On average, a launch takes half of it longer.
 MONITOR_INTERVAL_S = 0.01
 
 # Ranks end at once when they are asked to. torch elastic would give a stopped rank 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
 
-# The time in which a hanging rank writes its stack and its position before it is ended.
+# A hanging rank gets this time to write its stack and its position before it is ended.
 STACK_GRACE_S = 1.0
 
 # Killed processes end at once, unless a device or a file system holds them.
@@ -64,23 +64,14 @@ REASON_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """The end of the processes of one node.
+    """The end of the processes of one node."""
 
-    Attributes:
-        ok: True if all ended without an error.
-        hung: True if some were still running at the deadline.
-        rank: the rank of the first failure that torch elastic detected, counted over all nodes.
-        signal: the signal that ended this rank.
-        aborted_by: the reason if another node or a stop request ended the processes.
-        killed: the ids of the processes that were still running at the deadline or the abort.
-    """
-
-    ok: bool
-    hung: bool = False
-    rank: int | None = None
-    signal: str | None = None
-    aborted_by: str | None = None
-    killed: tuple[int, ...] = ()
+    ok: bool  # no process failed
+    hung: bool = False  # some were still running at the deadline
+    rank: int | None = None  # of the first failure that torch elastic detected, counted over all nodes
+    signal: str | None = None  # the signal that ended this rank
+    aborted_by: str | None = None  # the reason if another node or a stop request ended the processes
+    killed: tuple[int, ...] = ()  # the ids of the processes that were still running at the deadline or the abort
 
 
 def start_launching() -> None:
@@ -168,11 +159,8 @@ def run_processes(
 ) -> ProcessOutcome:
     """Run `entry(*args)` in `size` new processes on this node, and wait for all of them.
 
-    `context` describes the launch on all nodes; by default, it has only this node.
-
-    Raises:
-        Interrupted: If the driver is asked to stop.
-        OSError: If the machine has no process left.
+    By default, the launch has only this node. Raises Interrupted if the driver is asked to stop, and OSError if the
+    machine has no process left.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -236,17 +224,13 @@ def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
 
 
 class _Deadline:
-    """A timer in the driver that ends the ranks at the deadline, because a deadlocked rank cannot end itself.
-
-    Attributes:
-        passed: True if the deadline has passed.
-        forced: True if torch elastic did not return after the ranks had ended, so that a signal had to stop it.
-        killed: the ids of the processes that `end` has killed.
-    """
+    """A timer in the driver that ends the ranks at the deadline, because a deadlocked rank cannot end itself."""
 
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
+        # Torch elastic did not return after the ranks had ended, so a signal had to stop it.
         self.forced = False
+        # The ids of the processes that `end` has killed.
         self.killed: tuple[int, ...] = ()
         self._others = others
         self._over = threading.Event()

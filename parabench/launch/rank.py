@@ -119,8 +119,8 @@ REMEDIES = {
 def die_with_driver() -> None:
     """Let the kernel end this rank when the driver ends, even if the rank is stopped.
 
-    Every rank inherits the descriptor that keeps the fork server alive. It is closed here, so that the fork server
-    ends with the driver, and the kernel kills this process with the fork server.
+    Close the inherited descriptor that keeps the fork server alive, so that the fork server ends with the driver. The
+    kernel kills this process with the fork server.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # The driver requests the stack of a hanging rank before it ends the rank.
@@ -216,7 +216,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error or one of its causes means that the device or the host has no memory left."""
+    """Return whether an error or a cause of it means that the device or the host has no memory left."""
     visited: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in visited:

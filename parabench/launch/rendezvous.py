@@ -1,8 +1,4 @@
-"""The nodes of one launch, the rendezvous store where its ranks meet, and aborts.
-
-torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait ignores signals. Here,
-the agents of torch elastic receive the node numbers of the session.
-"""
+"""The nodes of one launch, the rendezvous store where its ranks meet, and aborts."""
 
 from __future__ import annotations
 
@@ -78,11 +74,10 @@ class RendezvousPoint:
         )
 
     def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
-        """Compare the clocks of the nodes. Each rank calls this, and the first rank of each node takes part.
+        """Return {"offset_s": seconds to add to this node's clock to get node 0's, "error_s": its largest error}.
 
-        Returns:
-            {"offset_s": seconds to add to this node's clock to get node 0's, "error_s": largest error of the offset,
-            half of the shortest round trip}; None on the other ranks.
+        Each rank calls this, but only the first rank of each node takes part; None on the others. The error is half of
+        the shortest round trip.
         """
         node, local_rank = divmod(rank, self.ranks_per_node)
         if local_rank:
@@ -105,23 +100,15 @@ class RendezvousPoint:
 
 @dataclass(slots=True, kw_only=True)
 class LaunchContext:
-    """The part of one node in a launch. The driver or an agent may abort it from another thread.
-
-    Attributes:
-        local_world_size: the number of ranks on each node.
-        environment: environment variables of the ranks.
-        rendezvous: None if the launch has one node.
-        tell: the function to call with the reason when this node's ranks fail; it informs the other nodes.
-        aborted_by: the reason of the first abort.
-    """
+    """The part of one node in a launch. Another thread of the driver or the agent may abort it."""
 
     node_rank: int = 0
     num_nodes: int = 1
-    local_world_size: int
-    environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)
-    rendezvous: RendezvousPoint | None = None
-    tell: Callable[[str], None] = lambda reason: None
-    aborted_by: str | None = None
+    local_world_size: int  # the number of ranks on each node
+    environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)  # environment variables of the ranks
+    rendezvous: RendezvousPoint | None = None  # None if the launch has one node
+    tell: Callable[[str], None] = lambda reason: None  # informs the other nodes why this node's ranks have failed
+    aborted_by: str | None = None  # the reason of the first abort
     _act: Callable[[str], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -163,6 +150,8 @@ class NoBarrier(HashStore):
         pass
 
 
+# torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait ignores signals. Here,
+# the agents of torch elastic receive the node numbers of the session.
 class AgreedRendezvous(StaticTCPRendezvous):
     """torch elastic's static rendezvous without its store, so that no process listens on a port for it."""
 

@@ -34,20 +34,16 @@ class RankError:
 
 @dataclass(slots=True, kw_only=True)
 class RankReport:
-    """The report of a rank. Times are in seconds, on the clock of its node.
-
-    Attributes:
-        reported: False if the rank ended without a report.
-        clock: {"offset_s", "error_s"} of the node's clock, if this rank compared it with the clock of node 0.
-        first: for each turn of an interleaved launch (`ab`), True if it came before the turn of the other variant.
-        cases: the observations of each case; None for a case that does not run on this rank.
-    """
+    """The report of a rank. Times are in seconds, on the clock of its node."""
 
     rank: int
-    reported: bool = True
+    reported: bool = True  # False if the rank ended without a report
     error: RankError | None = None
+    # {"offset_s", "error_s"} of the node's clock, if this rank compared it with the clock of node 0.
     clock: dict[str, float] | None = None
+    # For each turn of a launch that `ab` interleaves: did it come before the turn of the other variant?
     first: list[bool] = field(default_factory=list)
+    # The observations of each case; None for a case that does not run on this rank.
     cases: list[CaseReport | None] = field(default_factory=list)
 
     def of(self, place: int) -> CaseReport:
@@ -73,20 +69,15 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLayout:
-    """The layout of the table of numbers (marks) that each rank writes to a file, which is complete even after a crash.
+    """The layout of the table of numbers (marks) that each rank writes to a file, which survives a crash of the rank.
 
     Numbers that the rank has not written are NaN.
-
-    Attributes:
-        moments: the number of columns with timestamps, which come first.
-        rows: the number of rows; None if the rank decides it.
-        position: a function that describes, for errors, the position of a rank that has written n numbers.
     """
 
     columns: int
-    moments: int
-    rows: int | None
-    position: Callable[[int], str]
+    moments: int  # the first columns, which are timestamps
+    rows: int | None  # None if the rank decides it
+    position: Callable[[int], str]  # describes, for errors, the position of a rank that has written n numbers
 
     def make(self, folder: Path, rank: int) -> Marks:
         """Create the file of a rank's table, filled with NaN."""

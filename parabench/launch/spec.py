@@ -27,21 +27,14 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     """A launch: a group of new processes that runs one case, or interleaves several cases.
 
     Raises ValueError for cases that cannot share processes.
-
-    Attributes:
-        kind: a key of WORKLOADS, such as "training".
-        protocol: the numbers of steps or calls, of the type that WORKLOADS has for the kind.
-        deadline_s: the seconds after which the launch counts as hung.
-        traces: the folder for profiler traces, on each node.
-        pair: the pipes to the driver, if the launch is interleaved with the launch of another variant (`ab`).
     """
 
-    kind: str
+    kind: str  # a key of WORKLOADS, such as "training"
     cases: tuple[Any, ...]
-    protocol: Any
-    deadline_s: float
-    traces: str | None = None
-    pair: Pair | None = None
+    protocol: Any  # the numbers of steps or calls, of the type that WORKLOADS has for the kind
+    deadline_s: float  # after this time, the launch counts as hung
+    traces: str | None = None  # the folder for profiler traces, on each node
+    pair: Pair | None = None  # the pipes to the driver, if `ab` interleaves this launch with another one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,19 +109,12 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """The environment of the ranks of a launch on one node.
+    """The environment of the ranks of a launch on one node."""
 
-    Attributes:
-        folder: the ranks write their results here.
-        timeout_s: the timeout of the process group, in seconds.
-        environment: environment variables to set in each rank.
-        rendezvous: the rendezvous store; None if the launch has one node.
-    """
-
-    folder: Path
-    timeout_s: float
-    environment: dict[str, str] = field(default_factory=dict)
-    rendezvous: RendezvousPoint | None = None
+    folder: Path  # for the results of the ranks
+    timeout_s: float  # of the process group
+    environment: dict[str, str] = field(default_factory=dict)  # environment variables to set in each rank
+    rendezvous: RendezvousPoint | None = None  # None if the launch has one node
     started_utc: str = field(default_factory=utc_now)
 
 

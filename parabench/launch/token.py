@@ -1,8 +1,6 @@
-"""A token that two interleaved launches of `parabench ab` pass to each other, so that only one of them runs at a time.
+"""Let two launches of `parabench ab` take turns: one runs a few steps while the other one waits, asleep.
 
-Both launches exist at the same time, one for each variant. A turn is a number of steps that one launch runs while it
-has the token; the other launch waits, asleep. Rank 0 of each launch and the driver exchange messages through two pipes
-(FIFOs), one in each direction.
+The launch with the token runs. Rank 0 of each launch and the driver exchange messages through two pipes (FIFOs).
 """
 
 from __future__ import annotations
@@ -27,14 +25,11 @@ class PartnerEnded(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The pipes of one of two interleaved launches: those of variant `side` ("a" or "b"), in `folder`.
+    """The pipes of one of two interleaved launches."""
 
-    `run` identifies the `parabench ab` command; both launches record it.
-    """
-
-    run: str
-    side: str
-    folder: str
+    run: str  # identifies the run of `parabench ab`; both launches record it
+    side: str  # the variant, "a" or "b"
+    folder: str  # the folder of the pipes
 
     @property
     def to_launch(self) -> str:
@@ -75,20 +70,18 @@ class Partner:
 class Token:
     """The end of the driver, which gives the turns to the launches of two variants, 0 and 1.
 
-    The turns of the two launches alternate. A round has `per_round` turns of each launch. In every second round, the
-    launch that has the first turn is drawn at random; in the next round, the other launch has it.
-
-    Attributes:
-        awaited: the variants whose next message the driver waits for. This is the variant that runs; or, before the
-            first turn, each variant that is not ready yet.
-        inputs: the file descriptor of the messages of each variant.
+    A round has `per_round` turns of each launch, which alternate. In every second round, the launch with the first turn
+    is drawn at random; in the next round, the other launch has it.
     """
 
     def __init__(self, pairs: Sequence[Pair], per_round: int, seed: str) -> None:
         self._turns = _order(per_round, random.Random(seed))
         self._done: set[int] = set()
         self._stack = ExitStack()
+        # The variants whose next message the driver waits for: the variant that runs; or, before the first turn, each
+        # variant that is not ready yet.
         self.awaited = {0, 1}
+        # The file descriptor of the messages of each variant.
         self.inputs: list[int] = []
         self._outputs: list[int] = []
         for pair in pairs:

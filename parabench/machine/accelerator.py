@@ -83,7 +83,7 @@ def record_event(stream: Stream) -> Event:
 
 
 def clock_of(device: torch.device) -> Callable[[], Moment]:
-    """Return a function that takes a timestamp: of the current stream on an accelerator, of the host on the CPU."""
+    """Return a function that takes a timestamp: on an accelerator of its current stream, on the CPU of the host."""
     return (lambda: record_event(current_stream(device))) if device.type == TYPE else perf_counter
 
 

@@ -225,8 +225,7 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
     """Return {"matrix": the connection of each pair of devices, "reasons"}, with the names of `nvidia-smi topo -m`.
 
-    `NV4` is four active NVLinks to the peer, directly or through switches. `NV?` is an unknown number of NVLinks, and
-    None is an unknown connection.
+    `NV4` is four active NVLinks, directly or through switches. `NV?` is an unknown number, None an unknown connection.
     """
     buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]

@@ -94,7 +94,7 @@ class Machine:
         return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
 
     def world_sizes(self, device: str) -> list[int]:
-        """Return the world sizes 1, 2, 4, ... up to a node's devices or cores, and those of 2, 4, ... and all nodes."""
+        """Return 1, 2, 4, ... up to a node's devices or cores, and then the world sizes of 2, 4, ... and all nodes."""
         most = self.ranks_per_node or (len(self.gpus) if device == accelerator.TYPE else self.cores)
         sizes = [2**i for i in range(max(1, most).bit_length())]
         if self.ranks_per_node is not None:

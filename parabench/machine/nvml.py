@@ -51,7 +51,7 @@ def keep_nvml() -> None:
 class Used:
     """A device that ranks use: its NVML index in this process, which is recorded, and its PCI address.
 
-    Another process may have another index for it, if a container or a batch system hides devices from one of them.
+    In another process the index may differ, if a container or a batch system hides devices.
     """
 
     number: int
