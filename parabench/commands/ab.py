@@ -69,7 +69,7 @@ from parabench.signals import STOPPED
 @click.option("--least", type=fraction, help="With --series: the smallest gain that is worth a change. [default: 1%]")
 @click.option(
     "--budget",
-    type=click.FloatRange(0, min_open=True),
+    type=Rate(0, min_open=True),
     metavar="MINUTES",
     help="With --series: decide within this time.",
 )

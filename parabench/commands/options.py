@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from parabench.errors import LOG_LEVEL, SILENT, UsageError
+from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
-from parabench.records import LEAST_RATE, MOST_RATE
-
-if TYPE_CHECKING:
-    from parabench.cluster.topology import LauncherFlags
-    from parabench.records import Record
+from parabench.records import LEAST_RATE, MOST_RATE, Record
 
 DEFAULT_OUT = Path("parabench-results")
 
@@ -127,18 +122,6 @@ launcher_options = (
         "PARABENCH_SECRET or PARABENCH_SECRET_FILE]",
     ),
 )
-
-
-def flags_of(options: dict[str, Any]) -> LauncherFlags:
-    """Remove the flags of torchrun from a command's options, and return them."""
-    from parabench.cluster.topology import LauncherFlags
-
-    flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
-    if flags.nnodes:
-        # parabench reports failures of the rendezvous store itself, without c10d's C++ frames. torch reads the variable
-        # when it is imported, and a custom model imports torch.
-        os.environ.setdefault(LOG_LEVEL, SILENT)
-    return flags
 
 
 def axes_in(options: dict[str, Any]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,8 +134,6 @@ def say(lines: Iterable[str]) -> None:
 
 def show(address: str, called: str) -> None:
     """Open an address in the user's browser. If that fails, print that the user can open `called`."""
-    import webbrowser
-
     try:
         shown = webbrowser.open(address)
     except (webbrowser.Error, OSError):
