@@ -242,7 +242,7 @@ def check_no_effect(mode: str, names: Sequence[str], but: Sequence[str] = ()) ->
     Args:
         mode: the mode, for the error.
         names: parameters without an effect.
-        but: if not empty, all other parameters have no effect.
+        but: parameters with an effect. If there are any, all others have none.
     """
     for each in click.get_current_context().command.params:
         if typed(str(each.name)) and (each.name in names or (but and each.name not in but)):

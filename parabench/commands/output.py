@@ -65,7 +65,7 @@ class Name(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 
 
 def is_quiet() -> bool:
-    """Return whether the current command was given --quiet."""
+    """Return whether the user gave --quiet to the current command."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(QUIET))
 

@@ -31,7 +31,7 @@ MOST_PENDING = 8
 _clocks: list[tuple[StepClock, torch.device]] = []
 
 
-def watch(clock: StepClock, device: torch.device) -> None:
+def set_clock(clock: StepClock, device: torch.device) -> None:
     """Set the clock that `answer` and `settle` read."""
     _clocks[:] = [(clock, device)]
 

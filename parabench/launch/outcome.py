@@ -215,8 +215,8 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
 def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
     """Return (ranks, text): the ranks that have not called a collective that others wait in, and a description.
 
-    Both are empty without such a collective. Of several groups, the one with the fewest absent ranks counts. A rank
-    without an answer (`launch.hang`) is not absent, because its calls are unknown.
+    Both are empty without such a collective. With several groups, the one with the fewest absent ranks counts. A
+    rank without an answer (`launch.hang`) is not absent, because its calls are unknown.
     """
     found = []
     groups = {

@@ -64,7 +64,7 @@ REASON_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """The end of the processes of one node."""
+    """The outcome of the processes of one node: success, a first failure, a hang, or an abort."""
 
     ok: bool  # no process failed
     hung: bool = False  # some were still running at the deadline

@@ -72,7 +72,7 @@ def report_path(folder: Path, rank: int) -> Path:
 
 
 def error_of(error: BaseException) -> RankError:
-    """Return the report of an exception that is being handled, with its traceback."""
+    """Return the RankError of an exception that is being handled, with its traceback."""
     return RankError(time.perf_counter(), in_a_line(error), traceback.format_exc(), is_out_of_memory(error))
 
 

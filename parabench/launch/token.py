@@ -43,7 +43,7 @@ class Pair:
 
 
 class Partner:
-    """The end of rank 0, which waits for the turns of its launch.
+    """The token on the side of rank 0, which waits for the turns of its launch.
 
     `first` has one value for each past turn: True if this launch had the turn before the other launch.
     """
@@ -68,7 +68,7 @@ class Partner:
 
 
 class Token:
-    """The end of the driver, which gives the turns to the launches of two variants, 0 and 1.
+    """The token on the side of the driver, which gives the turns to the launches of two variants, 0 and 1.
 
     A round has `per_round` turns of each launch, which alternate. In every second round, the launch with the first turn
     is drawn at random; in the next round, the other launch has it.
