@@ -1,7 +1,7 @@
 """Write files completely or not at all, and keep temporary files in a folder that is removed with its process.
 
-A full disk leaves the old file. Each process has a temporary folder and a lock on it (`flock`). The kernel releases the
-lock of a killed process, so the next run can remove its folder.
+Each process has a temporary folder and a lock on it (`flock`). The kernel releases the lock of a killed process, so the
+next run can remove its folder.
 """
 
 from __future__ import annotations

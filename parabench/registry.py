@@ -75,7 +75,7 @@ def import_from_here() -> None:
 
 
 def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
-    """Import and return the object that a name of a `kind`, such as "model", refers to. Raises UsageError if that fails."""
+    """Import and return the object that a name of a kind, such as "model", refers to. Raises UsageError if it fails."""
     entry = find(table, kind, name)
     point = None if entry or ":" in name else _entry_point(kind, name)
     target = entry.target if entry else point.value if point else name

@@ -239,10 +239,7 @@ def typed(name: str) -> bool:
 def check_no_effect(mode: str, names: Sequence[str], but: Sequence[str] = ()) -> None:
     """Raise UsageError if the user gave a parameter that has no effect in a mode of the current command.
 
-    Args:
-        mode: the mode, for the error.
-        names: parameters without an effect.
-        but: parameters with an effect. If there are any, all others have none.
+    These are the parameters in `names`, or all parameters except `but`.
     """
     for each in click.get_current_context().command.params:
         if typed(str(each.name)) and (each.name in names or (but and each.name not in but)):

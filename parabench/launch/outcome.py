@@ -174,8 +174,7 @@ def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
     """Return the failure of a launch that hangs, with the rank that probably caused it.
 
-    This is the only rank that has not called a collective that others wait in, or else the rank with the least
-    progress. On CUDA, the progress of the device counts, if it is known.
+    This rank has not called a collective that others wait in, or else has the least progress (on CUDA, of the device).
     """
     answers = {
         rank: answer

@@ -68,7 +68,7 @@ class ProcessOutcome:
 
     ok: bool  # no process failed
     hung: bool = False  # some were still running at the deadline
-    rank: int | None = None  # of the first failure that torch elastic detected, counted over all nodes
+    rank: int | None = None  # the first that torch elastic found to have failed, counted over all nodes
     signal: str | None = None  # the signal that ended this rank
     aborted_by: str | None = None  # the reason if another node or a stop request ended the processes
     killed: tuple[int, ...] = ()  # the ids of the processes that were still running at the deadline or the abort

@@ -112,7 +112,7 @@ class RankEnv:
     """The environment of the ranks of a launch on one node."""
 
     folder: Path  # for the results of the ranks
-    timeout_s: float  # of the process group
+    timeout_s: float  # the timeout of the process group
     environment: dict[str, str] = field(default_factory=dict)  # environment variables to set in each rank
     rendezvous: RendezvousPoint | None = None  # None if the launch has one node
     started_utc: str = field(default_factory=utc_now)

@@ -25,7 +25,7 @@ class PartnerEnded(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The pipes of one of two interleaved launches."""
+    """The pipes between the driver and a launch that is interleaved with another one."""
 
     run: str  # identifies the run of `parabench ab`; both launches record it
     side: str  # the variant, "a" or "b"
@@ -68,10 +68,10 @@ class Partner:
 
 
 class Token:
-    """The token on the side of the driver, which gives the turns to the launches of two variants, 0 and 1.
+    """The token on the side of the driver, which lets the launches of variants 0 and 1 alternate.
 
-    A round has `per_round` turns of each launch, which alternate. In every second round, the launch with the first turn
-    is drawn at random; in the next round, the other launch has it.
+    A round has `per_round` turns of each launch. In every second round, the launch with the first turn is drawn at
+    random; in the next round, the other launch has it.
     """
 
     def __init__(self, pairs: Sequence[Pair], per_round: int, seed: str) -> None:

@@ -1,6 +1,6 @@
 """Find the devices that this process may use, with NVML or else with torch, and describe their limits, state and links.
 
-Each value is read separately. If the driver does not report a value, it is None, with a reason in `reasons`.
+If the driver does not report a value, it is None, with a reason in `reasons`.
 """
 
 from __future__ import annotations
