@@ -1,7 +1,7 @@
 """parabench: profiling and benchmarking of distributed PyTorch training.
 
-The public API: what suite files, custom models and custom strategies need; `watch` for your own training loop; `load`
-and `compare` for notebooks. Each name is imported when it is first used.
+The public API has names for suite files, custom models and custom strategies; `watch` for your own training loop; and
+`load` and `compare` for notebooks. Each name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The command `parabench`, and `python -m parabench`.
+"""Start the command line, for the command `parabench` and for `python -m parabench`.
 
-Ctrl-C during the imports ends the process without a message. Later, `cli.Commands` handles it. After the end of the
-command it is ignored, because Python would print a traceback if it interrupts the cleanup at exit.
+Ctrl-C during the imports ends the process without a message. Later, `cli.Commands` handles it. After the command it is
+ignored, because it would interrupt Python's cleanup.
 """
 
 import os
@@ -16,7 +16,7 @@ from parabench.errors import PACKAGES, needs_package, print_error
 
 
 def main() -> None:
-    """Run the command and exit with its code; a checkout that is not installed may lack a package."""
+    """Run the command and exit with its code. If a required package is missing, print its name and exit with 2."""
     try:
         from parabench import cli
 
@@ -31,10 +31,10 @@ def main() -> None:
 
 
 def program() -> None:
-    """Run the command as a program, which ends with it.
+    """Run the command, and end the process quickly after it.
 
-    Freeing all tables takes a tenth of the run time of commands that print answers. These commands exit without it,
-    unless writing the output failed.
+    Commands that print answers exit without freeing their tables, which takes a tenth of their run time, unless writing
+    the output fails.
     """
     try:
         main()

@@ -1,4 +1,4 @@
-"""The command line: a group that imports the module of a command when the command is called.
+"""Run the command line: import the module of a command when it is called, and print errors as one line.
 
 Exit codes: 0: success; 1: a regression, or a launch that is not ok; 2: wrong usage; 3: inconclusive; 130: interrupted.
 """
@@ -19,11 +19,11 @@ import click
 
 from parabench import __version__
 from parabench.analysis import format
-from parabench.commands.output import Exampled
+from parabench.commands.output import Command
 from parabench.errors import UsageError, print_error, unknown
 from parabench.signals import STOPPED
 
-# Each is a function in the module of its name in `parabench.commands`, or in the module that MODULES names.
+# Each is a function in a module of `parabench.commands`, which has the name of the command or the name in MODULES.
 COMMANDS = {
     "ab": "Compare two variants of the code, interleaved.",
     "best": "Show the fastest configuration of a session, and its lead.",
@@ -41,7 +41,15 @@ COMMANDS = {
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
 }
-MODULES = {"check": "init", "collectives": "run", "noise": "ab", "serve": "report"}
+MODULES = {
+    "best": "answers",
+    "check": "init",
+    "collectives": "run",
+    "compare": "answers",
+    "history": "answers",
+    "noise": "ab",
+    "serve": "report",
+}
 # Inside torchrun, mpirun or srun, one process of each host runs ON_NODES, and IN_ONE_PROCESS are refused.
 ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")
@@ -52,8 +60,8 @@ ANSWERING = ("best", "compare", "history", "predict", "report")
 GARBAGE_AFTER = 1_000_000
 
 
-class Commands(Exampled, click.Group):
-    """A group that prints a UsageError as one line and exits with 2."""
+class Commands(Command, click.Group):
+    """The group of all commands. It prints a UsageError as one line and exits with 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -116,8 +124,11 @@ class Commands(Exampled, click.Group):
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams (`>&-`) on /dev/null. Otherwise the next file that is opened gets the number of the
-    stream, and texts that a library or a rank prints go into that file."""
+    """Open closed standard streams (`>&-`) on /dev/null.
+
+    Otherwise, the next file that is opened gets the number of the stream, and the text that a library or a rank prints
+    is written to this file.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -1,8 +1,7 @@
-"""Files that are complete or absent, and folders that last as long as their process.
+"""Write files completely or not at all, and keep temporary files in a folder that is removed with its process.
 
-A command writes a file next to its place and then renames it, so a full disk leaves the old file. Temporary files of a
-process are in its own folder, which is locked (`flock`) while the process lives. The kernel releases the lock however
-the process ends, so the next run can remove the folders of killed processes.
+Each process has a temporary folder and a lock on it (`flock`). The kernel releases the lock of a killed process, so the
+next run can remove its folder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from parabench.errors import UsageError
 
-# How an SQLite file begins: a results database is never overwritten by a page or a trace.
+# The first bytes of an SQLite file. A results database is never overwritten by a page or a trace.
 SQLITE = b"SQLite format 3"
 
 PREFIX = "parabench-run-"
@@ -40,8 +39,10 @@ _held: dict[tuple[int, str], tuple[Path, int]] = {}
 
 
 def shipped_folder(name: str) -> Path:
-    """Return the folder `suites` or `reports` of this copy of parabench: inside the package in a wheel, next to the
-    package in a checkout."""
+    """Return the path of the folder `suites` or `reports` that belongs to this parabench.
+
+    It is inside the package in a wheel, and next to the package in a checkout.
+    """
     package = Path(__file__).parent
     inside = package / name
     return inside if inside.is_dir() else package.parent / name
@@ -53,7 +54,7 @@ def is_special(path: Path) -> bool:
 
 
 def hand_over_file(path: Path, text: str) -> None:
-    """Write a file for another process, which finds it complete or not at all."""
+    """Write a file for another process, which never reads an incomplete file."""
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
@@ -83,7 +84,7 @@ def write_whole(path: Path, content: str | bytes, what: str, remedy: str) -> Non
 
 @contextmanager
 def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
-    """Yield a file to write to, which replaces `whole` at the end of the block, unless an error ends it."""
+    """Yield the path of a new file, which replaces `whole` at the end of the block unless the block raises."""
     handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.", suffix=".part")
     os.close(handle)
     part = Path(name)
@@ -97,7 +98,7 @@ def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def shared_memory_folder() -> str | None:
-    """Return a folder in memory, so that no measured step waits for a disk; `None` if it is full or not writable."""
+    """Return a folder in memory, where writing does not delay measured steps; None if it is full or not writable."""
     if not os.access(SHARED_MEMORY, os.W_OK):
         return None
     room = os.statvfs(SHARED_MEMORY)  # without a limit it has no blocks
@@ -106,7 +107,7 @@ def shared_memory_folder() -> str | None:
 
 
 def temporary_folder() -> str | None:
-    """Return the system's temporary folder; `None` if no such folder can be written."""
+    """Return the system's temporary folder; None if it has none that can be written."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
@@ -114,8 +115,10 @@ def temporary_folder() -> str | None:
 
 
 def check_own_folder() -> None:
-    """Remove the folders of killed runs. Raise UsageError if this run could not write temporary files, or not share
-    locks with its ranks."""
+    """Remove the folders of killed processes, and check that this process can write temporary files.
+
+    Raises UsageError if it cannot, or if it cannot share locks with its ranks.
+    """
     remove_abandoned()
     if temporary_folder() is None:
         memory = shared_memory_folder()
@@ -138,8 +141,10 @@ def check_own_folder() -> None:
 
 
 def own_folder(where: str | None = None) -> Path:
-    """Return the folder of this process in memory, or in `where`. It is made on the first call, and removed when the
-    process ends. Its name has the process id, for people who look."""
+    """Return the folder of this process in `where`, by default in memory.
+
+    It is created on the first call, and removed when the process ends. Its name has the process id, for debugging.
+    """
     where = where or shared_memory_folder() or tempfile.gettempdir()
     key = os.getpid(), where
     if key not in _held:
@@ -152,15 +157,17 @@ def own_folder(where: str | None = None) -> Path:
 
 @contextmanager
 def launch_folder(where: str | None = None) -> Iterator[Path]:
-    """Yield a new folder in the folder of this process, and remove it at the end."""
+    """Yield a new folder in the folder of this process, and remove it at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="launch-", dir=own_folder(where), ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @contextmanager
 def sockets_in_own_folder() -> Iterator[None]:
-    """Let multiprocessing put the sockets that it opens in the block into the folder of this process, unless its path
-    is too long for a socket."""
+    """Let multiprocessing create its sockets in the folder of this process, within the block.
+
+    If the path is too long for a socket, nothing changes.
+    """
     folder, usual = str(own_folder()), tempfile.tempdir
     if len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES:
         tempfile.tempdir = folder
@@ -171,7 +178,7 @@ def sockets_in_own_folder() -> Iterator[None]:
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of this user's processes that have no lock any more."""
+    """Remove the folders of this user's processes that have ended, and so have no lock."""
     for where in dict.fromkeys(filter(None, (SHARED_MEMORY, shared_memory_folder(), temporary_folder()))):
         for folder in Path(where).glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):  # it is locked, or gone by now
@@ -185,7 +192,7 @@ def remove_abandoned() -> None:
 
 
 def _hold(where: str) -> tuple[Path, int]:
-    """Return a new folder, and the descriptor that has its lock."""
+    """Create and lock a folder. Return (path, file descriptor that has the lock)."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=where))
         # Until it is locked, another process may remove it; then the next one is tried.

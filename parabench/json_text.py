@@ -1,4 +1,4 @@
-"""Read and write JSON: unknown values are null."""
+"""Read and write JSON. Unknown values are null."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from parabench.errors import UsageError
 
 
 def parsed(text: str | None, place: str = "JSON of a store") -> Any:
-    """Return the value of a JSON text, with None for NaN and infinity; {} for no text.
+    """Return the value of a JSON text, with None instead of NaN and infinity. If `text` is None, return {}.
 
-    Raises UsageError, with `place`, if the text is not JSON.
+    Raises UsageError, which names `place`, if the text is not JSON.
     """
     if text is None:
         return {}
@@ -23,7 +23,7 @@ def parsed(text: str | None, place: str = "JSON of a store") -> Any:
 
 
 def written(data: Any) -> str:
-    """Return JSON with indentation, as files have it. Raises ValueError for NaN and infinity."""
+    """Return a value as indented JSON. Raises ValueError for NaN and infinity."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The metrics of samples with their units, the parts of a step, and the parts of memory."""
+"""The table of metrics with their units, the parts of a step, and the parts of memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """One observable: SI unit and meaning."""
+    """The SI unit and the meaning of a metric."""
 
     unit: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Texts without the paths of this machine and without secrets, because people send results databases to others.
+"""Remove the paths of this machine and secrets from texts, because people send results databases to others.
 
 Paths are reduced to their last name, or to the part that follows site-packages. Values that may be secret are replaced.
 """
@@ -42,7 +42,7 @@ _OURS = f"{Path(__file__).parents[1]}/"
 
 
 def public_text(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the text of an error or a traceback without paths and secrets."""
+    """Return a text, such as a traceback, without the paths of this machine and without secrets."""
     secrets = {value for name, value in environ.items() if SECRET.search(name)}
     for value in environ.values():
         if user := re.search(r"://([^/\s@]*)@", value):
@@ -67,8 +67,10 @@ def _public_path(path: str) -> str:
 
 
 def public_argv(argv: Sequence[str]) -> list[str]:
-    """Return the words of a command line that affect a measurement, with only the last name of paths outside of the
-    working directory."""
+    """Return the words of a command line that affect a measurement, without secrets.
+
+    Paths outside the working directory are reduced to their last name.
+    """
     pytest, kept = argv[:1] == ["pytest"], []
     words = iter(argv)
     for word in words:

@@ -1,10 +1,10 @@
-"""Records: each class declares its fields, their bounds and their JSON once.
+"""Records: data classes that check their values and convert to JSON. A field is declared once, with its bounds.
 
     class Sample(Record, frozen=True, kw_only=True):
         steps: Annotated[Annotated[int, Meta(ge=1)] | None, Field(option="--steps", help="Measured steps.")] = None
 
-msgspec reads the annotations: types, bounds (`Meta`), JSON, JSON schemas. `Field` holds what msgspec has no word for:
-names that a text may have, and the option of the command line.
+msgspec reads the types and bounds (`Meta`) in the annotations, and converts to and from JSON. `Field` adds rules that
+msgspec does not have, such as the allowed texts, and the option of the command line.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from parabench.errors import UsageError, unknown
 R = TypeVar("R")
 _SCALARS = (bool, int, float, str)
 
-# No test can have a smaller rate of false alarms than the least one.
+# The smallest and the largest rate of false alarms that a test can have.
 LEAST_RATE, MOST_RATE = 1e-4, 0.5
 Rate = Annotated[float, Meta(ge=LEAST_RATE, le=MOST_RATE)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """Rules and texts of a field beyond its type and bounds.
+    """The rules of a field beyond its type and bounds, and its option on the command line.
 
     Args:
         choices: the allowed texts.
         expected: describes the pattern of a text, for errors.
         why: the reason for a bound, for errors.
-        divides: the name of a field that must be a multiple of this one.
-        unset: the word for the default, if the default has no text.
-        path: the value is a path, which may hold spaces and commas.
-        role: a group of fields, defined by the class.
+        divides: the name of another field, which must be a multiple of this one.
+        unset: the text for the default, if the default has no text.
+        path: the value is a path, which may have spaces and commas.
+        role: the group of the field, defined by the class.
         option, help, metavar: the option of the command line.
-        text: the option takes several values, or a unit, and so is a text.
+        text: the option is a text, because it takes several values or a unit.
     """
 
     choices: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """A field as its class declares it. `type` is the type of one value; if `listed`, a tuple of them is allowed."""
+    """The declaration of a field of a record. `type` is the type of one value; if `listed`, a tuple is allowed too."""
 
     name: str
     hint: Any
@@ -69,9 +69,9 @@ class Declared(Struct, frozen=True, kw_only=True):
     field: Field
 
     def checked(self, value: Any) -> Any:
-        """Return the value as the field's type: 4 as 4.0, a list as a tuple, NumPy's numbers as Python's.
+        """Convert a value to the field's type: 4 to 4.0, a list to a tuple, NumPy's numbers to Python's.
 
-        Raises UsageError for a value that the field cannot hold.
+        Raises UsageError for a value that the field does not allow.
         """
         texts = value if self.listed and isinstance(value, (list, tuple)) else (value,)
         if self.type is str and not all(each is None or is_text(each) for each in texts):
@@ -89,7 +89,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> str:
-        """The allowed values in words: 'a whole number from 1 to 1024'."""
+        """A description of the allowed values, such as 'a whole number from 1 to 1024'."""
         if self.type in (bool, str):
             return self.field.expected or ("a text" if self.type is str else "true or false")
         least, above, most = self.bounds.ge, self.bounds.gt, self.bounds.le
@@ -105,7 +105,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
 @cache
 def declared(cls: type[Record]) -> Mapping[str, Declared]:
-    """Return the fields of a record that hold numbers, texts or flags, by name, in their order."""
+    """Return {name: declaration} of the fields of a record with numbers, texts or flags, in their order."""
     hints = get_type_hints(cls, include_extras=True)
     found = {}
     for each in structs.fields(cls):
@@ -128,16 +128,16 @@ def declared(cls: type[Record]) -> Mapping[str, Declared]:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """Return an annotation, and all that it is made of."""
+    """Yield an annotation and, recursively, its arguments."""
     yield hint
     for each in get_args(hint):
         yield from _parts(each)
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """A record that is checked when it is made, whether by its constructor or from JSON.
+    """The base class of records. A record is checked when it is created, by its constructor or from JSON.
 
-    Raises UsageError for a value that its field cannot hold.
+    Raises UsageError for a value that its field does not allow.
     """
 
     def __post_init__(self) -> None:
@@ -157,18 +157,18 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
         return structs.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, as JSON has them."""
+        """Return {name: value} of the fields, with plain values for JSON."""
         found: dict[str, Any] = to_builtins(self)
         return found
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the record of `to_dict`. Raises UsageError with the field, its value and what it must be."""
+        """Return the record that `to_dict` converted. Raises UsageError with the field and its value."""
         return read(cls, values, cls.__name__)
 
 
 def read(kind: type[R], values: Any, name: str) -> R:
-    """Return `values`, as JSON has them, as this type. Raises UsageError with `name` or the field."""
+    """Convert values from JSON to a type. Raises UsageError, which names the field or else `name`."""
     try:
         return convert(values, kind)
     except ValidationError as error:
@@ -184,5 +184,5 @@ def read(kind: type[R], values: Any, name: str) -> R:
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a text that files can hold. Bytes that are not UTF-8 arrive as lone surrogates."""
+    """Return whether a value is a text that UTF-8 can encode. Other bytes arrive as lone surrogates."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)

@@ -1,5 +1,4 @@
-"""Find code by its name: parabench's own entries, a user's `package.module:name`, or an installed package's entry
-point.
+"""Find code by its name: in parabench's tables, as a user's `package.module:name`, or as an installed entry point.
 
 Nothing is imported before `load` is called, so names can be listed and checked without torch.
 """
@@ -25,8 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A strategy, algorithm, model, data source or exporter: the place of its code (`module:name`), a few words about
-    it, and the `package` that must be installed, by the name in an import."""
+    """A row in a table of strategies, algorithms, models, data sources or exporters.
+
+    Attributes:
+        target: the code, as `module:name`.
+        summary: a few words about it, for users.
+        package: the import name of a package that it requires.
+    """
 
     target: str
     summary: str
@@ -34,7 +38,7 @@ class Entry:
 
     @property
     def missing(self) -> str | None:
-        """The required package, if it is not installed."""
+        """The required package if it is not installed; None otherwise."""
         absent = self.package is not None and importlib.util.find_spec(self.package) is None
         return self.package if absent else None
 
@@ -43,7 +47,7 @@ E = TypeVar("E", bound=Entry)
 
 
 def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
-    """Return the entry called `name`; `None` for a user's own, which is named by its target alone.
+    """Return the entry with a name; None for the name of a user's code or of an installed entry point.
 
     Raises UsageError for an unknown name, with the most similar known one.
     """
@@ -63,13 +67,15 @@ def working_directory() -> str:
 
 
 def import_from_here() -> None:
-    """Let package.module:name also name a module in the working directory. It comes last on the path, so no file there
-    replaces a library. Raises UsageError."""
+    """Let imports find modules in the working directory, too. Raises UsageError if it was removed.
+
+    It is the last folder on the path, so that no file in it replaces a library.
+    """
     sys.path.append(working_directory())
 
 
 def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
-    """Import and return the object called `name`. Raises UsageError if that fails."""
+    """Import and return the object that a name of a kind, such as "model", refers to. Raises UsageError if it fails."""
     entry = find(table, kind, name)
     point = None if entry or ":" in name else _entry_point(kind, name)
     target = entry.target if entry else point.value if point else name
@@ -82,7 +88,7 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
 
 
 def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str) -> Callable[..., Any]:
-    """Import and return a user's function, which returns a `returns`. Raises UsageError if it is not a function."""
+    """Import and return a user's function. Raises UsageError, with the type it `returns`, if it is not a function."""
     factory = load(table, kind, name)
     if not callable(factory):
         raise UsageError(f"{kind} {name!r} is {type(factory).__name__}; it must be a function that returns a {returns}")
@@ -96,7 +102,7 @@ def call_factory(factory: Callable[..., Any], case: object) -> Any:
 
 @contextlib.contextmanager
 def users_code(failing: str, remedy: str = "") -> Iterator[None]:
-    """Turn errors of a user's code in the block into UsageErrors: what fails, the error, and the remedy."""
+    """Convert errors of a user's code in the block to UsageErrors with the texts `failing`, the error, and `remedy`."""
     try:
         yield
     except UsageError:
@@ -106,7 +112,7 @@ def users_code(failing: str, remedy: str = "") -> Iterator[None]:
 
 
 def takes_argument(function: Any, more_than: int = 0) -> bool:
-    """Return whether a user's function requires more than this number of arguments. Defaults do not count."""
+    """Return whether a function requires more than `more_than` positional arguments, without those with defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function in C without a signature

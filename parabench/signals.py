@@ -1,4 +1,4 @@
-"""One exception for all stop requests (Ctrl-C, SIGTERM, a closed terminal); processes that end with their parent."""
+"""Raise one exception for all stop requests (Ctrl-C, SIGTERM, a closed terminal); end processes with their parent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Interrupted(BaseException):
-    """The driver was stopped, or the driver of another node (`where`). When it is raised, no rank is left here.
+    """A stop request for this driver, or for the driver of another node (`where`). No rank is running here any more.
 
     Like KeyboardInterrupt, it is not an Exception, so that code that catches errors does not catch it.
     """
@@ -41,7 +41,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Let a stop signal raise Interrupted in the block. Later ones are ignored, because the process is ending.
+    """Let the first stop signal in the block raise Interrupted. Later ones are ignored, because the process is ending.
 
     Python drops an exception that is raised in a destructor or in a callback from C. Then the signal is sent again.
     """
@@ -88,7 +88,7 @@ def watched() -> list[signal.Signals]:
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """Restore the handlers that the block replaces."""
+    """Restore the signal handlers that the block replaces."""
     before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
     try:
         yield
@@ -102,17 +102,20 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Kill this process as soon as its parent `parent` ends, even while it is stopped; now if the parent has ended."""
+    """Let the kernel kill this process when its parent ends, even if it is stopped; now if the parent has ended.
+
+    `parent` is the process id of the expected parent.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`: this process ends by itself."""
+    """Undo `die_with_parent`: this process keeps running when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose parent, a child of this process, has ended."""
+    """Let orphaned descendants of this process become its children."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

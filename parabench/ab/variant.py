@@ -241,10 +241,10 @@ def pass_token(sides: Sequence[VariantProcess], token: Token) -> tuple[int, str]
     # (whether the launch only waited for the other one, the number of earlier failures, the variant, the status)
     failed: list[tuple[bool, int, int, str]] = []
     while left:
-        ready = wait([*token.heard_at, *(side.connection.fileno() for side in left.values())])
-        for number, pipe in enumerate(token.heard_at):
+        ready = wait([*token.inputs, *(side.connection.fileno() for side in left.values())])
+        for number, pipe in enumerate(token.inputs):
             if pipe in ready:
-                token.heard(number)
+                token.receive(number)
         for number, side in list(left.items()):
             if side.connection.fileno() not in ready or (result := side.receive()) is None:
                 continue

@@ -94,7 +94,7 @@ class Agent:
         # Node 0 may have aborted the launch before the context existed.
         reason = self._aborted.reason if self._aborted.launch == launch else LOST if connection.lost else None
         if reason is not None:
-            context.abort.set(reason)
+            context.abort(reason)
         try:
             return {"launch": launch, "result": as_json(self.launch_ranks(mine, context))}
         finally:
@@ -152,12 +152,12 @@ class Agent:
             return
         reason, self._aborted = REASONS[message.reason], message
         if (running := self._running) is not None and running[0] == message.launch:
-            running[1].abort.set(reason)
+            running[1].abort(reason)
 
     def _abort(self) -> None:
         """End the launch that runs, because node 0 is lost."""
         if (running := self._running) is not None:
-            running[1].abort.set(LOST)
+            running[1].abort(LOST)
 
     def reach(self, waiting: Waiting) -> tuple[Connection, str]:
         """Connect to node 0, with repeated attempts, and return the connection and node 0's address.

@@ -199,7 +199,7 @@ class Coordinator(Participants):
             case Stop(stop) if number is not None:
                 self._stopped = signal.Signals(stop), f"node {number} ({member.host})"
                 if running is not None:
-                    running.context.abort.set(STOP)
+                    running.context.abort(STOP)
             case _:
                 raise ValueError("a message that no node sends")
 
@@ -213,8 +213,8 @@ class Coordinator(Participants):
 
     def _abort(self, reason: str) -> None:
         """End the launch that runs, on all nodes. Only the first reason counts."""
-        if (running := self._running) is not None and running.context.abort.reason is None:
-            running.context.abort.set(reason)
+        if (running := self._running) is not None and running.context.aborted_by is None:
+            running.context.abort(reason)
             self._send_abort(reason)
 
     def _send_abort(self, reason: str) -> None:
@@ -330,11 +330,11 @@ class Coordinator(Participants):
                 self._abort(LOST)
             running.results[0] = run_on_node(spec, workload, context)
             if running.reason is not None:
-                context.abort.set(running.reason)
+                context.abort(running.reason)
             self._collect(running, deadline)
             self.check_stop()
         except BaseException:
-            context.abort.set(STOP)
+            context.abort(STOP)
             self._send_abort(STOP)
             raise
         finally:
@@ -361,7 +361,7 @@ class Coordinator(Participants):
             now = time.monotonic()
             if now > deadline:
                 self._abort(HUNG)
-            if running.context.abort.reason is not None:
+            if running.context.aborted_by is not None:
                 ended = min(ended, now)
             if now > ended + self.hand_over_s or not any(self._is_connected(number) for number in left):
                 return

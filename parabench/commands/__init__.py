@@ -1,2 +1,4 @@
-"""The commands of the command line. They import modules when they run, so that `--help`, `list` and commands that read
-results are quick and do not import torch."""
+"""The commands of the command line.
+
+They import slow modules such as torch and pandas when they run, so that `--help` and `list` are quick.
+"""

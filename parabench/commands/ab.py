@@ -1,4 +1,4 @@
-"""`parabench ab` and `parabench noise`: two variants, interleaved."""
+"""`parabench ab`: compare two variants, interleaved. `parabench noise`: find the slowdown that `ab` detects here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from parabench.commands.compare import OUTPUTS, give_gate
+from parabench.commands.answers import OUTPUTS, give_gate
 from parabench.commands.options import (
-    Fraction,
     Rate,
     axes_in,
     check_no_effect,
     command,
     complete_stores,
+    fraction,
     gate_options,
     session_options,
     shared,
@@ -66,10 +66,10 @@ from parabench.signals import STOPPED
     help="Accept or reject the candidate as a proposal of a series: --alpha is then the chance of any false accept in "
     "this folder. Without --baseline and --candidate, show its proposals.",
 )
-@click.option("--least", type=Fraction(), help="With --series: the smallest gain that is worth a change. [default: 1%]")
+@click.option("--least", type=fraction, help="With --series: the smallest gain that is worth a change. [default: 1%]")
 @click.option(
     "--budget",
-    type=click.FloatRange(0, min_open=True),
+    type=Rate(0, min_open=True),
     metavar="MINUTES",
     help="With --series: decide within this time.",
 )
@@ -119,7 +119,7 @@ def ab(
 def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
-    """Judge the candidate as a proposal of the series in `folder`, or show the series. Return the exit code."""
+    """Accept or reject the candidate as a proposal of a series, or show the series. Return the exit code."""
     from parabench.ab.driver import AbRequest
     from parabench.ab.series import ROUNDS, answer, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
@@ -210,5 +210,5 @@ def noise(minutes: float, store: str | None, **options: Any) -> None:
 
 
 def _typed(files: Mapping[str, object]) -> list[str]:
-    """Return the options of files, as typed."""
+    """Return the words of the file options on the command line."""
     return [word for option, path in files.items() if path is not None for word in (option, str(path))]

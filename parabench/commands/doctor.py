@@ -1,4 +1,4 @@
-"""`parabench doctor`: devices, versions, backends, and what would make numbers untrustworthy here."""
+"""`parabench doctor`: show devices, versions and backends, and warn of conditions that disturb measurements."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from parabench.store.record import Finding
 if TYPE_CHECKING:
     from parabench.machine.machine import Machine
 
-# A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
+# Other processes that use less than this share of the cores do not disturb a benchmark.
 BUSY_SHARE = 0.25
 
-# Samples of CPU use are taken over this long.
+# The use of the CPU is measured during this time.
 LOOK_S = 0.5
 
 
@@ -78,7 +78,7 @@ def doctor(**options: Any) -> None:
 
 
 def examination() -> tuple[Records, tuple[Finding, ...]]:
-    """Examine this machine. Return rows of TABLES, and warnings about conditions that disturb measurements."""
+    """Return (the rows of TABLES, warnings about conditions that disturb measurements) of this machine."""
     import torch.distributed as dist
 
     machine = this_machine()
@@ -112,7 +112,7 @@ def examination() -> tuple[Records, tuple[Finding, ...]]:
 
 
 def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
-    """Give the examination as lines for the terminal."""
+    """Yield the examination as lines for the terminal."""
     (host,) = found["host"]
     yield f"host      {host['host']}, {host['os']}, Python {host['python']}"
     yield f"cpu       {host['cpu']}, {host['cores']} core(s), {host['memory_bytes'] / 1e9:.1f} GB"
@@ -147,8 +147,7 @@ def _conclusions(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _samplers() -> str:
-    """Return the readings around a launch, and what cannot be read here."""
-
+    """Return a line with the readings that a launch records, and with those that are not available here."""
     devices, why = unreadable_metrics()
     found = ["resident sets and other processes' share of the CPU"]
     for index, unread in devices:
@@ -159,8 +158,7 @@ def _samplers() -> str:
 
 
 def problems(machine: Machine) -> Iterator[Finding]:
-    """Yield conditions that disturb measurements on this machine now."""
-
+    """Yield a warning for each condition that disturbs measurements on this machine now."""
     if not machine.gpus:
         yield Finding(
             "shared_cpu",

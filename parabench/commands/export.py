@@ -1,4 +1,4 @@
-"""`parabench export`: a session as other tools read it, or a step as a trace."""
+"""`parabench export`: write a session in the format of another tool, or a step as a trace."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def export(
 
 
 def _written(name: str, seen: SessionData, output: str | None) -> list[str]:
-    """Export a session, and return the files, or the lines of the exporter that sent it to a service.
+    """Export a session, and return the written files, or the lines of an exporter that sends it to a service.
 
-    Raises UsageError, and then leaves no part of a file.
+    Raises UsageError if it cannot be exported; then no part of a file is left.
     """
     entry, function = exporter_of(name)
     stdout = output == str(STANDARD_OUTPUT)

@@ -1,4 +1,4 @@
-"""`parabench check`: try one batch of a model. `parabench init`: write a suite, a workflow and a note for a model."""
+"""`parabench init`: write a suite, a workflow and a note for a model. `parabench check`: try one batch of a model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import click
 
 import parabench
+from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, Records, tables
 from parabench.commands.options import axes_in, data_option, model_option, shared
 from parabench.commands.output import Command, file_option, files_in, give, note, say
@@ -34,7 +35,7 @@ from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # {file: template}
 TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
-# The fewest ranks that split anything.
+# The smallest number of ranks with communication.
 RANKS = 2
 
 
@@ -64,7 +65,6 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
 
     FOLDER is the working directory by default, and your model is imported from there. Existing files are not replaced.
     """
-
     there = [name for name in TEMPLATES if os.path.lexists(folder / name)]
     if there:
         raise UsageError(f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} in {folder} already; move or remove")
@@ -133,7 +133,6 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
 @file_option("json", "Write JSON (docs/reference/json.md).")
 def check(**options: Any) -> None:
     """Try one batch of --model on the CPU, and list what each strategy needs. Nothing is launched or recorded."""
-
     import_from_here()
     files, axes = files_in(options), parse_axes(axes_in(options))
     found, warnings = examination(axes)
@@ -151,7 +150,7 @@ TABLES: Mapping[str, Columns] = {
 
 
 def examination(axes: Mapping[str, tuple[Any, ...]]) -> tuple[Records, tuple[Finding, ...]]:
-    """Try a batch. Return rows of TABLES, and warnings. Raises UsageError for a mistake."""
+    """Try a batch. Return (the rows of TABLES, warnings). Raises UsageError if the axes or the model are wrong."""
     from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
 
     if "model" not in axes:
@@ -199,9 +198,7 @@ def warning(text: str) -> Finding:
 
 
 def lines(found: Records, warnings: Sequence[Finding]) -> Iterator[str]:
-    """Give the examination as lines for the terminal."""
-    from parabench.analysis import format
-
+    """Yield the examination as lines for the terminal."""
     (trial,) = found["trial"]
     rows = [(row["step"], row["found"]) for row in found["steps"]]
     rows += [("skipped", trial["skipped"])] if trial["skipped"] else []

@@ -1,4 +1,4 @@
-"""`parabench list`: what can be measured here."""
+"""`parabench list`: show suites, strategies, algorithms, models, and the resources of this machine."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def list(**options: Any) -> None:
 
 
 def contents() -> Records:
-    """Return what can be measured here, as rows of TABLES."""
-
+    """Return the rows of TABLES: the entries that can be measured, and the resources of this machine."""
     machine = this_machine()
     gpus, no_gpus = tuple(gpu.name for gpu in machine.gpus), None if machine.gpus else machine.gpus_reason
     here = {"cores": machine.cores, "ranks": machine.ranks("cpu"), "gpus": gpus, "no_gpus": no_gpus}
@@ -61,7 +60,7 @@ def contents() -> Records:
 
 
 def lines(there: Records) -> Iterator[str]:
-    """Return the listing as lines for the terminal."""
+    """Yield the listing as lines for the terminal."""
     (here,) = there["machine"]
     gpus = here["gpus"]
     on_gpus = f"{len(gpus)} device(s), nccl or gloo: {', '.join(gpus)}" if gpus else f"none: {here['no_gpus']}"

@@ -1,33 +1,28 @@
-"""Options and arguments that several commands share, their completion, and the command line as typed."""
+"""Define the options and arguments that several commands share, their completion, and checks of what was typed."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from parabench.errors import LOG_LEVEL, SILENT, UsageError
+from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
-from parabench.records import LEAST_RATE, MOST_RATE
-
-if TYPE_CHECKING:
-    from parabench.cluster.topology import LauncherFlags
-    from parabench.records import Record
+from parabench.records import LEAST_RATE, MOST_RATE, Record
 
 DEFAULT_OUT = Path("parabench-results")
 
-# Completion in shells imports no torch, because users wait for it at each tab.
+# Completion in shells imports no torch, because users wait for it each time they press the tab key.
 
 
 def complete_suites(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the names of shipped suites, or else files."""
+    """Return the names of shipped suites that complete the input; if there are none, let the shell complete files."""
     from parabench.plan.suite import shipped
 
     found = [CompletionItem(name) for name in shipped() if name.startswith(incomplete)]
@@ -45,26 +40,20 @@ suite_argument = click.argument("suite", required=False, shell_complete=complete
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Fraction(click.types.FloatParamType):
-    """A share of 0 or more and below 1: `2%` or `0.02`."""
-
-    name = "fraction"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = float("nan")
-        if not 0 <= share < 1:
-            self.fail(f"{value!r} is not a fraction in [0, 1); write 2% or 0.02", param, ctx)
-        return share
+def fraction(value: str) -> float:
+    """Convert `2%` or `0.02`, a number from 0 to below 1."""
+    text = value.strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{value!r} is not a fraction in [0, 1); write 2% or 0.02")
+    return share
 
 
 class Rate(click.FloatRange):
-    """A range without NaN, which click accepts."""
+    """A range of numbers that excludes NaN, which click's range includes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))
@@ -77,7 +66,7 @@ class Rate(click.FloatRange):
 gate_options = (
     click.option(
         "--tolerance",
-        type=Fraction(),
+        type=fraction,
         default="2%",
         show_default=True,
         help="Smallest slowdown that counts as a regression.",
@@ -90,10 +79,10 @@ gate_options = (
         help="False-alarm rate, over all configurations together.",
     ),
 )
-# The option of a gate whose sides were not interleaved.
+# The option of a gate whose variants were not interleaved.
 between_sessions = click.option(
     "--between-sessions",
-    type=Fraction(),
+    type=fraction,
     default="5%",
     show_default=True,
     help="Standard deviation between sessions of unchanged code, if base's results database has fewer than 4 sessions.",
@@ -101,7 +90,7 @@ between_sessions = click.option(
 
 
 def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
-    """Return the option for a flag of torchrun, which also reads its variable."""
+    """Return the option for a flag of torchrun. It also reads the environment variable of torchrun for this flag."""
     return click.option(f"--{flag}", envvar=f"PET_{flag.replace('-', '_').upper()}", **more)
 
 
@@ -135,26 +124,14 @@ launcher_options = (
 )
 
 
-def flags_of(options: dict[str, Any]) -> LauncherFlags:
-    """Remove and return the flags of torchrun in a command's options."""
-    from parabench.cluster.topology import LauncherFlags
-
-    flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
-    if flags.nnodes:
-        # parabench reports failures of the rendezvous store itself, without c10d's C++ frames. torch reads the variable
-        # when it is imported, and a custom model imports torch.
-        os.environ.setdefault(LOG_LEVEL, SILENT)
-    return flags
-
-
 def axes_in(options: dict[str, Any]) -> tuple[str, ...]:
-    """Remove and return the axes in a command's options: --set, --data and --model."""
+    """Remove --set, --data and --model from a command's options, and return them as "axis=value"."""
     own = {name: options.pop(name) for name in ("data", "model")}
     return (*options.pop("axes"), *(f"{name}={value}" for name, value in own.items() if value is not None))
 
 
 def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ...]:
-    """Return the options that the fields of a role declare, with None for missing values."""
+    """Return the command line options that the fields of a record with this role declare. Their default is None."""
     return tuple(
         click.option(
             each.field.option,
@@ -218,7 +195,7 @@ training_options = (
     data_option,
     model_option,
 )
-# Only `run` has these: how cases are interleaved, how long they race, and traces.
+# Only `run` has these: interleaving of cases, racing, and traces.
 racing_options = (
     *options_of(Protocol, TURNS),
     click.option(
@@ -254,13 +231,16 @@ def command() -> list[str]:
 
 
 def typed(name: str) -> bool:
-    """Return whether the parameter was given on the command line of the current command."""
+    """Return whether the user gave this parameter of the current command."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE
 
 
 def check_no_effect(mode: str, names: Sequence[str], but: Sequence[str] = ()) -> None:
-    """Raise UsageError if a typed parameter has no effect in this mode: it is in `names`, or not in `but`."""
+    """Raise UsageError if the user gave a parameter that has no effect in a mode of the current command.
+
+    These are the parameters in `names`, or all parameters except `but`.
+    """
     for each in click.get_current_context().command.params:
         if typed(str(each.name)) and (each.name in names or (but and each.name not in but)):
             what = each.opts[0] if isinstance(each, click.Option) else str(each.name).upper()

@@ -1,13 +1,15 @@
-"""The output of commands: help, lines for the terminal, files, a page in the browser."""
+"""Print the help and the output of commands: lines for the terminal, files, a page in the browser."""
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from parabench.analysis import format
 from parabench.errors import UsageError, print_error, unknown
 from parabench.files import STANDARD_OUTPUT, write_whole
 
@@ -29,12 +31,22 @@ Files = Mapping[str, Path | None]
 QUIET = "parabench.quiet"
 
 
-class Exampled(click.Command):
-    """A command whose help ends with examples, {question: command line}."""
+class Command(click.Command):
+    """A command whose help ends with examples, {question: command line}, and which has --quiet unless it is a group."""
 
     def __init__(self, *arguments: Any, examples: Mapping[str, str], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.examples = examples
+        if not isinstance(self, click.Group):
+            self.params.append(
+                click.Option(
+                    ["-q", "--quiet"],
+                    is_flag=True,
+                    expose_value=False,
+                    callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
+                    help="Print only the answer; print nothing if it is written to a file.",
+                )
+            )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
@@ -43,24 +55,8 @@ class Exampled(click.Command):
                 formatter.write(f"{'':>{formatter.current_indent + 2}}{line}\n")
 
 
-class Command(Exampled):
-    """A command with examples and --quiet."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.params.append(
-            click.Option(
-                ["-q", "--quiet"],
-                is_flag=True,
-                expose_value=False,
-                callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
-                help="Print only the answer; print nothing if it is written to a file.",
-            )
-        )
-
-
 class Name(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
-    """One of a few names. The error for another one has the nearest."""
+    """A choice of names. The error for an unknown name suggests the most similar one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in self.choices:
@@ -69,18 +65,18 @@ class Name(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 
 
 def is_quiet() -> bool:
-    """Return whether the current command has --quiet."""
+    """Return whether the user gave --quiet to the current command."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(QUIET))
 
 
 def file_option(name: str, help: str) -> Callable[[Any], Any]:
-    """Return the option `--name` of a file, which `files_in` removes from a command's options."""
+    """Return the option `--name FILE` of a file to write. `files_in` returns the file."""
     return click.option(f"--{name}", f"{name}_file", type=FILE, help=help)
 
 
 def files_in(options: dict[str, Any]) -> Files:
-    """Remove and return the files that a command writes. Raises UsageError if two are the same."""
+    """Remove the file options from `options`, and return {option: file}. Raises UsageError if two are the same."""
     files = {f"--{name}": options.pop(f"{name}_file") for name in KINDS if f"{name}_file" in options}
     places = {option: path.resolve() for option, path in files.items() if path is not None}
     for place in places.values():
@@ -97,9 +93,13 @@ def give(
     what: str,
     renders: Mapping[str, Callable[[], str]] | None = None,
 ) -> None:
-    """Print the lines, or the file that is standard output, and write the other files. `what` names them in errors.
+    """Print the answer of a command, and write its files. Raises UsageError if a file cannot be written.
 
-    `renders` make the text of files other than JSON, by option. Raises UsageError if a file cannot be written.
+    Args:
+        answer: returns the answer, for JSON.
+        lines: printed, unless a file is standard output.
+        what: the name of the answer in errors.
+        renders: {option: function that returns the text of its file}.
     """
     command = str(click.get_current_context().info_name)
     renders = {"--json": lambda: answer().to_json(command), **(renders or {})}
@@ -114,30 +114,26 @@ def give(
 
 
 def console(stderr: bool = False, force_terminal: bool | None = None) -> Console:
-    """Return the console for a run's progress, on standard error if the output is for something else."""
+    """Return the console that shows the progress of a run, on standard output or standard error."""
     from parabench.session.progress import PatientConsole
 
     return PatientConsole(stderr=stderr, quiet=is_quiet(), force_terminal=force_terminal)
 
 
 def note(lines: Iterable[str]) -> None:
-    """Print lines that are not the answer, such as the names of files, except with --quiet."""
+    """Print lines other than the answer, such as the names of files, unless --quiet is given."""
     if not is_quiet():
         say(lines)
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines without control characters, which a database may contain."""
-    from parabench.analysis import format
-
+    """Print lines, and replace control characters, which a database may contain."""
     for line in lines:
         click.echo(format.printable(line))
 
 
 def show(address: str, called: str) -> None:
-    """Open an address in the user's browser, or print what to open."""
-    import webbrowser
-
+    """Open an address in the user's browser. If that fails, print that the user can open `called`."""
     try:
         shown = webbrowser.open(address)
     except (webbrowser.Error, OSError):

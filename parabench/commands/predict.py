@@ -1,4 +1,4 @@
-"""`parabench predict`: step times of more ranks, other links or other buckets."""
+"""`parabench predict`: predict step times for more ranks, other links or other buckets."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def predict(
 
 
 def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
-    """Return the collectives in logs of nccl-tests, as rows that links are fitted to. Raises UsageError.
+    """Return the measurements in logs of nccl-tests, as rows (prediction.links.Row) for fitting links.
 
-    Unknown operations and wrong results are left out.
+    Unknown operations and wrong results are left out. Raises UsageError if no row is left.
     """
     import pandas as pd
 
@@ -152,7 +152,7 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
 
 
 def _load(name: str) -> Results:
-    """Return a database. Raises UsageError for a single session: a prediction needs several."""
+    """Return a results database. Raises UsageError if the name has a session: predictions use all sessions."""
     from parabench.analysis.session import split
     from parabench.store.results import load
 
@@ -163,7 +163,7 @@ def _load(name: str) -> Results:
 
 
 def _links(given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the links of --link by tier. Raises UsageError."""
+    """Return {tier: link} of the values of --link. Raises UsageError if one is wrong."""
     from parabench.analysis.prediction.links import NAMES, given_link
 
     tiers = {name: tier for tier, name in NAMES.items()}

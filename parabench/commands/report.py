@@ -1,4 +1,4 @@
-"""`parabench report` and `serve`: the page of one or several sessions, as a file or live."""
+"""`parabench report`: write the HTML report of sessions. `parabench serve`: show it live in a browser."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def report(stores: tuple[str, ...], output: Path, opened: bool, source: Path | N
 
 
 def _of_recordings(source: Path, output: Path, named: bool) -> None:
-    """Write the page of a folder of recordings and, next to it, their results database, and print its conclusions.
+    """Write the report of a folder of profiler traces or logs, and their results database next to it.
 
-    Nothing is written into the folder unless the page is `named` there. Raises UsageError, and then writes no file.
+    Raises UsageError, and then writes no file; also if the report would be in the folder and is not `named`.
     """
     from parabench.imports.into_store import fresh_store, record
     from parabench.report.build import conclusions, write_report

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
+from parabench.cluster.topology import LauncherFlags
 from parabench.commands.options import (
     axes_in,
     command,
     dry_run_option,
-    flags_of,
     launcher_options,
     links_option,
     options_of,
@@ -21,7 +22,7 @@ from parabench.commands.options import (
     training_options,
 )
 from parabench.commands.output import Command, console, file_option
-from parabench.errors import UsageError
+from parabench.errors import LOG_LEVEL, SILENT, UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
@@ -68,8 +69,7 @@ def collectives(**options: Any) -> None:
 
 
 def measure(kind: str, **options: Any) -> None:
-    """Run a session of this kind with a command's options, or print its plan; then exit."""
-
+    """Run a session of a kind (training or collectives) with a command's options, or print its plan; then exit."""
     import_from_here()
     flags, dry = flags_of(options), options.pop("dry_run")
     request = Request.of(kind, argv=command(), cluster=flags, **options)
@@ -82,3 +82,13 @@ def measure(kind: str, **options: Any) -> None:
     from parabench.session.session import run_sessions
 
     raise SystemExit(run_sessions(request, console(stderr=request.json_file == STANDARD_OUTPUT)))
+
+
+def flags_of(options: dict[str, Any]) -> LauncherFlags:
+    """Remove the flags of torchrun from a command's options, and return them."""
+    flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
+    if flags.nnodes:
+        # parabench reports failures of the rendezvous store itself, without c10d's C++ frames. torch reads the variable
+        # when it is imported, and a custom model imports torch.
+        os.environ.setdefault(LOG_LEVEL, SILENT)
+    return flags

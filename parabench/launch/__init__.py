@@ -1,1 +1,1 @@
-"""One launch: new processes for its ranks, and the first cause if it fails."""
+"""Run one launch: start a process for each rank, collect the results, and find the first cause of a failure."""

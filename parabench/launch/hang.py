@@ -1,4 +1,7 @@
-"""The answer of a rank to the driver's request for its position, which explains a launch that hangs."""
+"""Let a rank report its position when the driver requests it, to explain a launch that hangs.
+
+The position has the number of timestamps that the host has enqueued, and the last collectives of each process group.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,19 @@ from parabench.signals import HANG_REQUEST
 # The largest number of pending calls per group: a pipeline may have any number of messages under way.
 MOST_PENDING = 8
 
-
+# The clock of the launch that this process takes part in, and its device.
 _clocks: list[tuple[StepClock, torch.device]] = []
 
 
-def watch(clock: StepClock, device: torch.device) -> None:
-    """Set the clock of the launch that this process takes part in."""
+def set_clock(clock: StepClock, device: torch.device) -> None:
+    """Set the clock that `answer` and `settle` read."""
     _clocks[:] = [(clock, device)]
 
 
 def settle() -> None:
-    """Read the marks that the device has reached. Others are not waited for: the launch has failed."""
+    """Write the timestamps that the device has reached to the table of marks, without waiting for others."""
     for clock, device in _clocks:
-        # A device that failed raises again; its marks are lost then.
+        # If the device has failed, reading raises again, and its timestamps are lost.
         with contextlib.suppress(RuntimeError):
             if device.type == accelerator.TYPE:
                 accelerator.api().set_device(device)  # the current device is a thread's own
@@ -44,7 +47,7 @@ def settle() -> None:
 
 
 def listen(folder: Path, rank: int) -> None:
-    """Answer from a thread when the driver sends HANG_REQUEST. The main thread must call this."""
+    """Start a thread that answers when the driver sends the signal HANG_REQUEST. Call this in the main thread."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.signal(HANG_REQUEST, lambda *_: None)
@@ -59,7 +62,7 @@ def listen(folder: Path, rank: int) -> None:
 
 
 def answer(folder: Path, rank: int) -> None:
-    """Settle, and write this rank's position to `folder`: {"enqueued": timestamps, "groups": `flight`'s result}."""
+    """Write this rank's position to `folder`: {"enqueued": number of timestamps, "groups": the result of `flight`}."""
     settle()
     position: dict[str, Any] = {}
     for clock, _ in _clocks:
@@ -72,7 +75,7 @@ def answer(folder: Path, rank: int) -> None:
 
 
 def read_answer(folder: Path, rank: int) -> dict[str, Any]:
-    """Return the answer of a rank; empty if there is none."""
+    """Return the position that a rank wrote; empty if it wrote none."""
     try:
         position: dict[str, Any] = json.loads((folder / f"standing{rank}.json").read_text())
     except (FileNotFoundError, ValueError):
@@ -81,10 +84,10 @@ def read_answer(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def flight() -> dict[str, Any]:
-    """Return c10d's flight recorder, which has the last collectives of this process (FlightRecorder.hpp).
+    """Return the last collectives of this process, by process group, from c10d's flight recorder (FlightRecorder.hpp).
 
-    The result is {group: {"ranks", "last": number of its last collective, "pending": [[number, operation], ...],
-    "messages": operations of unfinished sends and receives}}.
+    For each group: "ranks", "last" (number of the last collective), "pending" ([number, operation] of unfinished
+    collectives), and "messages" (operations of unfinished sends and receives).
     """
     world = dist.distributed_c10d._world
     ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}

@@ -1,6 +1,6 @@
 """Run one launch in a new group of processes, and record its measurements and the cause of a failure.
 
-Each node runs its part of a launch (`run_on_node`). On one node, this part is the whole launch.
+Each node runs its ranks (`run_on_node`). With one node, these are all ranks of the launch.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run | Non
     """Run `spec` once, with one process for each rank. Errors in the ranks are recorded, not raised.
 
     Args:
-        workload: the kind of measurement; by default, that of the spec.
+        workload: the kind of measurement; by default, from the spec.
         run: starts the ranks on several nodes. By default, they start on this node.
 
     Raises:
         Interrupted: If the driver is asked to stop.
-        NodeGone: If a node does not come.
+        NodeGone: If a node does not join in time.
     """
     workload = workload or workload_of(spec.kind)
     started = utc_now()
@@ -83,11 +83,11 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run | Non
     return launched
 
 
-# -- the part of one node ----------------------------------------------------------------------------------------------
+# -- the ranks of one node ---------------------------------------------------------------------------------------------
 
 
 def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | None = None) -> NodeResult:
-    """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
+    """Run this node's ranks of a launch in new processes. Raises Interrupted if the driver is asked to stop."""
     began = time.perf_counter()
     context = context or LaunchContext(local_world_size=workload.ranks(spec))
     ranks = range(context.first_rank, context.first_rank + context.local_world_size)
@@ -143,7 +143,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
 
 
 def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment that prevents a deadlock of parabench's algorithms on several communicators."""
+    """Return the environment variable that prevents deadlocks if parabench's algorithms use several communicators."""
     # Our algorithms launch many short kernels. If ranks start them in different orders, two communicators of one device
     # may wait for each other. With this variable, NCCL 2.26 and later start kernels in the order in which the host
     # enqueued them, which is equal on all ranks. A value that the user has set is kept.
@@ -199,7 +199,10 @@ def _clock_of(result: NodeResult) -> dict[str, float] | None:
 
 
 def facts_of(results: Sequence[NodeResult]) -> dict[str, Any]:
-    """Return the facts of the nodes that are not lost: their ranks, their clocks, and the cost of the sampler."""
+    """Return {"sampler": cost of node 0's sampler, "nodes": ranks, clock and sampler of each node that is not lost}.
+
+    With one node, "nodes" is missing.
+    """
     nodes = [
         {
             "node": each.node,

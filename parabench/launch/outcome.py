@@ -1,6 +1,6 @@
-"""The status of a launch and its first cause. Other errors are only the echo of that cause.
+"""Find the status of a launch, and the first cause of a failure, which makes other ranks fail too (echoes).
 
-For a hang, the flight recorders of the ranks show the collective that is stuck.
+For a hang, the flight recorders of the ranks show the collective that did not finish.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ WHY_SIZES_DIFFER = (
 def diagnose(
     nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float
 ) -> tuple[Status, Failure | None]:
-    """Return the status of a launch and, unless it is ok, its first cause. `position` describes how far marks came."""
+    """Return the status of a launch and the first cause of its failure (None if it is ok).
+
+    `position(n)` describes the position of a rank that has written n marks.
+    """
     lost = next((node.lost for node in nodes if node.lost), None)
     if lost is not None:
         return Status.CRASHED, Failure(lost)
     if all(node.outcome.ok for node in nodes):
         return Status.OK, None
-    # A node whose ranks were all over at the deadline is not hung itself: it only ended the others. A rank that waits
-    # until the deadline for a rank that has left is not hung either.
+    # A node whose ranks had all ended at the deadline is not hung: it only ended the others. A rank that waits until
+    # the deadline for a rank that has left is not hung either.
     vanished = next((_without_trace(node, node.vanished[0], nodes) for node in nodes if node.vanished), None)
     if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
         return vanished or (Status.HUNG, _hang(nodes, position, deadline_s))
     failed = {report.rank: report.error for node in nodes for report in node.reports}
     for node in nodes:
         rank = node.outcome.rank
-        # A rank that was killed or vanished left no error; its peers' are only the echo.
+        # A rank that was killed or vanished left no error; the errors of its peers are only echoes.
         if rank is not None and failed[rank] is None:
             signal = node.outcome.signal
             how = f"by {signal}" if signal else "without a trace"
@@ -84,7 +87,7 @@ def diagnose(
 
 
 def _reason(tail: str) -> str:
-    """Return what C++ wrote before the process aborted, as the end of a sentence; nothing if it wrote nothing."""
+    """Return the last line of C++ before the process aborted, as the end of a sentence; "" if there is none."""
     before, fatal, _ = tail.partition(f"{FATAL}Aborted")
     lines = [line.strip() for line in before.splitlines() if line.strip()]
     if not fatal or not lines:
@@ -108,7 +111,7 @@ def _on(node: NodeResult, nodes: Sequence[NodeResult]) -> str:
 
 
 def reached(marks: Marks) -> int:
-    """Return how many marks a rank came to, skipped ones included."""
+    """Return the number of marks up to the last one that a rank has written, including skipped ones."""
     came = np.flatnonzero(~np.isnan(marks))
     return int(came[-1]) + 1 if len(came) else 0
 
@@ -116,14 +119,10 @@ def reached(marks: Marks) -> int:
 def culprit(
     launch: Launch, marks: Sequence[Marks], columns: int, owners: Sequence[int], sizes: Sequence[int]
 ) -> int | None:
-    """Return the place of the case whose turn it was when a shared launch failed; None if it is unknown.
+    """Return the index of the case that was running when a shared launch failed; None if it is unknown.
 
-    The marks of the failed rank show it, or of the rank that came least far.
-
-    Args:
-        columns: the number of marks in a row.
-        owners: the place of the case that each row belongs to.
-        sizes: the number of ranks of each case.
+    The marks of the failed rank show it, or else of the rank with the least progress. `owners` has the index of the
+    case of each row of marks, and `sizes` the number of ranks of each case.
     """
     rank = launch.failure.rank if launch.failure else None
     if rank is None:
@@ -136,10 +135,10 @@ def culprit(
 def arms_of(
     launch: Launch, spec: LaunchSpec, marks: Sequence[Marks], columns: int, owners: Sequence[int]
 ) -> Iterator[tuple[int, Launch]]:
-    """Yield a launch for each case of a shared launch, with its place.
+    """Yield (index of the case, launch) for each case of a launch that several cases shared.
 
-    If the launch failed, only the case whose turn it was gets a launch. `owners` has the place of the case that each
-    row of marks belongs to.
+    If the launch failed, only the case that was running gets a launch. `owners` has the index of the case of each row
+    of marks.
     """
     places: Sequence[int] = range(len(spec.cases))
     if launch.status is not Status.OK:
@@ -149,10 +148,9 @@ def arms_of(
 
 
 def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -> Iterator[tuple[int, Launch]]:
-    """Yield a launch for each case at `places`, with its place, the facts of the shared launch and an equal part of its
-    time.
+    """Yield (index of the case, launch) for the cases with the indices `places`, from a launch that all cases shared.
 
-    The case with the most ranks gets the readings of hosts and devices (the first one, if there are several).
+    Each has a copy of the shared facts and an equal share of the time. One case with the most ranks gets the readings.
     """
     reader = max(places, key=lambda place: cases[place].world_size, default=None)
     for place in places:
@@ -174,10 +172,9 @@ def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -
 
 
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
-    """Blame the rank that came least far, because the others waited for it.
+    """Return the failure of a launch that hangs, with the rank that probably caused it.
 
-    On CUDA, this is the position of the device if it is known. If exactly one rank has not called a collective that
-    others are in, that rank is blamed.
+    This rank has not called a collective that others wait in, or else has the least progress (on CUDA, of the device).
     """
     answers = {
         rank: answer
@@ -188,11 +185,11 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
     marks = [each for node in nodes for each in node.marks]
     tails = [tail for node in nodes for tail in node.tails or [""] * len(node.reports)]
     stacked = {rank for node in nodes for rank in node.stacked}
-    # If devices came equally far, the one whose host has enqueued least is behind.
+    # If the devices have the same progress, the rank whose host has enqueued least is behind.
     hosts = [answer.get("enqueued", 0) for answer in answers.values()]
     progress = [(reached(m), host, r.reported) for m, host, r in zip(marks, hosts, reports, strict=True)]
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
-    # Among equals, the one that could not write its stack down when it was asked to is stopped.
+    # Among equals, a rank that did not write its stack when the driver requested it is a stopped process.
     silent = [rank for rank in least if rank not in stacked]
     absent, missing = missing_call(answers)
     if len(silent) == 1:
@@ -215,13 +212,10 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
 
 
 def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
-    """Return the ranks that did not call a collective in which other ranks of its group wait, and a description.
+    """Return (ranks, text): the ranks that have not called a collective that others wait in, and a description.
 
-    Both are empty if there is no such call. With several groups, the one with the fewest absent ranks counts.
-
-    Args:
-        answers: the answers of `launch.hang` by rank. A rank that did not answer is never counted as absent, because
-            its calls are unknown.
+    Both are empty without such a collective. With several groups, the one with the fewest absent ranks counts. A
+    rank without an answer (`launch.hang`) is not absent, because its calls are unknown.
     """
     found = []
     groups = {
@@ -252,7 +246,7 @@ def missing_call(answers: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], s
 
 
 def pending_calls(answer: Mapping[str, Any]) -> str:
-    """Return the calls in one rank's flight recorder that are not over, in a line; empty if there are none."""
+    """Return the unfinished calls in the flight recorder of a rank, as one line; "" if there are none."""
     texts = []
     for group in answer.get("groups", {}).values():
         pending = [f"{operation} {number}" for number, operation in group["pending"]] + list(group["messages"])

@@ -1,6 +1,6 @@
-"""Fresh groups of processes, on torch elastic with a fork server: the one seam through which anything is launched.
+"""Run the ranks of a launch in new processes, with torch elastic and a fork server. All launches use this module.
 
-The fork server imports torch once; each launch forks its ranks from it, which is what makes a launch cheap.
+The fork server imports torch once. All ranks are forked from it, so a launch takes tenths of a second.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PRELOAD = "parabench.launch.preload"
 # The variable with the secret of the nodes (`cluster.agreement` reads it).
 SECRET = "PARABENCH_SECRET"
 
-# The interval at which torch elastic polls its ranks. On average, a launch takes half of it longer.
+# Torch elastic polls its ranks at this interval. On average, a launch takes half of it longer.
 MONITOR_INTERVAL_S = 0.01
 
 # Ranks end at once when they are asked to. torch elastic would give a stopped rank 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
 
-# The time in which a hanging rank writes its stack and its position before it is ended.
+# A hanging rank gets this time to write its stack and its position before it is ended.
 STACK_GRACE_S = 1.0
 
 # Killed processes end at once, unless a device or a file system holds them.
@@ -64,30 +64,28 @@ REASON_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """The end of a node's ranks.
+    """The outcome of the processes of one node: success, a first failure, a hang, or an abort."""
 
-    `rank`, counted over all nodes, and `signal` describe the first failure that torch elastic detected. If another node
-    or a stop request ended the ranks, `aborted_by` is the reason, and `killed` are the processes that still ran.
-    """
-
-    ok: bool
-    hung: bool = False
-    rank: int | None = None
-    signal: str | None = None
-    aborted_by: str | None = None
-    killed: tuple[int, ...] = ()
+    ok: bool  # no process failed
+    hung: bool = False  # some were still running at the deadline
+    rank: int | None = None  # the first that torch elastic found to have failed, counted over all nodes
+    signal: str | None = None  # the signal that ended this rank
+    aborted_by: str | None = None  # the reason if another node or a stop request ended the processes
+    killed: tuple[int, ...] = ()  # the ids of the processes that were still running at the deadline or the abort
 
 
 def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError if the machine
-    has no process left."""
+    """Remove the files of killed drivers, and start the fork server.
+
+    Raises UsageError if no temporary files can be written, and OSError if the machine has no process left.
+    """
     check_own_folder()
     start_server()
 
 
 @cache
 def start_server() -> None:
-    """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
+    """Start the fork server, once per driver, and wait for the end of its imports, so that no launch includes them."""
     rendezvous_handler_registry.register(rendezvous.BACKEND, rendezvous.AgreedRendezvous)
     # Their messages are for users of torchrun; our record has the failures.
     for name in TALKATIVE:
@@ -115,7 +113,7 @@ def start_server() -> None:
 
 
 def _end_server() -> None:
-    """End the fork server with the driver. By itself it would detect that end seconds later on a busy machine."""
+    """Kill the fork server when the driver ends. On a busy machine it would detect this end only seconds later."""
     pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         # It is not reaped before: its process id is not used again.
@@ -139,8 +137,7 @@ def _errors_of_ranks() -> Iterator[None]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Raise OSError if the fork server has ended, or if the machine has no process or thread left for what starts
-    within the block."""
+    """Raise OSError if a start in the block fails because the fork server has ended or no thread is left."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
@@ -160,10 +157,10 @@ def run_processes(
     logs: Path,
     context: LaunchContext | None = None,
 ) -> ProcessOutcome:
-    """Run `entry(*args)` in `size` fresh processes on this node, and wait for all of them.
+    """Run `entry(*args)` in `size` new processes on this node, and wait for all of them.
 
-    With a `context`, they are this node's part of a launch. Raises Interrupted if the driver is asked to stop, and
-    OSError if the machine has no process left.
+    By default, the launch has only this node. Raises Interrupted if the driver is asked to stop, and OSError if the
+    machine has no process left.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -181,7 +178,7 @@ def run_processes(
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
+    with _Deadline(deadline_s, others) as deadline, context.on_abort(deadline.end):
         try:
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
                 if signal.SIGTERM not in watched():
@@ -192,7 +189,7 @@ def run_processes(
                 finally:
                     deadline.over()
         except ChildFailedError as error:
-            if context.abort.reason is None:
+            if context.aborted_by is None:
                 context.tell(HUNG if deadline.passed else FAILED)
                 rank, failure = next(iter(error.failures.items()))
                 name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
@@ -201,7 +198,7 @@ def run_processes(
                 hung = deadline.passed
                 return ProcessOutcome(ok=False, hung=hung, rank=rank, signal=name, killed=deadline.killed)
         except SignalException as stop:
-            if context.abort.reason is None:
+            if context.aborted_by is None:
                 if not deadline.forced:
                     raise Interrupted(int(stop.sigval)) from None
                 context.tell(HUNG)
@@ -209,12 +206,14 @@ def run_processes(
         finally:
             end_descendants(others)
     # If these ranks are done and another node's ranks are not, the launch has failed.
-    return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
+    return ProcessOutcome(ok=context.aborted_by is None, aborted_by=context.aborted_by, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
-    """Return the last lines that a rank wrote to stderr, and those before the stacks of a fatal error, which may be
-    longer: they have the reason."""
+    """Return the last lines that a rank wrote to stderr.
+
+    If a fatal error wrote longer stacks, the result starts with the lines before them, which have the reason.
+    """
     found = sorted(logs.glob(f"**/{rank}/stderr.log"))
     written = found[-1].read_text(errors="replace").splitlines() if found else []
     fatal = next((at for at, line in enumerate(written) if line.startswith(FATAL)), len(written))
@@ -225,11 +224,13 @@ def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
 
 
 class _Deadline:
-    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank cannot end itself."""
+    """A timer in the driver that ends the ranks at the deadline, because a deadlocked rank cannot end itself."""
 
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
+        # Torch elastic did not return after the ranks had ended, so a signal had to stop it.
         self.forced = False
+        # The ids of the processes that `end` has killed.
         self.killed: tuple[int, ...] = ()
         self._others = others
         self._over = threading.Event()
@@ -247,7 +248,7 @@ class _Deadline:
         self._timer.cancel()
 
     def over(self) -> None:
-        """Note that torch elastic has returned, so that nothing forces it to while its handlers are still set."""
+        """Tell `end` that torch elastic has returned, so that it does not send the signal."""
         with self._forcing:
             self._over.set()
 
@@ -256,7 +257,7 @@ class _Deadline:
         self.end(HUNG)
 
     def end(self, why: str) -> None:
-        """End the ranks. Ranks that hang are first asked for their positions and their stacks."""
+        """Kill the ranks. With the reason HUNG, first request their positions and their stacks."""
         ranks = descendants_left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
@@ -275,7 +276,7 @@ class _Deadline:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def stop_if_forced(self, number: int, _: object) -> None:
-        """Replace torch elastic's handler if the driver ignores this signal from other processes."""
+        """Handle SIGTERM: stop torch elastic if `end` sent it. The driver ignores it from other processes."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
 

@@ -1,4 +1,4 @@
-"""The life of every rank, whatever it measures: tie it to the driver's, join the group, hand over a report."""
+"""The process of a rank, for all kinds of measurement: end with the driver, join the process group, write a report."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ from parabench.store.record import AnyCase
 
 T = TypeVar("T")
 
-# How long a rank that failed stays: until its peers must have failed later; and if it failed because a peer is gone,
-# until the driver must have noticed the end of that peer.
+# The time that a failed rank waits before it ends: until its peers have failed, too; or, if it failed because a peer is
+# gone, until the driver has detected the end of that peer.
 CAUSE_S, ECHO_S = 0.25, 2.0
 
 
 def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
-    """Run a rank, a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...): measure, and leave the
-    report or the error in the folder."""
+    """Measure in a new process with torch elastic's environment (RANK, WORLD_SIZE, ...), and write the report.
+
+    If the measurement fails, the report has the error, and the process exits with 1.
+    """
     die_with_driver()
     rank = int(os.environ["RANK"])
     leave_pid(env.folder, rank)
@@ -70,15 +72,14 @@ def report_path(folder: Path, rank: int) -> Path:
 
 
 def error_of(error: BaseException) -> RankError:
-    """Convert the error that a rank is handling."""
+    """Return the RankError of an exception that is being handled, with its traceback."""
     return RankError(time.perf_counter(), in_a_line(error), traceback.format_exc(), is_out_of_memory(error))
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the error in one line.
+    """Return an error as one line: the type, and the first line of the message or a remedy of `REMEDIES`.
 
-    torch's pipelining raises a second error, whose message begins with an empty line: the cause is returned. DDP's
-    messages name arguments of its class as remedies: the axis is named instead (`REMEDIES`).
+    If the message begins with an empty line, as of the second error of torch's pipelining, its cause is returned.
     """
     cause = error
     while cause.__cause__ is not None and not str(cause).partition("\n")[0].strip():
@@ -94,8 +95,8 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(cause).__name__}: {lines[0]}"
 
 
-# By a part of a message of DDP (torch/csrc/distributed/c10d/reducer.cpp) or of FSDP's freed storage: the reason, and
-# the remedy. The first that matches counts.
+# {part of a message of DDP (torch/csrc/distributed/c10d/reducer.cpp) or of FSDP's freed storage: the reason, and the
+# remedy as an option of parabench}. The first match counts.
 REMEDIES = {
     # DDP proposes this argument only if it is not set. With it, DDP still expects a gradient for each parameter that
     # the output depends on (pytorch#47562). It only searches outputs that torch's pytrees flatten, so no dataclasses.
@@ -116,13 +117,13 @@ REMEDIES = {
 
 
 def die_with_driver() -> None:
-    """End this rank when the driver ends, even if the rank is stopped.
+    """Let the kernel end this rank when the driver ends, even if the rank is stopped.
 
-    Every rank inherits the descriptor that keeps the fork server alive. Closing it lets the server detect the end of
-    the driver. The server's end then kills this process.
+    Close the inherited descriptor that keeps the fork server alive, so that the fork server ends with the driver. The
+    kernel kills this process with the fork server.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A hanging rank is asked for its stack before it is ended.
+    # The driver requests the stack of a hanging rank before it ends the rank.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     server: Any = multiprocessing.forkserver._forkserver
@@ -131,15 +132,14 @@ def die_with_driver() -> None:
         os.close(alive)
         server._forkserver_alive_fd = None
     die_with_parent(os.getppid())
-    # If the driver is still there now, the server was until then: it goes only after the driver.
+    # If the driver still runs now, the fork server did when the line above ran, because it ends only after the driver.
     driver = multiprocessing.parent_process()
     if driver is None or not driver.is_alive():
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def device_of(case: AnyCase) -> torch.device:
-    """Return this rank's device, and make it the current one. If a node has more ranks than devices (gloo), they share
-    them."""
+    """Make this rank's device the current one, and return it. If a node has too few devices, ranks share them."""
     if case.device == "cpu":
         return torch.device("cpu")
     device = torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
@@ -149,24 +149,23 @@ def device_of(case: AnyCase) -> torch.device:
 
 @contextmanager
 def in_group(join_ranks: Callable[[], T]) -> Iterator[T]:
-    """Yield the result of `join_ranks`. Leave the group at the end of the block.
+    """Call `join_ranks`, yield its result, and leave the process group at the end of the block.
 
-    An error leaves the group as it is, because its traceback keeps objects alive that use the group.
+    After an error the process does not leave it, because the traceback keeps objects alive that use the group.
     """
     yield join_ranks()
     end_workers()
-    # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
-    # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
+    # Free the model before the group. A DDP reducer with the last reference to the group would end gloo's threads while
+    # it holds the interpreter's lock, which they may be waiting for.
     gc.collect()
     if dist.is_initialized():
         join.leave()
 
 
 def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | None:
-    """Join the other ranks. Return {"offset_s", "error_s"} of the clock of this host against node 0's, if this rank
-    compares them.
+    """Join the process group of all ranks. Return the result of `RendezvousPoint.clock_offset`; None with one node.
 
-    On one node they meet through a file: only the backend listens, and only on loopback.
+    On one node, the rendezvous store is a file, so only the backend listens, and only on loopback.
     """
     point = env.rendezvous
     store = point.store(env.timeout_s) if point else FileStore(str(env.folder / "store"), case.world_size)
@@ -183,8 +182,10 @@ def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | Non
 
 
 def loaded_nccl(case: AnyCase) -> dict[str, str]:
-    """Return {"nccl_version": version} of the NCCL that this process has loaded; {} for other backends. LD_PRELOAD or
-    LD_LIBRARY_PATH may choose another one than the installed wheel."""
+    """Return {"nccl_version": version} of the NCCL that this process has loaded; {} for other backends.
+
+    LD_PRELOAD or LD_LIBRARY_PATH may select another version than the installed wheel.
+    """
     if case.backend != "nccl":
         return {}
     numbers: tuple[Any, ...] = accelerator.api().nccl.version()
@@ -215,7 +216,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error, or a cause of it, is a lack of memory on the device or the host."""
+    """Return whether an error or a cause of it means that the device or the host has no memory left."""
     visited: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in visited:

@@ -1,8 +1,4 @@
-"""The participants of one launch, the place where its ranks and agents meet, and its end from outside.
-
-torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait ignores signals. Here,
-agents receive the numbers on which the nodes have agreed.
-"""
+"""The nodes of one launch, the rendezvous store where its ranks meet, and aborts."""
 
 from __future__ import annotations
 
@@ -26,55 +22,24 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 BACKEND = "parabench"
 
-# All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
+# The ranks of one node communicate over loopback. NCCL would take a name without "=" for the beginning of a name.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
 # The longest attempt to connect to a rendezvous store.
 CONNECT = timedelta(seconds=10)
 
-# Why the ranks of a launch are ended before their time.
+# The reasons to abort a launch.
 FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"
-# By the same text: only these come from another node.
+# The same texts, to check a reason from another node.
 REASONS = {each: each for each in (FAILED, HUNG, STOP, LOST)}
 
-# The number of questions to node 0. The one with the fastest answer gives the best estimate of a clock (Cristian,
-# "Probabilistic clock synchronization", 1989).
+# The number of requests for the time of node 0. The request with the fastest reply gives the best estimate of a clock
+# (Cristian, "Probabilistic clock synchronization", 1989).
 ROUNDS = 8
 
 
-@dataclass(slots=True)
-class Abort:
-    """What ends a launch on this node from outside; the first reason counts."""
-
-    reason: str | None = None
-    _act: Callable[[str], None] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def set(self, reason: str) -> None:
-        """End this node's ranks because of `reason`, once."""
-        with self._lock:
-            if self.reason is not None:
-                return
-            self.reason, act = reason, self._act
-        if act is not None:
-            act(reason)
-
-    @contextmanager
-    def on_abort(self, act: Callable[[str], None]) -> Iterator[None]:
-        """Call `act(reason)` on an abort while the block runs, in the thread that aborts; at once after an abort."""
-        with self._lock:
-            self._act, reason = act, self.reason
-        if reason is not None:
-            act(reason)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._act = None
-
-
 def open_store(address: str) -> TCPStore:
-    """Open a rendezvous store on a free port of an address."""
+    """Return a new rendezvous store that listens on a free port of an address."""
     listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     listening.bind((address, 0))
     listening.listen()
@@ -84,7 +49,7 @@ def open_store(address: str) -> TCPStore:
 
 @dataclass(frozen=True, slots=True)
 class RendezvousPoint:
-    """The rendezvous store of one launch."""
+    """The address of the rendezvous store of one launch, and the numbers of nodes and ranks that use it."""
 
     address: str
     port: int
@@ -92,7 +57,7 @@ class RendezvousPoint:
     ranks_per_node: int
 
     def store(self, timeout_s: float) -> Any:
-        """Return the rendezvous store for one rank."""
+        """Connect a rank to the rendezvous store."""
         store = TCPStore(self.address, self.port, None, False, CONNECT, wait_for_workers=False)
         store.set_timeout(timedelta(seconds=timeout_s))
         return store
@@ -109,18 +74,19 @@ class RendezvousPoint:
         )
 
     def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
-        """Return {"offset_s", "error_s"}: the time to add to this host's clock for node 0's, and its largest error.
+        """Return {"offset_s": seconds to add to this node's clock to get node 0's, "error_s": its largest error}.
 
-        Only the first rank of each node takes part; None for the others. The error is half of the shortest round trip.
+        Each rank calls this, but only the first rank of each node takes part; None on the others. The error is half of
+        the shortest round trip.
         """
         node, local_rank = divmod(rank, self.ranks_per_node)
         if local_rank:
             return None
         if node == 0:
-            for asking in range(1, self.nodes):
+            for other in range(1, self.nodes):
                 for round_ in range(ROUNDS):
-                    store.get(f"clock/{asking}/{round_}/asked")
-                    store.set(f"clock/{asking}/{round_}/told", json.dumps(perf_counter()))
+                    store.get(f"clock/{other}/{round_}/asked")
+                    store.set(f"clock/{other}/{round_}/told", json.dumps(perf_counter()))
             return {"offset_s": 0.0, "error_s": 0.0}
         best = (float("inf"), 0.0)
         for round_ in range(ROUNDS):
@@ -132,37 +98,62 @@ class RendezvousPoint:
         return {"offset_s": best[1], "error_s": best[0]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LaunchContext:
-    """A node's view of a launch. Without other nodes, `rendezvous` is None.
-
-    `tell(reason)` reports a failure of this node's ranks to the other nodes.
-    """
+    """The part of one node in a launch. Another thread of the driver or the agent may abort it."""
 
     node_rank: int = 0
     num_nodes: int = 1
-    local_world_size: int
-    environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)
-    rendezvous: RendezvousPoint | None = None
-    abort: Abort = field(default_factory=Abort)
-    tell: Callable[[str], None] = lambda reason: None
+    local_world_size: int  # the number of ranks on each node
+    environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)  # environment variables of the ranks
+    rendezvous: RendezvousPoint | None = None  # None if the launch has one node
+    tell: Callable[[str], None] = lambda reason: None  # informs the other nodes why this node's ranks have failed
+    aborted_by: str | None = None  # the reason of the first abort
+    _act: Callable[[str], None] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def first_rank(self) -> int:
-        """The first of this node's ranks."""
+        """The number of this node's first rank among all ranks of the launch."""
         return self.node_rank * self.local_world_size
+
+    def abort(self, reason: str) -> None:
+        """End this node's ranks because of `reason`. Only the first abort counts."""
+        with self._lock:
+            if self.aborted_by is not None:
+                return
+            self.aborted_by, act = reason, self._act
+        if act is not None:
+            act(reason)
+
+    @contextmanager
+    def on_abort(self, act: Callable[[str], None]) -> Iterator[None]:
+        """Let an abort call `act(reason)` during the block, in the thread that aborts; at once after an abort."""
+        with self._lock:
+            self._act, reason = act, self.aborted_by
+        if reason is not None:
+            act(reason)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._act = None
 
 
 class NoBarrier(HashStore):
-    """A store without waits. In torch elastic's store, agents wait for one another after their ranks have ended. Here
-    the coordinator gathers their results, and its wait reacts to signals and aborts."""
+    """A store without waits, so that torch elastic's agents do not wait for one another after their ranks have ended.
+
+    The coordinator collects the results of all nodes, and its wait reacts to signals and aborts.
+    """
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         pass
 
 
+# torch elastic's dynamic rendezvous would number the nodes again in every launch, and its wait ignores signals. Here,
+# the agents of torch elastic receive the node numbers of the session.
 class AgreedRendezvous(StaticTCPRendezvous):
-    """torch elastic's static rendezvous without its store, so that nothing listens for it."""
+    """torch elastic's static rendezvous without its store, so that no process listens on a port for it."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         context: LaunchContext = parameters.config["context"]

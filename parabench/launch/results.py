@@ -1,4 +1,7 @@
-"""The results of a launch: the marks and the report of each rank, and the observations of each node."""
+"""The results of a launch: the report of each rank, the table of timestamps of each rank, and the result of each node.
+
+The timestamps and other numbers that a rank writes while it runs are called marks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Marks = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """The error of a rank; `at` is its time on the clock of the rank's node, in seconds."""
+    """The error of a rank. `at` is its time in seconds, on the clock of the node."""
 
     at: float
     message: str
@@ -31,28 +34,24 @@ class RankError:
 
 @dataclass(slots=True, kw_only=True)
 class RankReport:
-    """The report of a rank. Times are seconds on the clock of its host.
-
-    Attributes:
-        reported: False if the rank left without a report.
-        clock: {"offset_s", "error_s"} of its node's clock, if this rank compared it with node 0's.
-        first: if each turn of a paired launch came before the other variant's.
-        cases: its observations of each case; None without a part.
-    """
+    """The report of a rank. Times are in seconds, on the clock of its node."""
 
     rank: int
-    reported: bool = True
+    reported: bool = True  # False if the rank ended without a report
     error: RankError | None = None
+    # {"offset_s", "error_s"} of the node's clock, if this rank compared it with the clock of node 0.
     clock: dict[str, float] | None = None
+    # For each turn of a launch that `ab` interleaves: did it come before the turn of the other variant?
     first: list[bool] = field(default_factory=list)
+    # The observations of each case; None for a case that does not run on this rank.
     cases: list[CaseReport | None] = field(default_factory=list)
 
     def of(self, place: int) -> CaseReport:
-        """Return what the rank saw of the case at `place`: nothing if it did not come to its end."""
+        """Return the observations of the case with the index `place`. They are empty if the rank has none."""
         return (self.cases[place] if self.cases else None) or CaseReport()
 
     def later(self, by_s: float) -> RankReport:
-        """Return the report on a clock that is ahead by `by_s`."""
+        """Return a copy of the report, with `by_s` seconds added to each time."""
         cases: list[CaseReport | None] = []
         for case in self.cases:
             if case is not None:
@@ -63,48 +62,47 @@ class RankReport:
 
 
 def as_json(value: Any) -> Any:
-    """Return a report or a result as JSON holds it; `NodeResult.from_json` is the reverse."""
+    """Convert a report or a result to plain values for JSON. `NodeResult.from_json` is the reverse."""
     # The hook gets arrays and numbers of NumPy.
     return msgspec.to_builtins(value, str_keys=True, enc_hook=lambda numbers: numbers.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLayout:
-    """The table of numbers that each rank writes into memory that outlives it. Unwritten numbers are NaN.
+    """The layout of the table of numbers (marks) that each rank writes to a file, which survives a crash of the rank.
 
-    `rows` is None if the rank decides it. The first `moments` columns are readings of the clock. `position(n)`
-    describes the place of a rank that wrote n numbers.
+    Numbers that the rank has not written are NaN.
     """
 
     columns: int
-    moments: int
-    rows: int | None
-    position: Callable[[int], str]
+    moments: int  # the first columns, which are timestamps
+    rows: int | None  # None if the rank decides it
+    position: Callable[[int], str]  # describes, for errors, the position of a rank that has written n numbers
 
     def make(self, folder: Path, rank: int) -> Marks:
-        """Make the empty table of a rank."""
+        """Create the file of a rank's table, filled with NaN."""
         assert self.rows is not None
         marks = np.memmap(marks_path(folder, rank), dtype=np.float64, mode="w+", shape=(self.rows, self.columns))
         marks[:] = np.nan
         return marks
 
     def read(self, folder: Path, rank: int) -> Marks:
-        """Read the table of a rank."""
+        """Read the table of a rank. It is NaN if the rank has not created its file."""
         return read_marks(marks_path(folder, rank), self.rows, self.columns)
 
     def nothing(self) -> Marks:
-        """Return the table of a rank that wrote nothing."""
+        """Return a table of NaN, for a rank that has written no file."""
         return np.full((self.rows or 1, self.columns), np.nan)
 
 
 def marks_path(folder: Path, rank: int) -> Path:
-    """Return the path of a rank's marks."""
+    """Return the path of a rank's table of marks."""
     return folder / f"marks{rank}.f64"
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeResult:
-    """The observations of one node of a launch. All times are on the node's clock."""
+    """The result of one node of a launch. All times are on the clock of the node."""
 
     node: int
     host: str
@@ -130,7 +128,7 @@ class NodeResult:
 
     @classmethod
     def silent(cls, node: int, host: str, ranks: range, layout: MarkLayout, *, lost: str | None = None) -> NodeResult:
-        """Return the result of ranks that handed nothing over."""
+        """Return the result of a node whose ranks left no report. `lost` is the reason if the node was lost."""
         return cls(
             node=node,
             host=host,
@@ -148,13 +146,13 @@ class NodeResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> NodeResult:
-        """Return the result that `as_json` was given. Raises msgspec.ValidationError for anything else."""
+        """Return the result that `as_json` converted. Raises msgspec.ValidationError for other values."""
         return msgspec.convert(
             values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, dtype=np.float64)
         )
 
 
 def of_ranks(nodes: Sequence[NodeResult]) -> Iterator[tuple[RankReport, Marks]]:
-    """Yield what each rank handed over and marked, in the order of ranks."""
+    """Yield (report, marks) of each rank of all nodes, in the order of ranks."""
     for node in nodes:
         yield from zip(node.reports, node.marks, strict=True)

@@ -1,5 +1,7 @@
-"""What is launched (`LaunchSpec`), and the interface of the launcher to a kind of measurement (`Workload`). Free of
-torch."""
+"""The description of a launch (`LaunchSpec`), and the interface of each kind of measurement (`Workload`).
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,17 @@ if TYPE_CHECKING:
 
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
-    """The cases and the protocol of one launch. It counts as hung after `deadline_s` seconds.
+    """A launch: a group of new processes that runs one case, or interleaves several cases.
 
-    Traces go into the folder `traces` of each node. With a `pair`, the launch is interleaved with another variant's.
-
-    Raises ValueError for cases that cannot share ranks.
+    Raises ValueError for cases that cannot share processes.
     """
 
-    kind: str
+    kind: str  # a key of WORKLOADS, such as "training"
     cases: tuple[Any, ...]
-    protocol: Any
-    deadline_s: float
-    traces: str | None = None
-    pair: Pair | None = None
+    protocol: Any  # the numbers of steps or calls, of the type that WORKLOADS has for the kind
+    deadline_s: float  # after this time, the launch counts as hung
+    traces: str | None = None  # the folder for profiler traces, on each node
+    pair: Pair | None = None  # the pipes to the driver, if `ab` interleaves this launch with another one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +47,7 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     def of(
         cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None, kind: str | None = None
     ) -> LaunchSpec:
-        """Make the launch of one case. By default, its protocol decides its kind."""
+        """Return a launch of one case. By default, the protocol has the kind."""
         folder = None if traces is None else str(traces)
         kind = kind or protocol.kind
         schedule = protocol.alone() if isinstance(protocol, Protocol) else protocol
@@ -55,46 +55,51 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
 
     @property
     def case(self) -> Any:
-        """The case of a launch that has one."""
+        """The only case. Raises ValueError if the launch has several."""
         (only,) = self.cases
         return only
 
     @property
     def largest(self) -> Any:
-        """The first of the cases that have most ranks: smaller ones are in the first of its ranks."""
+        """The case with the highest number of ranks, which all ranks of the launch take part in.
+
+        Cases with fewer ranks run on the first ranks of the launch.
+        """
         return max(self.cases, key=lambda case: case.world_size)
 
     @property
     def world_size(self) -> int:
-        """How many devices take part; a rank each, unless one process drives several."""
+        """The number of devices, which is the number of ranks, unless one process uses several devices."""
         ranks: int = self.largest.world_size
         return ranks // (self.cases[0].nodes if self.alone else 1)
 
     @property
     def nodes(self) -> int:
-        """How many nodes take part: the first ones."""
+        """The number of nodes. If the session has more, the first nodes run the launch."""
         return 1 if self.alone else self.cases[0].nodes
 
     @property
     def alone(self) -> bool:
-        """Whether each rank computes without the others and exchanges nothing."""
+        """True if the ranks compute without communication, so that one node measures for all."""
         return WORKLOADS[self.kind].alone
 
     @property
     def ranks_per_node(self) -> int:
-        """How many ranks each of them starts."""
+        """The number of ranks on each node."""
         return self.world_size // self.nodes
 
     @property
     def device(self) -> str:
-        """The kind of device: `cpu` or `cuda`."""
+        """The type of the devices: `cpu` or `cuda`."""
         device: str = self.cases[0].device
         return device
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], traces: Path | None = None) -> LaunchSpec:
-        """Return the launch of `to_dict`; on this node, traces go to the folder `traces`. Raises UsageError for invalid
-        cases."""
+        """Return the launch that `to_dict` converted, with the folder for traces on this node.
+
+        Raises UsageError for invalid cases.
+        """
         entry = WORKLOADS[values["kind"]]
         protocol_type = entry.launch_type or entry.protocol_type
         own: dict[str, Any] = {"cases": tuple[entry.case_type, ...], "protocol": protocol_type}  # type: ignore[name-defined]
@@ -104,43 +109,40 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """The environment of a launch's ranks on a node.
+    """The environment of the ranks of a launch on one node."""
 
-    They leave their results in `folder`, and meet at `rendezvous` if there are several nodes.
-    """
-
-    folder: Path
-    timeout_s: float
-    environment: dict[str, str] = field(default_factory=dict)
-    rendezvous: RendezvousPoint | None = None
+    folder: Path  # for the results of the ranks
+    timeout_s: float  # the timeout of the process group
+    environment: dict[str, str] = field(default_factory=dict)  # environment variables to set in each rank
+    rendezvous: RendezvousPoint | None = None  # None if the launch has one node
     started_utc: str = field(default_factory=utc_now)
 
 
 class Workload(Interface):
-    """A kind of measurement, as in nccl-tests (`struct testColl`): one launcher runs all kinds.
+    """The functions of one kind of measurement, as in nccl-tests (`struct testColl`); one launcher runs all kinds.
 
-    It has no state: each process that needs one makes it.
+    A workload has no state. The driver, the agents and the ranks each create one.
     """
 
     def ranks(self, spec: LaunchSpec) -> int:
-        """Return how many processes take part."""
+        """Return the number of processes."""
         return spec.world_size
 
     def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
-        """Prepare a node before its ranks start. Return variables for their environment."""
+        """Prepare a node before its ranks start. Return environment variables for the ranks."""
         return {}
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
-        """Measure, in a rank: join the group, leave it. An error leaves the group as it is."""
+        """Measure, in a rank, which joins the process group and leaves it; after an error it does not leave it."""
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
-        """Return the layout of the marks of its ranks."""
+        """Return the layout of the table of timestamps that each rank writes."""
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add the rows and facts of all ranks to a launch that is over, and whether their results are wrong."""
+        """Add the samples and facts of all ranks to the record of a finished launch. Mark wrong results."""
 
 
 def workload_of(kind: str) -> Workload:
-    """Make the workload of that kind."""
+    """Return the workload of a kind of measurement."""
     workload: Workload = load(WORKLOADS, "workload", kind)()
     return workload

@@ -1,7 +1,6 @@
-"""The token that the two interleaved launches of `parabench ab` pass to each other.
+"""Let two launches of `parabench ab` take turns: one runs a few steps while the other one waits, asleep.
 
-Only the ranks of the launch with the token run; the others wait, asleep. Rank 0 waits at a pipe (FIFO), and the
-driver holds both pipes.
+The launch with the token runs. Rank 0 of each launch and the driver exchange messages through two pipes (FIFOs).
 """
 
 from __future__ import annotations
@@ -13,45 +12,48 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-# The driver's messages to a waiting launch: its turn comes, as the first of the two or the second; or the other launch
-# has ended too early.
+# The driver's messages to a waiting launch: its turn starts, as the first or the second of the two launches; or the
+# other launch has ended too early.
 FIRST, SECOND, ENDED = b"1", b"2", b"!"
-# A launch's messages: it is ready for its next turn and done with the one before, or had its last one.
+# A launch's messages: it waits for its next turn, or it has finished its last turn.
 READY, DONE = b".", b"/"
 
 
 class PartnerEnded(RuntimeError):
-    """The launch that this one is interleaved with has ended."""
+    """The launch of the other variant has ended, so this launch gets no turn any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The place of an interleaved launch: `side` "a" or "b" of this `run` of `parabench ab`. `folder` has the pipes."""
+    """The pipes between the driver and a launch that is interleaved with another one."""
 
-    run: str
-    side: str
-    folder: str
+    run: str  # identifies the run of `parabench ab`; both launches record it
+    side: str  # the variant, "a" or "b"
+    folder: str  # the folder of the pipes
 
     @property
     def to_launch(self) -> str:
-        """The pipe that the launch reads."""
+        """The path of the pipe from the driver to the launch."""
         return os.path.join(self.folder, f"to-{self.side}")
 
     @property
     def from_launch(self) -> str:
-        """The pipe that the launch writes."""
+        """The path of the pipe from the launch to the driver."""
         return os.path.join(self.folder, f"from-{self.side}")
 
 
 class Partner:
-    """Rank 0's end. `first` has for each past turn if it was the first of the two."""
+    """The token on the side of rank 0, which waits for the turns of its launch.
+
+    `first` has one value for each past turn: True if this launch had the turn before the other launch.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self._to, self._from = os.open(pair.to_launch, os.O_RDONLY), os.open(pair.from_launch, os.O_WRONLY)
         self.first: list[bool] = []
 
     def next_turn(self) -> None:
-        """Pass the token on if this launch has it, and wait until it has it again. Raises PartnerEnded."""
+        """End the current turn, if any, and wait for the next one. Raises PartnerEnded."""
         os.write(self._from, READY)
         message = os.read(self._to, 1)
         if message == ENDED:
@@ -59,29 +61,31 @@ class Partner:
         self.first.append(message == FIRST)
 
     def end(self) -> None:
-        """Pass the token on after the last turn."""
+        """End the last turn, and close the pipes."""
         os.write(self._from, DONE)
         os.close(self._from)
         os.close(self._to)
 
 
 class Token:
-    """The driver's end, for sides 0 and 1; a context manager.
+    """The token on the side of the driver, which lets the launches of variants 0 and 1 alternate.
 
-    Both sides have each turn, one after the other. The first side of every second round is drawn at random, and the
-    other side is first in the next round.
+    A round has `per_round` turns of each launch. In every second round, the launch with the first turn is drawn at
+    random; in the next round, the other launch has it.
     """
 
     def __init__(self, pairs: Sequence[Pair], per_round: int, seed: str) -> None:
         self._turns = _order(per_round, random.Random(seed))
         self._done: set[int] = set()
         self._stack = ExitStack()
-        # The sides to wait for: the side with the token, or before the first turn, sides that have not reached it.
+        # The variants whose next message the driver waits for: the variant that runs; or, before the first turn, each
+        # variant that is not ready yet.
         self.awaited = {0, 1}
-        self.heard_at: list[int] = []
-        self._to: list[int] = []
+        # The file descriptor of the messages of each variant.
+        self.inputs: list[int] = []
+        self._outputs: list[int] = []
         for pair in pairs:
-            for path, ends in ((pair.from_launch, self.heard_at), (pair.to_launch, self._to)):
+            for path, ends in ((pair.from_launch, self.inputs), (pair.to_launch, self._outputs)):
                 os.mkfifo(path)
                 # For reading and writing: neither end waits for the other to open it, or fails when that is gone.
                 ends.append(os.open(path, os.O_RDWR))
@@ -93,11 +97,11 @@ class Token:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def heard(self, side: int) -> None:
-        """Read a launch's message, which is at `heard_at` of its side, and pass the token on."""
-        if os.read(self.heard_at[side], 1) == DONE:
-            self._done.add(side)
-        self.awaited -= {side}
+    def receive(self, variant: int) -> None:
+        """Read the message in `inputs[variant]`, and start the next turn if no other message is awaited."""
+        if os.read(self.inputs[variant], 1) == DONE:
+            self._done.add(variant)
+        self.awaited -= {variant}
         if self.awaited:
             return
         for turn, message in self._turns:
@@ -107,16 +111,16 @@ class Token:
                 return
             if turn not in self._done:
                 self.awaited = {turn}
-                os.write(self._to[turn], message)
+                os.write(self._outputs[turn], message)
                 return
 
-    def end(self, side: int) -> None:
-        """Tell a launch at its next wait that the other one has ended."""
-        os.write(self._to[side], ENDED)
+    def end(self, variant: int) -> None:
+        """Let the launch of this variant fail with PartnerEnded when it waits for its next turn."""
+        os.write(self._outputs[variant], ENDED)
 
 
 def _order(per_round: int, draw: random.Random) -> Iterator[tuple[int, bytes]]:
-    """Yield (side, message to it) for each turn, without end."""
+    """Yield (variant, FIRST or SECOND) for each turn of a launch, without end."""
     while True:
         first = draw.randrange(2)
         for one in (first, 1 - first):

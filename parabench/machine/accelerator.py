@@ -1,4 +1,4 @@
-"""The accelerator of torch: its name, its devices, torch's module, and timestamps. Free of torch until `api` is called.
+"""Use torch's accelerator: its name, its devices, torch's module, and timestamps. Only `api` imports torch.
 
 NVIDIA's devices, and AMD's in ROCm builds, are `cuda` for torch. Another accelerator needs another TYPE and BACKEND.
 """
@@ -83,7 +83,7 @@ def record_event(stream: Stream) -> Event:
 
 
 def clock_of(device: torch.device) -> Callable[[], Moment]:
-    """Return a function that takes a timestamp of work on the current stream of `device`."""
+    """Return a function that takes a timestamp: on an accelerator of its current stream, on the CPU of the host."""
     return (lambda: record_event(current_stream(device))) if device.type == TYPE else perf_counter
 
 

@@ -1,6 +1,6 @@
-"""The checks of GPUs by `doctor`: whether torch can compute on them, and settings that make them slow.
+"""Check the GPUs for `doctor`: can torch compute on them, and do settings make them slow?
 
-Each check is a row with a verdict, and advice unless it is ok. Unreported values are unknown.
+Each check gives a row with a verdict, and with advice unless it is ok. The verdict of an unreported value is unknown.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
-    """Return all rows about the machine's devices, whose records are `gpus`. Without devices, they are empty."""
+    """Return the rows of all checks; no rows if the machine has no devices. `gpus` are the records of the devices."""
     if not machine.gpus:
         return []
     fit: Verdict = ("match", OK, "")
@@ -98,7 +98,7 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
 
 
 def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield rows about torch: whether it computes on each device, and is built for it."""
+    """Yield rows about torch from the output of PROBE: can it compute on each device, and is it built for it?"""
     if "error" in seen:
         yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can start; fix this first")
         return
@@ -201,7 +201,7 @@ QUESTIONS: dict[str, Callable[[Any], Verdict]] = {
 
 
 def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield rows from the record of a device."""
+    """Yield the rows that need only the record of a device."""
     limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
     if limit is not None and default is not None:
         advice = "nvidia-smi -pl: the device is slower than others of its kind"
@@ -218,7 +218,7 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _peers(handles: Sequence[Any], names: Sequence[str]) -> Verdict:
-    """Return whether the devices can read each other's memory."""
+    """Check that the devices can read each other's memory."""
     apart = [
         (a, b)
         for (a, first), (b, second) in combinations(enumerate(handles), 2)

@@ -1,6 +1,6 @@
-"""The devices that this process may use, from NVML or else from torch, and their records: limits, state and links.
+"""Find the devices that this process may use, with NVML or else with torch, and describe their limits, state and links.
 
-Every value is read separately. If the driver does not report a value, it is None, with a reason in `reasons`.
+If the driver does not report a value, it is None, with a reason in `reasons`.
 """
 
 from __future__ import annotations
@@ -137,13 +137,13 @@ def _gpu(index: int) -> Gpu:
 
 
 def device_file() -> str | None:
-    """Return a device file of a GPU driver; None if there is none."""
+    """Return the path of a device file of a GPU driver; None if there is none."""
     return next((str(path) for pattern in DEVICE_FILES for path in sorted(DEV.glob(pattern))), None)
 
 
 @functools.cache
 def ask_torch() -> dict[str, Any]:
-    """Return torch's devices: {"devices": fields of Gpu for each, "error": the reason if none}."""
+    """Return {"devices": the fields of Gpu for each device that torch finds, "error": the reason if it finds none}."""
     return {"devices": []} | in_child(PROBE)
 
 
@@ -161,7 +161,7 @@ def in_child(script: str) -> dict[str, Any]:
 
 
 def why_unused(found: Sequence[Gpu], reason: str | None) -> str | None:
-    """Return why no GPU was found, if torch is built for GPUs or the system has a GPU device file; otherwise None."""
+    """Return why no GPU was found although torch is built for GPUs or a GPU driver is here; otherwise None."""
     if found:
         return None
     if versions.torch_cuda()[0] is not None or versions.torch_hip() is not None:
@@ -223,10 +223,9 @@ def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], tor
 
 
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
-    """Return {"matrix": rows, "reasons"}, in the words of `nvidia-smi topo -m`.
+    """Return {"matrix": the connection of each pair of devices, "reasons"}, with the names of `nvidia-smi topo -m`.
 
-    `NV4` is four active NVLinks to the peer, directly or through switches. `NV?` is an unknown number of NVLinks, and
-    None is an unknown connection.
+    `NV4` is four active NVLinks, directly or through switches. `NV?` is an unknown number, None an unknown connection.
     """
     buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
@@ -283,7 +282,7 @@ def _device(index: int, root: Path) -> dict[str, Any]:
 
 
 def _asked(ask: Ask, handle: Any) -> tuple[Any, str | None]:
-    """Return (the answer, None), or (None, the reason)."""
+    """Return (the result of `ask(handle)`, None); (None, the reason) if it is unknown."""
     try:
         return ask(handle), None
     except pynvml.NVMLError as error:
@@ -304,6 +303,6 @@ def _numa_node(handle: Handle, root: Path) -> int:
 
 
 def _cpus(handle: Handle) -> str:
-    """Return the CPUs near a device in the kernel's format: `0-15,32-47`. NVML has them as bits in words of 64."""
+    """Return the CPUs near a device in the kernel's format: `0-15,32-47`. NVML has a bit for each, in 64-bit words."""
     words = pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))
     return runs((64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1), ",")

@@ -1,6 +1,6 @@
-"""Facts of the host from /sys and /proc below `root`: cores, NUMA nodes, network, and limits of its container.
+"""Read facts of the host from /sys and /proc below `root`: cores, NUMA nodes, network, and limits of its container.
 
-They are dicts for JSON. If a value is None, its reason is in `reasons`.
+Most functions return dicts for JSON. If a value is None, its reason is in `reasons`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def processor_name(root: Path = ROOT) -> str | None:
 
 
 def processor(root: Path = ROOT) -> dict[str, Any]:
-    """Return sockets, cores and hardware threads of the whole host, including those that this process may not use."""
+    """Return {"sockets", "physical_cores", "logical_cores"} of the whole host, even if this process may not use all."""
     threads = [path / "topology" for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")]
     where = [(_text(each / "physical_package_id"), _text(each / "core_id")) for each in threads]
     known = [pair for pair in where if None not in pair]
@@ -41,7 +41,7 @@ def processor(root: Path = ROOT) -> dict[str, Any]:
 
 
 def numa(root: Path = ROOT) -> dict[str, Any]:
-    """Return {"nodes": [{"node", "cpus", "memory_bytes"}]}, with cores such as `0-15,32-47`."""
+    """Return {"nodes": [{"node", "cpus", "memory_bytes"}]} of the NUMA nodes, with CPUs such as `0-15,32-47`."""
     nodes = []
     for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         total = re.search(r"MemTotal:\s+(\d+) kB", _text(path / "meminfo") or "")
@@ -56,7 +56,7 @@ def numa(root: Path = ROOT) -> dict[str, Any]:
 
 
 def network(root: Path = ROOT) -> dict[str, Any]:
-    """Return the "interfaces" that are up, without loopback, and the ports of "infiniband". No addresses are read."""
+    """Return {"interfaces": network interfaces that are up, "infiniband": ports}, without loopback and addresses."""
     interfaces = [
         {"name": name, "bits_per_s": stats.speed * 10**6 if stats.speed > 0 else None}
         for name, stats in sorted(psutil.net_if_stats().items())
@@ -78,7 +78,7 @@ def network(root: Path = ROOT) -> dict[str, Any]:
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return {"kind", "cores", "memory_bytes"} of the container of this process, and its control groups' limits."""
+    """Return {"kind" of the container of this process, "cores" and "memory_bytes" that its control groups allow}."""
     kinds = {
         "kubernetes": "KUBERNETES_SERVICE_HOST" in environ,
         "apptainer": bool({"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & environ.keys()),
@@ -136,7 +136,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def facts(values: Mapping[str, tuple[Any, str | None]]) -> dict[str, Any]:
-    """Return {name: value}, with `reasons` for values that are None."""
+    """Return {name: value}, and "reasons" for the values that are None, from {name: (value, reason)}."""
     known: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     return known | {"reasons": {name: reason for name, (value, reason) in values.items() if value is None}}
 

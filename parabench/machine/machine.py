@@ -1,4 +1,4 @@
-"""The resources of this machine for the planner, and its recorded facts. Free of torch."""
+"""Find the resources of this machine for the planner, and the facts that sessions record, without importing torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Machine:
 
     @property
     def room(self) -> Room:
-        """The memory for the training runs of one launch."""
+        """The memory in bytes for the training runs of one launch, by type of device."""
         known = [gpu.memory_bytes for gpu in self.gpus if gpu.memory_bytes is not None]
         return {"cpu": self.memory_bytes, accelerator.TYPE: min(known, default=None)}
 
@@ -87,14 +87,14 @@ class Machine:
         return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
 
     def nodes_for(self, world_size: int) -> int:
-        """Return the smallest number of nodes with equally many ranks; 1 if there is none."""
+        """Return the smallest number of nodes that can run `world_size` ranks, the same number each; 1 if none can."""
         if world_size < 1:
             return 1
         most = self.ranks_per_node or world_size
         return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
 
     def world_sizes(self, device: str) -> list[int]:
-        """Return 1, 2, 4, ... up to a node's devices or cores, and then the ranks of 2, 4, ... and all nodes."""
+        """Return 1, 2, 4, ... up to a node's devices or cores, and then the world sizes of 2, 4, ... and all nodes."""
         most = self.ranks_per_node or (len(self.gpus) if device == accelerator.TYPE else self.cores)
         sizes = [2**i for i in range(max(1, most).bit_length())]
         if self.ranks_per_node is not None:

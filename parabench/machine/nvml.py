@@ -1,4 +1,4 @@
-"""NVML: sessions of it, and the devices that this process and its ranks use, as NVML numbers them."""
+"""Use NVML (NVIDIA's library to read devices): start and stop it, and find the devices that ranks use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def session() -> Iterator[None]:
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Call `question` in a session of NVML. Return (the result, None), or (None, the reason)."""
+    """Start NVML, and return (the result of `question()`, None); (None, the reason) if NVML fails."""
     begun = False
     try:
         with session():
@@ -49,9 +49,9 @@ def keep_nvml() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A device that ranks use: its recorded number, and its PCI address.
+    """A device that ranks use: its NVML index in this process, which is recorded, and its PCI address.
 
-    NVML's numbers differ between processes if a container or a batch system shows them different devices.
+    In another process the index may differ, if a container or a batch system hides devices.
     """
 
     number: int
@@ -74,12 +74,12 @@ def used_devices(size: int) -> list[Used]:
 
 
 def devices_at(indices: Iterable[int]) -> list[Used]:
-    """Return the devices with these numbers."""
+    """Return the devices with these NVML indices."""
     return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
 
 
 def mig_is_on(handle: Any) -> bool:
-    """Return whether the device is split into instances."""
+    """Return whether MIG has split the device into instances."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:
@@ -92,7 +92,7 @@ def address_of(handle: Any) -> str:
 
 
 def free_memory(size: int) -> list[tuple[Used, int | None]]:
-    """Return the devices that `size` ranks use with their free bytes; `None` if unknown, as with MIG.
+    """Return (device, free bytes) for the devices that `size` ranks use. The bytes are None if unknown, as with MIG.
 
     If NVML does not read these devices, the list is empty.
     """
@@ -108,7 +108,7 @@ def free_memory(size: int) -> list[tuple[Used, int | None]]:
 
 
 def one_process_only() -> bool:
-    """Return whether a visible device is in the compute mode for one process, if NVML reports it."""
+    """Return whether the compute mode of a visible device allows only one process; False if NVML does not report it."""
 
     def exclusive(index: int) -> bool:
         try:
@@ -145,7 +145,7 @@ def visible_devices() -> list[int]:
 
 
 def _index_of(entry: str, there: Sequence[int]) -> int | None:
-    """Return the device of an entry of CUDA_VISIBLE_DEVICES; None if it does not exist."""
+    """Return NVML's index of the device that an entry of CUDA_VISIBLE_DEVICES names; None if it does not exist."""
     if entry.isdigit():
         return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
@@ -173,7 +173,7 @@ def mig_instance(index: int) -> Any | None:
 
 
 def _parent_of(uuid: str) -> int | None:
-    """Return the index of a MIG instance's device; None if the instance does not exist."""
+    """Return NVML's index of the device that has a MIG instance; None if the instance does not exist."""
     try:
         instance = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))

@@ -11,7 +11,7 @@ T = 10**12
 
 
 class Device(NamedTuple):
-    """TFLOP/s of one device by arithmetic, without sparsity; None if the device does not support an arithmetic."""
+    """Peak TFLOP/s of one device for each arithmetic, without sparsity; None if it does not support the arithmetic."""
 
     name: str  # whole words in the name from NVML or torch
     source: str
@@ -22,7 +22,7 @@ class Device(NamedTuple):
     multiprocessors: int | None = None  # the number of a whole device, if a partition has its name
 
     def peak(self, arithmetic: str) -> float | None:
-        """Return FLOP/s in one arithmetic."""
+        """Return the peak FLOP/s of one arithmetic: ieee, tf32, bf16 or fp16."""
         half = self.half
         tera = {IEEE: self.ieee, TF32: self.tf32, BF16: half if self.bf16 else None, FP16: half}.get(arithmetic)
         return None if tera is None else tera * T

@@ -1,4 +1,4 @@
-"""Versions of packages, of the NCCL that ranks will load, and of the working directory's repository. Free of torch."""
+"""Find the versions of packages, of the NCCL that ranks will load, and of the git repository. Nothing imports torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def installed() -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return {name: version}, and {name: reason} for unknown versions of torch's libraries. Nothing is imported."""
+    """Return ({name: version}, {name: reason if unknown}) of packages and torch's libraries, without importing them."""
     known = {name: version(name) for name in VERSIONS}
     known["cuda"], why = torch_cuda()
     reasons = {"cuda": why} if why else {}
@@ -85,14 +85,14 @@ def _built_with(name: str) -> tuple[str | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Nccl:
-    """NCCL's version, if known. With `shares_gpu`, the user lets several ranks share a GPU."""
+    """The version of NCCL; None if unknown. `shares_gpu` is True if the user lets several ranks share a GPU."""
 
     version: tuple[int, ...] | None = None
     shares_gpu: bool = False
 
     @property
     def may_share(self) -> bool:
-        """Return whether several ranks may share a GPU. If the version is unknown, they may try."""
+        """True if several ranks may share a GPU: if the user allows it, and the version supports it or is unknown."""
         return self.shares_gpu and (self.version is None or self.version >= SHARED_GPU_SINCE)
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Nccl:
 
 
 def this_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
-    """Return NCCL from wheels and environment variables.
+    """Return the NCCL that ranks will load, from the installed wheels and environment variables.
 
     The version is unknown without a wheel, or if the loader may find another library first.
     """
@@ -123,7 +123,7 @@ def git(folder: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return the output of git, None if it fails. Git does not lock, run hooks or prompt."""
+    """Return the output of a git command that does not lock, run hooks or prompt; None if it fails."""
     command = ["git", "-c", "core.fsmonitor=false", *words]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:

@@ -146,7 +146,7 @@ def train(
     rounds = schedule.by_round()
     steps = sum(turn.steps for turns in rounds.values() for turn in turns)
     clock = StepClock(marks_path(env.folder, info.rank), steps, info.device)
-    hang.watch(clock, info.device)
+    hang.set_clock(clock, info.device)
     in_group = dist.is_initialized() and not spec.alone
     trainings: dict[int, Training] = {}
     probes: Sequence[Probe] = ()

@@ -150,7 +150,7 @@ def run_command(words: Sequence[str], before: Callable[[int], None] = lambda lau
     sys.path.append(str(ROOT / "tests" / "fixtures"))
     from fake_launch import FakeLauncher
     from parabench.cli import main as parabench
-    from parabench.cluster.participants import Participants
+    from parabench.cluster.topology import Participants
 
     fake = FakeLauncher()
 

@@ -52,7 +52,7 @@ def result_of(node: int, *, ok: bool = True) -> NodeResult:
 
 def until_abort(context: LaunchContext) -> None:
     ended = threading.Event()
-    with context.abort.on_abort(lambda reason: ended.set()):
+    with context.on_abort(lambda reason: ended.set()):
         assert ended.wait(GUARD_S)
 
 
@@ -83,7 +83,7 @@ class Node(Agent):
 
     def launch_ranks(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
         self.does(context)
-        self.aborts.put(context.abort.reason)
+        self.aborts.put(context.aborted_by)
         return result_of(self.number)
 
     def end_of(self) -> Any:
@@ -119,7 +119,7 @@ def lead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Leader]]:
 
             def ranks(context: LaunchContext) -> NodeResult:
                 leader.does(context)
-                return result_of(0, ok=context.abort.reason is None)
+                return result_of(0, ok=context.aborted_by is None)
 
             stack.callback(close, leader)
             return leader

@@ -310,11 +310,7 @@ def test_one_comment_is_written_and_then_updated_for_each_suite(tmp_path: Path) 
         (403, {}, "::notice::This workflow may not comment (403); the summary has the verdict.\n"),
         (500, {}, "::warning::The comment could not be written: HTTPError: HTTP Error 500: Internal Server Error\n"),
         (0, {"event": '{"pull_request": null}'}, "::notice::This is no pull request, so nothing is commented.\n"),
-        (
-            0,
-            {"GITHUB_TOKEN": ""},
-            "::notice::There is no token, so nothing is commented; the summary has the verdict.\n",
-        ),
+        (0, {"GITHUB_TOKEN": ""}, "::notice::There is no token, so nothing is commented; the summary has the verdict."),
     ],
 )
 def test_action_writes_the_summary_when_it_cannot_comment(

@@ -27,6 +27,13 @@ def test_best_names_a_session_without_a_launch(tmp_path):
     assert "nightly has no launch yet; wait for the first" in done.stderr
 
 
+@pytest.mark.parametrize("date", ["2026-13-01", "yesterday", ""])
+def test_history_names_a_wrong_date_and_the_remedy(date):
+    done = parabench("history", "r.db", "--since", date)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"parabench: --since {date!r} is not a date; write it as 2026-01-31 or 2026-01-31T14:05:00\n"
+
+
 def test_best_imports_no_torch_scipy_or_templates(tmp_path):
     """Importing each of these takes longer than the rest of the command."""
     fake.family(tmp_path / "r.db")

@@ -10,16 +10,6 @@ import fake_results as fake
 from command_line import parabench
 
 
-def refused(result, *said):
-    """One line on standard error, and exit code 2."""
-    assert result.exit_code == 2, result.output
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert result.stdout == ""
-    for each in said:
-        assert each in result.stderr
-    return True
-
-
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stores")

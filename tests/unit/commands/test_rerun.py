@@ -8,8 +8,7 @@ import pytest
 
 from parabench.analysis.session import Session
 from parabench.cli import main
-from parabench.commands.options import flags_of
-from parabench.commands.run import run
+from parabench.commands.run import flags_of, run
 from parabench.machine.machine import Machine
 from parabench.plan.suite import load_suite, shipped
 from parabench.report.rerun import rerun_of

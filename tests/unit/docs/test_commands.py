@@ -11,7 +11,7 @@ import pytest
 
 from command_line import command_of, parabench
 from parabench.cli import COMMANDS, main
-from parabench.commands.output import Exampled
+from parabench.commands.output import Command
 from paths import DOCS, ROOT
 
 
@@ -49,7 +49,7 @@ def test_every_command_of_the_documents_is_understood() -> None:
 def examples(command: str) -> list[str]:
     """Return the examples of a command's help; a group has the examples of all its commands."""
     found = command_of(command) if command else main
-    assert isinstance(found, Exampled), f"parabench {command} needs examples: cls=Command, examples={{...}}"
+    assert isinstance(found, Command), f"parabench {command} needs examples: cls=Command, examples={{...}}"
     return list(found.examples.values())
 
 

@@ -48,7 +48,7 @@ def told(part: NodeResult) -> tuple[int | None, str, str]:
 
 
 def test_hang_names_the_missing_collective_and_rank() -> None:
-    """All devices came equally far, and all hosts have enqueued every step."""
+    """All devices have the same progress, and all hosts have enqueued every step."""
     answers = [answer(**{"0": group(EVERYBODY, 57) if rank == 2 else WAITS}) for rank in EVERYBODY]
     rank, message, stacks = told(hung(answers, [7] * 4))
     assert rank == 2
@@ -60,22 +60,22 @@ def test_hang_names_the_missing_collective_and_rank() -> None:
     assert "rank 2:\na stack" in stacks
 
 
-def test_hang_names_the_slowest_device() -> None:
-    rank, message, _ = told(hung([{"enqueued": 20}] * 4, [8, 8, 6, 8]))
-    assert (rank, "to step 1, part 1" in message) == (2, True)
-
-
-def test_hang_names_the_slowest_host_of_equal_devices() -> None:
-    rank, message, _ = told(hung([{"enqueued": 20}, {"enqueued": 8}], [7, 7]))
-    assert rank == 1
-    assert message.endswith("to step 1, part 2 (its device; its host had enqueued to step 1, part 3)")
-
-
-def test_hang_of_all_ranks_names_no_rank() -> None:
-    answers = [answer(**{"0": group([0, 1], 58, (58, "all_reduce"))}) for _ in range(2)]
-    rank, message, _ = told(hung(answers, [7, 7]))
-    assert rank is None
-    assert message == "no end after 20 s; 2 ranks came equally far, to step 1, part 2; see their stacks"
+@pytest.mark.parametrize(
+    ("answers", "reached", "blamed", "end"),
+    [
+        ([{"enqueued": 20}] * 4, [8, 8, 6, 8], 2,
+         "to step 1, part 1 (its device; its host had enqueued to step 4, part 0)"),
+        # The devices have the same progress.
+        ([{"enqueued": 20}, {"enqueued": 8}], [7, 7], 1,
+         "to step 1, part 2 (its device; its host had enqueued to step 1, part 3)"),
+        ([answer(**{"0": group([0, 1], 58, (58, "all_reduce"))})] * 2, [7, 7], None,
+         "no end after 20 s; 2 ranks came equally far, to step 1, part 2; see their stacks"),
+    ],
+)  # fmt: skip
+def test_hang_names_the_slowest_device_or_host(answers: Any, reached: list[int], blamed: int | None, end: str) -> None:
+    rank, message, _ = told(hung(answers, reached))
+    assert rank == blamed
+    assert message.endswith(end)
 
 
 @pytest.mark.parametrize("absent", [1, 3])

@@ -1,4 +1,4 @@
-"""The token that the launches of two sides pass to each other."""
+"""The token that the launches of two variants pass to each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pairs(tmp_path: Path) -> list[Pair]:
 
 
 class Launches:
-    """Rank 0 of both sides, each in a thread with this number of turns. `had` lists the side of each turn."""
+    """Rank 0 of both launches, each in a thread with this number of turns. `had` lists the variant of each turn."""
 
     def __init__(self, pairs: Sequence[Pair], turns: int) -> None:
         self.had: list[str] = []
@@ -39,11 +39,11 @@ class Launches:
         partner.end()
 
 
-def said(token: Token) -> Iterator[int]:
-    """The sides that have said something, one at a time."""
+def senders(token: Token) -> Iterator[int]:
+    """Yield the variant of each message, one at a time."""
     while True:
-        ready, _, _ = select(token.heard_at, [], [], GUARD_S)
-        yield from (token.heard_at.index(each) for each in ready[:1])
+        ready, _, _ = select(token.inputs, [], [], GUARD_S)
+        yield from (token.inputs.index(each) for each in ready[:1])
 
 
 def test_both_have_each_turn_and_are_first_in_every_other_round(pairs: list[Pair]) -> None:
@@ -52,11 +52,11 @@ def test_both_have_each_turn_and_are_first_in_every_other_round(pairs: list[Pair
         launches = Launches(pairs, rounds * per_round)
         for each in launches.threads:
             each.start()
-        for _, side in zip(range(2 * (rounds * per_round + 1)), said(token), strict=False):
-            token.heard(side)
+        for _, side in zip(range(2 * (rounds * per_round + 1)), senders(token), strict=False):
+            token.receive(side)
         for each in launches.threads:
             each.join(GUARD_S)
-        # Nobody waits for what is not there to come.
+        # No launch waits for a turn any more.
         assert token.awaited == {0, 1}
     first = launches.first["a"]
     assert launches.first["b"] == [not each for each in first]
@@ -73,7 +73,7 @@ def test_waiting_side_learns_that_the_other_has_ended(pairs: list[Pair]) -> None
         launches = Launches(pairs, 1000)
         launches.threads[1].start()
         assert token.awaited == {0, 1}
-        token.heard(next(said(token)))
+        token.receive(next(senders(token)))
         assert token.awaited == {0}
         token.end(1)
         launches.threads[1].join(GUARD_S)

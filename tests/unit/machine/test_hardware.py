@@ -125,22 +125,17 @@ def test_links_counts_active_nvlinks(monkeypatch):
     assert found["reasons"] == {}
 
 
-def card(name, capability):
-    return {"name": name, "compute_capability": capability}
+H100 = {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}
+V100 = {"name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
 
 
 @pytest.mark.parametrize(
     ("driver", "device", "torch_cuda", "why"),
     [
-        (
-            "12.2",
-            card("NVIDIA H100 80GB HBM3", "9.0"),
-            "13.0",
-            "its driver 535.1 runs CUDA 12.2 at most, and this torch",
-        ),
-        ("13.0", card("Tesla V100-SXM2-16GB", "7.0"), "13.0", "Tesla V100-SXM2-16GB has compute capability 7.0"),
-        ("12.2", card("Tesla V100-SXM2-16GB", "7.0"), "12.8", None),
-        ("12.2", card("NVIDIA H100 80GB HBM3", "9.0"), None, None),
+        ("12.2", H100, "13.0", "its driver 535.1 runs CUDA 12.2 at most, and this torch"),
+        ("13.0", V100, "13.0", "Tesla V100-SXM2-16GB has compute capability 7.0"),
+        ("12.2", V100, "12.8", None),
+        ("12.2", H100, None, None),
     ],
 )
 def test_cuda_fault_names_driver_and_device_limits(driver, device, torch_cuda, why):

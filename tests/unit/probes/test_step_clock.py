@@ -60,7 +60,7 @@ def test_marks_are_unknown_when_the_device_hangs(tmp_path: Path, behind: Behind)
     for _ in range(2):
         step(clock, behind, host_s=0.001, device_s=0.010)
     behind.host(60.0)
-    hang.watch(clock, CUDA)
+    hang.set_clock(clock, CUDA)
     hang.answer(tmp_path, 3)
     marks = read_marks(tmp_path / "marks", 5).reshape(-1)
     assert np.flatnonzero(np.isnan(marks)).tolist() == list(range(12, 25))
@@ -111,7 +111,7 @@ def test_clock_on_cpu_has_no_lags(tmp_path: Path) -> None:
     assert (clock.lags(), clock.enqueued, clock.moments.numbers()) == ([], None, {})
     clock.read()
     clock.finish()
-    hang.watch(clock, torch.device("cpu"))
+    hang.set_clock(clock, torch.device("cpu"))
     hang.answer(tmp_path, 0)
     # The flight recorder has entries of other tests.
     assert set(json.loads((tmp_path / "standing0.json").read_text())) == {"groups"}
