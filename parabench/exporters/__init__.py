@@ -31,14 +31,15 @@ class Exporter(Entry):
 EXPORTERS = {
     name: Exporter(target=f"parabench.exporters.{target}", place=place, package=package, summary=summary)
     for name, target, place, package, summary in (
-        ("bencher", "text:bencher", "bencher.json", None,
+        ("bencher", "formats:bencher", "bencher.json", None,
          "Bencher Metric Format, for `bencher run --adapter json --file`."),
-        ("github", "text:github", "github-benchmark.json", None, "customSmallerIsBetter of github-action-benchmark."),
-        ("pytorch", "text:pytorch", "pytorch-benchmark.json", None,
+        ("github", "formats:github", "github-benchmark.json", None,
+         "customSmallerIsBetter of github-action-benchmark."),
+        ("pytorch", "formats:pytorch", "pytorch-benchmark.json", None,
          "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
-        ("openmetrics", "text:openmetrics", "parabench.prom", "prometheus_client",
+        ("openmetrics", "formats:openmetrics", "parabench.prom", "prometheus_client",
          "OpenMetrics text, for node exporter's textfile collector and Pushgateway."),
-        ("parquet", "parquet:export", "parquet", "pyarrow",
+        ("parquet", "formats:parquet", "parquet", "pyarrow",
          "A folder of Parquet tables: configurations, launches and samples."),
         ("mlflow", "mlflow:export", "", "mlflow",
          "MLflow: a run for the session with its report, and one for each configuration."),

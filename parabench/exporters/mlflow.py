@@ -13,7 +13,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
-from parabench.exporters.results import metrics_of
+from parabench.exporters.formats import metrics_of
 from parabench.report.build import write_report
 
 EXPERIMENT = "parabench"

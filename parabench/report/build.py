@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from parabench.analysis import format
 from parabench.analysis.environment.facts import environment_rows
@@ -78,21 +78,17 @@ TABS: dict[str, tuple[str, Makers]] = {
 }  # fmt: skip
 
 
-class Tab(NamedTuple):
-    """One tab with its sections."""
-
-    id: str
-    title: str
-    sections: list[Section]
+# The template adds content to these tabs, so they are shown even without sections.
+_ALWAYS_SHOWN = ("answer", "trust", "environment", "data")
 
 
-def training_tabs(seen: SessionData) -> list[Tab]:
-    """Return the tabs with content about the session. The template fills the last three, and a part of the first."""
-    tabs = [
-        Tab(name, title, [section for make in makers.values() if (section := make(seen)) is not None])
-        for name, (title, makers) in TABS.items()
-    ]
-    return [tab for tab in tabs if tab.sections or tab.id in ("answer", "trust", "environment", "data")]
+def training_tabs(seen: SessionData) -> dict[str, list[Section]]:
+    """Return {tab id: its sections} for the shown tabs of a training session's report, in their order."""
+    tabs = {
+        name: [section for make in makers.values() if (section := make(seen)) is not None]
+        for name, (_, makers) in TABS.items()
+    }
+    return {name: sections for name, sections in tabs.items() if sections or name in _ALWAYS_SHOWN}
 
 
 def section_makers(seen: SessionData) -> Makers:
@@ -158,13 +154,13 @@ def render(results: Results, session: str | None = None) -> str:
     ]
     return fill(
         "report.html",
-        [section for tab in tabs for section in tab.sections],
+        [section for sections in tabs.values() for section in sections],
         page_data(seen),
         title=chosen.label or chosen.suite,
         kicker=kicker(chosen),
         question=chosen.question or "What was measured?",
         session=chosen,
-        tabs=tabs,
+        tabs=[(name, TABS[name][0], sections) for name, sections in tabs.items()],
         opened=case_details(seen),
         answers=verdicts(seen),
         where=summary.lines(seen),

@@ -22,11 +22,11 @@ from click.testing import CliRunner
 import fake_results as fake
 from browser_helpers import drawn, needs_chromium
 from guard import GUARD_S
+from parabench import serve as server
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.report.build import render
-from parabench.serve import server
-from parabench.serve.server import Live, Server, make_page, read_progress
+from parabench.serve import Live, Server, make_page, read_progress
 from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Status
 from parabench.store.results import load
 from parabench.store.store import Store

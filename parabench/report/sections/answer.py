@@ -23,10 +23,10 @@ from parabench.report.figures import (
     lay_out,
     listed,
     points,
+    strategy_style,
     titled,
     vertical,
 )
-from parabench.report.palette import strategy_style
 from parabench.report.spec import Section, nothing_to_draw
 from parabench.store.record import MIB
 from parabench.store.results import records

@@ -20,25 +20,23 @@ from parabench.report.cases import page_cases
 from parabench.report.figures import (
     ALL,
     GREY,
+    PART,
+    SYMBOLS,
     Panel,
+    Style,
     Trace,
+    algorithm_style,
     band,
     cut,
     error_bars,
     in_rows,
     lay_out,
     listed,
+    native_first,
     points,
+    strategy_style,
     titled,
     vertical,
-)
-from parabench.report.palette import (
-    PART,
-    SYMBOLS,
-    Style,
-    algorithm_style,
-    native_first,
-    strategy_style,
 )
 from parabench.report.spec import Section, nothing_to_draw
 from parabench.strategies import entry_of

@@ -14,9 +14,12 @@ from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.report.figures import (
     FROM_ZERO,
+    OVERLAP_HATCH,
     PARTS_LEGEND,
+    SHARE,
     Panel,
     Trace,
+    algorithm_style,
     bars,
     cut,
     lay_out,
@@ -24,7 +27,6 @@ from parabench.report.figures import (
     name_bars,
     name_case,
 )
-from parabench.report.palette import OVERLAP_HATCH, SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
 from parabench.report.sections.timeline import READY
 from parabench.report.spec import WORDED, Column, Section, table_of

@@ -20,8 +20,7 @@ from parabench.analysis.step.device_time import (
     unread,
 )
 from parabench.machine import accelerator
-from parabench.report.figures import FROM_ZERO, Panel, Trace, band, lay_out, listed, marks, plain
-from parabench.report.palette import side_style
+from parabench.report.figures import FROM_ZERO, Panel, Trace, band, lay_out, listed, marks, plain, side_style
 from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.store.record import MIB, Phase
 from parabench.store.results import records

@@ -23,8 +23,7 @@ from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, NOISY
 from parabench.machine import accelerator
 from parabench.report.cases import page_cases, page_launches
-from parabench.report.figures import Panel, band, in_rows, marks, plain
-from parabench.report.palette import strategy_style
+from parabench.report.figures import Panel, band, in_rows, marks, plain, strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 from parabench.store.results import records
 

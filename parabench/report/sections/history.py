@@ -24,8 +24,10 @@ from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.report.figures import (
     LEGEND_NAME,
+    SYMBOLS,
     Panel,
     Trace,
+    algorithm_style,
     cut,
     error_bars,
     lay_out,
@@ -35,7 +37,6 @@ from parabench.report.figures import (
     short,
     vertical,
 )
-from parabench.report.palette import SYMBOLS, algorithm_style
 from parabench.report.spec import FORMATS, WORDED, Column, Section, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import Results

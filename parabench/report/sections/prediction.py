@@ -14,8 +14,7 @@ from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
-from parabench.report.figures import FROM_ZERO, Panel, error_bars, lay_out, marks, plain
-from parabench.report.palette import strategy_style
+from parabench.report.figures import FROM_ZERO, Panel, error_bars, lay_out, marks, plain, strategy_style
 from parabench.report.spec import WORDED, Column, Section, table_of
 
 # Multiples of the measured ranks that are predicted.

@@ -14,8 +14,19 @@ from parabench.analysis.step.breakdown import bubbles, taken_apart
 from parabench.analysis.step.nccl import choices, inspected, wiring
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.report.cases import page_cases
-from parabench.report.figures import FROM_ZERO, PARTS_LEGEND, Panel, by_work, case_bars, in_rows, listed, titled
-from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
+from parabench.report.figures import (
+    FROM_ZERO,
+    OVERLAP_HATCH,
+    PART,
+    PARTS_LEGEND,
+    SHARE,
+    Panel,
+    by_work,
+    case_bars,
+    in_rows,
+    listed,
+    titled,
+)
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
 

@@ -13,8 +13,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.calls import group_calls
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, lanes, timelines
 from parabench.metrics import STEP_PARTS
-from parabench.report.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
-from parabench.report.palette import PART, color_of
+from parabench.report.figures import PART, Panel, Trace, bars, color_of, lay_out, marks, name_case, plain, short
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import MIB, WAIT

@@ -22,9 +22,8 @@ from parabench.analysis.warnings.launches import check_collectives
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.plan.collective_protocol import in_words
-from parabench.report.figures import Panel, error_bars, marks, plain
+from parabench.report.figures import Panel, algorithm_style, error_bars, marks, native_first, plain
 from parabench.report.page import kicker, skipped_cases
-from parabench.report.palette import algorithm_style, native_first
 from parabench.report.sections.calls import over_sizes
 from parabench.report.sections.environment import links_section, machine_section
 from parabench.report.spec import DASH, WORDED, Column, Section, Table, repetition_name, table_of

@@ -21,8 +21,7 @@ from parabench.analysis.environment.diff import hardware_name
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import SessionData
 from parabench.files import write_whole
-from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, vertical
-from parabench.report.palette import side_style
+from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, side_style, vertical
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import records

@@ -16,12 +16,12 @@ import fake_results as fake
 from command_line import parabench
 from consumer_schemas import BENCHER, GITHUB, PYTORCH
 from parabench.analysis.session import SessionData, session_data
-from parabench.exporters import EXPORTERS, text
-from parabench.exporters.results import metrics_of
+from parabench.exporters import EXPORTERS, formats
+from parabench.exporters.formats import metrics_of
 from parabench.store.record import MIB, Status
 
 JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
-RENDERS: dict[str, Callable[[SessionData], str]] = {name: getattr(text, name) for name in JSON}
+RENDERS: dict[str, Callable[[SessionData], str]] = {name: getattr(formats, name) for name in JSON}
 
 
 def training(path: Path, **more: Any) -> SessionData:
@@ -67,7 +67,7 @@ def test_each_format_is_what_its_tool_documents(tmp_path: Path, name: str, of: C
 
 
 def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> None:
-    found = json.loads(text.bencher(seen))
+    found = json.loads(formats.bencher(seen))
     assert list(found) == ["ddp native, 2 ranks", "ddp native 1 MiB, 2 ranks"]  # without failed configurations
     latency = found["ddp native, 2 ranks"]["latency"]
     assert latency["value"] == pytest.approx(41e6, rel=0.01)
@@ -79,7 +79,7 @@ def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> 
 
 
 def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> None:
-    found = json.loads(text.github(seen))
+    found = json.loads(formats.github(seen))
     names = [each["name"] for each in found]
     assert len(set(names)) == len(names)
     first = found[0]
@@ -90,7 +90,7 @@ def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> N
 
 
 def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData) -> None:
-    found = json.loads(text.pytorch(seen))
+    found = json.loads(formats.pytorch(seen))
     (step,) = [
         each
         for each in found
