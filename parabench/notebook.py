@@ -64,7 +64,7 @@ class LoadedSession:
 
     @property
     def launches(self) -> pd.DataFrame:
-        """One row per launch and configuration; for collectives, per launch, configuration, size and form."""
+        """One row per launch and configuration; for collectives, also per size, in and out of place."""
         return self._data.numbers.copy()
 
     @property
@@ -205,5 +205,5 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _titled(panels: Sequence[Panel], title: str) -> dict[str, dict[str, Any]]:
-    """Return plotly's JSON of figures by title."""
+    """Return {title: plotly's JSON}. `title` names a figure without its own title."""
     return {panel.title or title: panel.figure for panel in panels}

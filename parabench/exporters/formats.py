@@ -34,7 +34,7 @@ LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "e
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a case in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
+    """A measured number of a case, in seconds, bytes, joules, or tokens, samples or bytes per second.
 
     `case` is a unique name. `low` and `high` are the 95% confidence interval over launches, and `launches` has the
     number of each launch, if they are known.
@@ -52,7 +52,7 @@ class Metric:
 
     @property
     def ends(self) -> dict[str, float]:
-        """The number and the known ends of its interval, by the ending of their names."""
+        """The value and the known ends of its interval, by name suffix: "", "_low" and "_high"."""
         every = {"": self.value, "_low": self.low, "_high": self.high}
         return {name: value for name, value in every.items() if value is not None}
 
@@ -256,7 +256,7 @@ def openmetrics(seen: SessionData) -> str:
 
 
 def parquet(seen: SessionData) -> dict[str, bytes]:
-    """Return the tables `cases`, `launches` and `samples`, or `sizes`, `launches` and `calls` of collectives.
+    """Return Parquet files: `cases`, `launches` and `samples`; for collectives `sizes`, `launches` and `calls`.
 
     The columns are in docs/reference/report.md and docs/reference/store.md. Units are seconds and bytes; unknown values
     are null.
@@ -272,7 +272,7 @@ def parquet(seen: SessionData) -> dict[str, bytes]:
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:
-    """Return a table as Parquet. Columns with values of several types become text."""
+    """Return a table in Parquet format. Columns with values of several types are converted to text."""
     mixed = {
         name: frame[name].map(lambda value: None if pd.isna(value) else str(value))
         for name in frame.columns

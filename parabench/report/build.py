@@ -1,4 +1,4 @@
-"""The report: one HTML page that opens from disk, with no network."""
+"""Build the report of a session: one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from parabench.store.results import Results, known_records
 
 
 def _history(seen: SessionData) -> Section | None:
-    """Return the section of histories, whose statistics take time to import, if the database has other sessions."""
+    """Return the history section, whose imports are slow; None if the database has no other session."""
     if len(seen.results.listed) < 2:
         return None
     from parabench.report.sections.history import history_section
@@ -48,7 +48,7 @@ def _history(seen: SessionData) -> Section | None:
 
 
 def _prediction(seen: SessionData) -> Section | None:
-    """Return the section of predictions, which take time to import, if the database has compute-only launches."""
+    """Return the prediction section, whose imports are slow; None without compute-only launches."""
     if not seen.results.whole_store.of_kind("compute"):
         return None
     from parabench.report.sections.prediction import prediction_section
@@ -56,7 +56,7 @@ def _prediction(seen: SessionData) -> Section | None:
     return prediction_section(seen)
 
 
-# By tab: its title, and the functions that make its sections, by the ids of these.
+# {tab id: (title, {section id: the function that makes it})}.
 TABS: dict[str, tuple[str, Makers]] = {
     "answer": ("Answer", {"ranking": ranking_section, "front": front_section}),
     "buckets": ("Buckets", {"bucket": by_bucket_section, "buckets": bucket_section}),
@@ -92,7 +92,7 @@ def training_tabs(seen: SessionData) -> dict[str, list[Section]]:
 
 
 def section_makers(seen: SessionData) -> Makers:
-    """Return the functions that make the sections of a session's report, by the ids of the sections."""
+    """Return {section id: the function that makes it} for the page of a session of any kind."""
     if seen.session.kind == RecordedCase.kind:
         from parabench.report.views import recorded
 
@@ -118,7 +118,7 @@ _LINES = 5
 
 
 def conclusions(results: Results) -> list[str]:
-    """Return the conclusions and warnings about the newest session of recordings, in a few lines."""
+    """Return the conclusions and warnings about the newest imported session, in at most _LINES lines."""
     from parabench.analysis.collectives.crossover import answer
     from parabench.report.views import recorded
 
@@ -135,7 +135,7 @@ def conclusions(results: Results) -> list[str]:
 
 
 def render(results: Results, session: str | None = None) -> str:
-    """Return the page as text."""
+    """Return the HTML of the report of a session (default: the newest)."""
     chosen = select_session(results, session)
     seen = data_of(results, chosen)
     if chosen.kind == "collectives":
@@ -181,8 +181,10 @@ def render(results: Results, session: str | None = None) -> str:
 
 
 def _trust(seen: SessionData) -> dict[str, Any]:
-    """Return the numbers of launches, good launches, launches that succeeded without a number (`numberless`), cases,
-    repetitions, and steps of a launch."""
+    """Return the counts in the sentence about launches.
+
+    `good` launches have a step time, and `numberless` ones succeeded without it. `steps` is the median of a launch.
+    """
     own = seen.numbers[seen.numbers["repetition"] >= FIRST_REPETITION]
     good = own[own["counted"]]
     return {

@@ -1,4 +1,4 @@
-"""One instrumented step as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, with all ranks.
+"""Write one instrumented step of all ranks as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 The format is the Trace Event Format's JSON: events with `ph`, `ts` in microseconds, `pid`, `tid` and `name`. A process
 is a rank. Its threads are the step's parts, the time that training was blocked, and lanes for each group and algorithm,
@@ -63,7 +63,7 @@ def write_trace(
 
 
 def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
-    """Return the chosen step. Raises UsageError with the available ones."""
+    """Return the chosen step; see `write_trace`. Raises UsageError, which lists the available ones."""
     labels = seen.labels
     named = [key for key, label in labels.items() if case in (key, label)]
     found = named or [key for key in labels if key.startswith(case)]
@@ -109,7 +109,7 @@ def _median(values: pd.Series, given: int | None, missing: str) -> int:
 
 
 def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
-    """Return the trace as it is in JSON. Its clock begins with the first event."""
+    """Return the trace as JSON data. Its clock starts at the first event."""
     case_id, launch_id, step = chosen
     facts = seen.facts[launch_id]
     spans, calls = (
@@ -148,7 +148,7 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
 
 
 def _communication(rank: int, calls: pd.DataFrame, layout: list[dict[str, Any]]) -> Iterator[Event]:
-    """Yield calls on lanes, with an arrow from where each was made, and when buckets were ready."""
+    """Yield calls on lanes, an arrow from the time of each call to its start, and the times when buckets are ready."""
     thread = LANES
     calls = calls.sort_values("start_s", kind="stable").astype({"start_s": float})
     calls["end_s"] = calls["start_s"] + pd.to_numeric(calls["duration_s"]).fillna(0.0)
@@ -212,7 +212,7 @@ def _event(
 
 
 def _named(kind: str, pid: int, thread: int, name: str, order: int | None = None) -> Iterator[Event]:
-    """Yield the name of a process or thread, and its place on the page."""
+    """Yield the name and the sort index of a process or thread."""
     common = {"ph": "M", "ts": 0, "pid": pid, "tid": pid * THREADS + thread if thread else pid}
     yield common | {"name": f"{kind}_name", "args": {"name": name}}
     yield common | {"name": f"{kind}_sort_index", "args": {"sort_index": thread if order is None else order}}

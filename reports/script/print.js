@@ -24,7 +24,7 @@ const shortenAll = () => {
   }
   for (const more of document.querySelectorAll("main .findings details")) {
     const sentences = [...more.querySelectorAll("p")].filter((one) => !one.hidden);
-    shorten(sentences, sentences.length, MOST_WITHIN, "further case", (said) => more.append(said));
+    shorten(sentences, sentences.length, MOST_WITHIN, "further warning", (said) => more.append(said));
   }
 };
 const lengthen = () => {

@@ -132,7 +132,7 @@ def test_page_has_a_sentence_when_no_configuration_is_selected(browser, rich):
     with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
         assert counted(page) == "0 of 28 configurations"
         assert page.locator("#bucket figure:visible").count() == 0
-        assert "is among the selected" in page.locator("#bucket .empty").inner_text()
+        assert "about a selected configuration" in page.locator("#bucket .empty").inner_text()
         assert too_wide(page) <= 0
         for tab in each_tab(page):
             assert unmarked(page) == [], tab

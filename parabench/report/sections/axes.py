@@ -57,7 +57,7 @@ _ABOVE = 1.5
 
 
 def _with_sizes(cases: pd.DataFrame) -> pd.DataFrame:
-    """Return configurations whose `bucket_mib` is a `Size`."""
+    """Return the configurations with `bucket_mib` converted to `Size`."""
     sizes = [mib if isinstance(mib, str) else format.number_or_none(mib) for mib in cases["bucket_mib"]]
     return cases.assign(bucket_mib=pd.Series(sizes, cases.index, dtype=object))
 
@@ -119,8 +119,10 @@ def by_bucket_section(seen: SessionData) -> Section:
 
 
 def _bucket_panel(own: pd.DataFrame, sizes: list[Size]) -> Panel:
-    """Return the figure of one world size. Sizes are on a logarithmic axis. Lists of caps and the default are apart, on
-    the right, and no line joins them."""
+    """Return the figure of step time against bucket size for a group of `_worlds`.
+
+    Sizes are on a logarithmic axis. Lists of caps and the default are on the right, without a line.
+    """
     places: dict[Size, float] = {mib: math.log2(mib) for mib in sizes if isinstance(mib, float)}
     low, high = min(places.values(), default=0.0), max(places.values(), default=0.0)
     apart = [mib for mib in sizes if mib not in places]
@@ -167,7 +169,7 @@ def algorithms_section(seen: SessionData) -> Section:
 
 
 def _algorithm_panel(world: pd.DataFrame) -> Panel | None:
-    """Return the figure of one world size with a row for each bucket size; None without a ratio."""
+    """Return the figure of algorithms relative to native for a group of `_worlds`; None without a ratio."""
     lines = []
     # `slower` is unknown if no launch or repetition connects a configuration with the best.
     for _, line in world[world["slower"].notna()].groupby("bucket_mib", dropna=False, sort=False):
@@ -289,7 +291,7 @@ def _scaling_title(group: pd.DataFrame, table: pd.DataFrame) -> str:
 
 
 def _curve(own: pd.DataFrame, by: str, at: int) -> tuple[str, Style, pd.DataFrame]:
-    """Return the name, the style and the points of a curve, number `at`, that differs from the others in `by`."""
+    """Return the name, the style and the points of curve number `at`. The curves differ in the field `by`."""
     first = own.iloc[0]
     # The point of a common base is shown with the others of the curve.
     common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])

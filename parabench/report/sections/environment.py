@@ -148,7 +148,7 @@ def _of_words(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:
-    """Return the tables of the devices of a machine, or of the nodes `of`, and their links, and how to read them."""
+    """Return the tables of the devices of a machine and of their links, and notes. `of` names the nodes, if any."""
     whose = f" of {of}" if of else ""
     alike, devices, unread = gpu_rows(environment)
     head, links, legend = link_rows(environment)

@@ -75,7 +75,7 @@ def prediction_section(seen: SessionData) -> Section | None:
 
 
 def _fastest(seen: SessionData) -> dict[str, Case]:
-    """Return the fastest training run of the most ranks of each strategy, by the name of its curve."""
+    """Return {name of a curve: the strategy's fastest configuration with the most ranks}."""
     several = len({case.model for case in seen.planned.values()}) > 1
     found: dict[str, Case] = {}
     steps = [(case, seen.step_times[key]) for key, case in seen.planned.items() if key in seen.step_times]

@@ -43,7 +43,7 @@ const follow = (served) => {
       wait = now.again_s;
       if (!tell(now)) return;
     } catch {
-      said.textContent = "parabench serve does not answer; the page stays as it is.";
+      said.textContent = "parabench serve does not respond, so this page is not updated.";
       error.textContent = "";
     }
     again = setTimeout(ask, wait * 1000);

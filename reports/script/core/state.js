@@ -1,6 +1,6 @@
 // The state that the reader selects: tab, filters, open case, orders of tables. The address after # contains all of it,
 // so that a link shows the same view.
-import { cases, data, hasDetails, rowOf } from "./data.js";
+import { cases, data, rowOf } from "./data.js";
 
 export const filterable = data.filters || [];
 const filterNames = new Set(filterable.map(([name]) => name));
@@ -79,8 +79,8 @@ export const closeCase = () => {
   history.replaceState(null, "", address());
 };
 const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
-// Open the details of a case. An unknown id, for example from an old address, is ignored, as on pages without details.
-export const openCase = (id) => { if (hasDetails && rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
+// Open the details of a case. An unknown id, for example from an old address, is ignored.
+export const openCase = (id) => { if (rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 
 export const startState = () => {
   readAddress();

@@ -119,7 +119,7 @@ const buildTable = (container) => {
       "div", { class: "scroll tall", role: "region", "aria-label": container.dataset.title, tabindex: "0" },
       element("table", {}, element("thead", {}, element("tr", {}, ...columns.map(head))), element("tbody")),
     ),
-    element("p", { class: "empty" }, "No case is selected. “Show all” takes the filters away."),
+    element("p", { class: "empty" }, "No configuration matches the filters. “Show all” clears them."),
   );
 };
 

@@ -205,7 +205,7 @@ def test_bandwidth_is_compared_within_measured_sizes(tmp_path):
 
 
 def test_bandwidth_without_microbenchmark_has_a_command(ddp):
-    assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
+    assert "run parabench collectives with the same --out folder" in ddp.text("bandwidth")
 
 
 def test_step_sections_are_in_order_with_escaped_text(tmp_path):
