@@ -61,7 +61,7 @@ def make_page(path: Path, session: str) -> str:
 
 def nothing(text: str, error: str = "") -> dict[str, Any]:
     """Return the progress that is shown if there is no session."""
-    return {"said": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
+    return {"text": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
 
 
 def read_progress(path: Path, name: str | None = None, now: datetime | None = None) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
             text += f", about {format.duration((planned - done) * wall_s[ended].mean(), 1)} left"
     failed = f" {format.count(int((~well).sum()), 'launch')} failed." if not well.all() else ""
     stamp = "-".join(map(str, (session.id, len(launches), planned, finishes)))
-    progress = {"said": f"{text}.{failed}", "done": done, "planned": planned, "going": not (finished or stalled)}
+    progress = {"text": f"{text}.{failed}", "done": done, "planned": planned, "going": not (finished or stalled)}
     return progress | {"error": "", "session": str(session.id), "stamp": stamp}
 
 

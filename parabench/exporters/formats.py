@@ -1,4 +1,4 @@
-"""The metrics of a session, and the text and Parquet files in which other tools read them."""
+"""The metrics of a session, and the text and Parquet files with metrics for other tools."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from parabench.analysis import format
+from parabench.analysis.collectives.crossover import answer
 from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import answered, next_command, of_turns
@@ -34,6 +35,7 @@ from parabench.report.sections.step import (
 )
 from parabench.report.sections.timeline import timeline_section
 from parabench.report.spec import Makers, Section, repetition_name
+from parabench.report.views import collectives, recorded
 from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, known_records
 
@@ -94,12 +96,8 @@ def training_tabs(seen: SessionData) -> dict[str, list[Section]]:
 def section_makers(seen: SessionData) -> Makers:
     """Return {section id: the function that makes it} for the page of a session of any kind."""
     if seen.session.kind == RecordedCase.kind:
-        from parabench.report.views import recorded
-
         return recorded.SECTIONS
     if seen.session.kind == "collectives":
-        from parabench.report.views import collectives
-
         return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": links_section}
     return {name: make for _, makers in TABS.values() for name, make in makers.items()}
 
@@ -119,9 +117,6 @@ _LINES = 5
 
 def conclusions(results: Results) -> list[str]:
     """Return the conclusions and warnings about the newest imported session, in at most _LINES lines."""
-    from parabench.analysis.collectives.crossover import answer
-    from parabench.report.views import recorded
-
     seen = session_data(results)
     of_logs = seen.session.kind == "collectives"
     lines = [*(answer(seen).sentences if of_logs else recorded.sentences(seen))]
@@ -139,12 +134,8 @@ def render(results: Results, session: str | None = None) -> str:
     chosen = select_session(results, session)
     seen = data_of(results, chosen)
     if chosen.kind == "collectives":
-        from parabench.report.views import collectives
-
         return collectives.render(seen)
     if chosen.kind == RecordedCase.kind:
-        from parabench.report.views import recorded
-
         return recorded.render(seen)
     tabs, launches = training_tabs(seen), seen.numbers
     failed = [

@@ -163,12 +163,12 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
     with opened(browser, rich, "#tab=data") as page:
         open_case(page, "ddp ring 25 MiB, 4 ranks")
         dialog = page.locator("dialog.detail")
-        said = dialog.inner_text()
+        message = dialog.inner_text()
         for part in ("fastest", "tokens/s", "22.2 ± 0.3 ms", "Measure this configuration again"):
-            assert part in said, part
-        assert "Timeline, collectives" not in said  # the page has no figure of the case
+            assert part in message, part
+        assert "Timeline, collectives" not in message  # the page has no figure of the case
         assert page.evaluate("location.hash").endswith("case=ddp-ring-w4-25mib-e1a5941d")
-        assert len(dialog.locator("[aria-label='Its launches'] td:nth-child(3)").all_inner_texts()) == 3
+        assert len(dialog.locator("[aria-label='Launches'] td:nth-child(3)").all_inner_texts()) == 3
         page.keyboard.press("Escape")
         assert not dialog.is_visible()
         page.wait_for_url(lambda url: "case=" not in url)

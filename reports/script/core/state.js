@@ -21,12 +21,12 @@ export const ordered = (values) => [...values].sort((a, b) => {
 });
 
 const readAddress = () => {
-  const said = new URLSearchParams(location.hash.slice(1));
-  state.tab = said.get("tab") || "";
-  state.case = said.get("case") || "";
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  state.tab = parameters.get("tab") || "";
+  state.case = parameters.get("case") || "";
   state.filters = new Map();
   state.order = new Map();
-  for (const [name, value] of said) {
+  for (const [name, value] of parameters) {
     if (filterNames.has(name)) {
       if (!state.filters.has(name)) state.filters.set(name, new Set());
       state.filters.get(name).add(value);
@@ -34,12 +34,12 @@ const readAddress = () => {
   }
 };
 const address = () => {
-  const said = new URLSearchParams();
-  if (state.tab) said.set("tab", state.tab);
-  for (const [name, values] of state.filters) for (const value of ordered(values)) said.append(name, value);
-  for (const [table, order] of state.order) said.set(`sort.${table}`, order);
-  if (state.case) said.set("case", state.case);
-  return `#${said}`;
+  const parameters = new URLSearchParams();
+  if (state.tab) parameters.set("tab", state.tab);
+  for (const [name, values] of state.filters) for (const value of ordered(values)) parameters.append(name, value);
+  for (const [table, order] of state.order) parameters.set(`sort.${table}`, order);
+  if (state.case) parameters.set("case", state.case);
+  return `#${parameters}`;
 };
 
 let chosen = null;  // the selected rows, fastest first, computed once per change

@@ -45,9 +45,9 @@ export const sortedBy = (rows, column, down) => {
 
 const tables = {};
 const orderOf = (name) => {
-  const said = state.order.get(name) ?? tables[name].initial;
-  const column = tables[name].columns.find((each) => each.name === said.replace(/^-/, ""));
-  return column ? [column, said.startsWith("-")] : [null, false];  // an address can contain any text
+  const order = state.order.get(name) ?? tables[name].initial;
+  const column = tables[name].columns.find((each) => each.name === order.replace(/^-/, ""));
+  return column ? [column, order.startsWith("-")] : [null, false];  // an address can contain any text
 };
 export const rowsInOrder = (name) => {
   const [column, down] = orderOf(name);

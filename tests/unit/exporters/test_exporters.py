@@ -131,7 +131,7 @@ class TestCommand:
         assert (tmp_path / "new" / "file.json").read_text() == usual
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
             ((), "no format is given; give one of --trace CASE, --bencher, "),
             (("--bencher", "--github"), "--bencher and --github are several formats; give one of"),
@@ -143,11 +143,11 @@ class TestCommand:
         ],
     )
     def test_export_error_is_one_line_and_writes_nothing(
-        self, tmp_path: Path, words: tuple[str, ...], said: str
+        self, tmp_path: Path, words: tuple[str, ...], message: str
     ) -> None:
         done = parabench("export", *words)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-        assert said in done.stderr
+        assert message in done.stderr
         assert [each.name for each in tmp_path.iterdir()] == ["parabench-results"]
 
     def test_missing_package_or_number_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ class TestCommand:
         done = parabench("export", "--format", "my_formats:tables", "-o", "folder")
         assert (done.exit_code, done.output) == (0, "folder/a.bin\nfolder/b.bin\n")
         assert (tmp_path / "folder" / "b.bin").read_bytes() == b"2"
-        for words, said in (
+        for words, message in (
             (("my_formats:names",), "--format my_formats:names has no usual file; give one with -o"),
             (("my_formats:tables", "-o", "-"), "- is not a folder, and a.bin, b.bin go into one; give another place"),
             (("my_formats:tables", "-o", "my_formats.py"), "is not a folder, and a.bin, b.bin go into one"),
@@ -180,4 +180,4 @@ class TestCommand:
         ):
             done = parabench("export", "--format", *words)
             assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-            assert said in done.stderr
+            assert message in done.stderr

@@ -102,12 +102,6 @@ def test_two_level_is_compared_with_native(tmp_path):
     assert traces(panel)["two_level"].x == pytest.approx((2,))
 
 
-def test_algorithms_have_a_panel_for_each_world_size(tmp_path):
-    steps = {case("ddp", name, ranks, 4.0): 0.1 / ranks for name in ("native", "ring") for ranks in (2, 4)}
-    panels = algorithms_section(seen(tmp_path, steps)).panels
-    assert sorted(panel.title for panel in panels) == ["ddp, 2 ranks", "ddp, 4 ranks"]
-
-
 def test_scaling_has_the_longest_curve_of_each_strategy(known):
     (panel,) = scaling_section(known).panels
     assert panel.title == "Strong scaling, global batch 8"

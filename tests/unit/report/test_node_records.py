@@ -103,7 +103,7 @@ def test_microbenchmark_on_one_node_is_not_for_several(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ({"cpu": "Other CPU"}, "CPU Other CPU against Some CPU"),
         ({"cores": 4}, "cores for ranks 4 against 8"),
@@ -116,11 +116,11 @@ def test_microbenchmark_on_one_node_is_not_for_several(tmp_path):
         ),
     ],
 )
-def test_different_nodes_cause_a_warning(tmp_path, changed, said):
+def test_different_nodes_cause_a_warning(tmp_path, changed, text):
     network = {"interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}], "infiniband": []}
     environment = fake_nodes.environment(gpus=GPUS, network=network, changed={1: changed})
     finding = found(tmp_path, [fake.launch(fake.case())], environment)["nodes_differ"]
-    assert finding.message == f"The nodes are not alike: node 1 differs: {said}."
+    assert finding.message == f"The nodes are not alike: node 1 differs: {text}."
 
 
 # -- slow nodes, slow ranks, clocks --------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ def test_captions_have_the_precision_of_clocks(tmp_path):
     assert "Clocks: clocks of nodes agree within 0.100 ms." in section(page, "stragglers")
     alone = late(1e-4)
     del alone.facts["nodes"]
-    said = render(stored(tmp_path, [alone], fake.ENVIRONMENT))
-    assert "All ranks share one clock." in section(said, "timeline")
-    assert "node" not in section(said, "stragglers")
+    text = render(stored(tmp_path, [alone], fake.ENVIRONMENT))
+    assert "All ranks share one clock." in section(text, "timeline")
+    assert "node" not in section(text, "stragglers")
 
 
 def test_trace_separates_devices_of_nodes(tmp_path):

@@ -7,19 +7,11 @@ import json
 import pytest
 
 import fake_results as fake
-from page_helpers import drawn, made
+from page_helpers import drawn
 from parabench.analysis.session import session_data
 from parabench.report.cases import case_details, page_data
 from parabench.report.sections.environment import spread_section
 from parabench.store.record import MIB, Finding
-
-
-def seen_of(results):
-    return session_data(results)
-
-
-def sections(results):
-    return made(seen_of(results), spread_section)
 
 
 def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
@@ -27,7 +19,7 @@ def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
     ddp, fsdp, once = fake.case(), fake.case(strategy="fsdp"), fake.case(strategy="zero1")
     steps = [(ddp, 1 / 1.01, 0), (fsdp, 1 / 1.02, 0), (once, 1.0, 0), (ddp, 1.01, 1), (fsdp, 1.02, 1)]
     launches = [fake.launch(case, [seconds] * 20, repetition=repetition) for case, seconds, repetition in steps]
-    (panel,) = sections(fake.write(tmp_path / "r.db", launches))["spread"].panels
+    (panel,) = spread_section(session_data(fake.write(tmp_path / "r.db", launches))).panels
     figure = drawn(panel)
     assert panel.title == "4 launches of 2 configurations"
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(-2.5, 2.5)]
@@ -39,15 +31,12 @@ def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
     assert found["ddp"].hovertext[0].endswith("<br>repetition 0: 990 ms<br>−1.0% from its configuration's step time")
 
 
-def test_spread_has_no_band_for_a_device_of_unknown_variation(tmp_path):
-    panels = sections(fake.rich(tmp_path / "gpu.db", gpu=True))["spread"].panels
+def test_spread_has_no_band_or_figure_without_known_variation(tmp_path):
+    panels = spread_section(session_data(fake.rich(tmp_path / "gpu.db", gpu=True))).panels
     assert panels
     assert not any(drawn(panel).layout.shapes for panel in panels)
-
-
-def test_spread_is_empty_for_single_launches(tmp_path):
-    found = sections(fake.write(tmp_path / "r.db", [fake.launch(fake.case(), 0.04, steps=4)]))
-    assert found["spread"].panels == []
+    once = fake.write(tmp_path / "r.db", [fake.launch(fake.case(), 0.04, steps=4)])
+    assert spread_section(session_data(once)).panels == []
 
 
 def test_details_have_warnings_about_one_configuration(tmp_path):
@@ -55,7 +44,7 @@ def test_details_have_warnings_about_one_configuration(tmp_path):
     launches = [fake.launch(cases[0], s, repetition=i) for i, s in enumerate((0.04, 0.05))]
     launches += [fake.launch(cases[1], 0.04, repetition=i) for i in range(2)]
     findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
-    seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
+    seen = session_data(fake.write(tmp_path / "r.db", launches, findings=findings))
     found = {one["case"]["case_id"]: [each[:2] for each in one["warnings"]] for one in case_details(seen)}
     assert found == {
         cases[1].id: [("odd", "Something.")],
@@ -69,7 +58,7 @@ def test_page_data_has_exact_fields_buckets_and_margin(tmp_path):
     for one in launches:
         if one.case.bucket_mib:
             one.facts["bucket_bytes"] = [MIB, 3 * MIB]
-    seen = seen_of(fake.write(tmp_path / "r.db", launches))
+    seen = session_data(fake.write(tmp_path / "r.db", launches))
     data = page_data(seen)
     json.dumps(data, allow_nan=False)
     of = data["cases"]
