@@ -112,8 +112,6 @@ def _templates() -> jinja2.Environment:
         optimized=False,  # each template is filled once, so folding its constants does not pay
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    environment.filters["whole"] = lambda value: str(int(value)) if format.known(value) else ""
-    environment.filters["text"] = lambda value: value if isinstance(value, str) else ""
     # A sentence in one line, with its commands, such as `parabench ab`, as code.
     environment.filters["coded"] = lambda text: Markup(
         re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(format.one_line(text))))

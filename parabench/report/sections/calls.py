@@ -140,7 +140,7 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     table = training_bandwidth(seen, alone)
     order = list(seen.labels).index
     table["case_id"] = ["|".join(sorted(ids, key=order)) for ids in table["case_ids"]]
-    source = "To compare with a microbenchmark, run parabench collectives with the same --out folder."
+    source = "To compare with a microbenchmark, run `parabench collectives` with the same --out folder."
     if len(alone):
         source = "Dotted, open marks: the microbenchmark of this database."
     measured, panels = dict(iter(alone.groupby(QUESTION))), []

@@ -23,7 +23,7 @@ TIMES = (1, 2, 4, 8)
 _READING = (
     "A step is the computation of a rank and exposed collectives. The computation is from compute-only launches, "
     "corrected by measured training runs. Collectives are from the latency and bandwidth of measured links. Each "
-    "strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+    "strategy has the algorithm and bucket cap of its fastest training run. Use `parabench predict` for other ones."
 )
 _NOTE = "A step consists of a rank's computation, its wait for the slowest rank, and exposed communication."
 _TABLE = (
@@ -95,7 +95,7 @@ def _lead(seen: SessionData, rows: Sequence[Prediction], most: int) -> str:
     else:
         sizes = ",".join(str(times * most) for times in TIMES[1:])
         found.append(
-            f"For more ranks: parabench predict {seen.results.path.name} --world-size {sizes} --link node=25GB/s,20us"
+            f"For more ranks: `parabench predict {seen.results.path.name} --world-size {sizes} --link node=25GB/s,20us`"
         )
     return " ".join(found)
 

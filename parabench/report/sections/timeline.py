@@ -89,7 +89,7 @@ def timeline_section(seen: SessionData) -> Section | None:
         ],
         reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
         f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn. "
-        "parabench export --trace writes a step of any configuration for Perfetto.",
+        "`parabench export --trace` writes a step of any configuration for Perfetto.",
     )
 
 

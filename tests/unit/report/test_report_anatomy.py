@@ -213,4 +213,4 @@ def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     # FSDP gathers and DDP reduces, so each figure shows one of them.
     tied = [trace["customdata"] for at in range(2) for trace in ddp.figure("bandwidth", at)["data"]]
     assert [set(ids) for ids in tied] == [{own}, {fsdp}]
-    assert "run parabench collectives with the same --out folder" in ddp.text("bandwidth")
+    assert "run `parabench collectives` with the same --out folder" in ddp.text("bandwidth")
