@@ -64,21 +64,17 @@ def test_json_in_a_script_holds_no_character_that_html_acts_on():
     assert json.loads(text) == {"a": HOSTILE}
 
 
-def empty(tmp_path, launches, **more):
-    page = render(fake.write(tmp_path / "r.db", launches, **more))
-    return Page(page).text
+def text_of(tmp_path, launches, **more):
+    return Page(render(fake.write(tmp_path / "r.db", launches, **more))).text
 
 
-def test_no_launch_at_all(tmp_path):
-    text = empty(tmp_path, [], finished=False)
+def test_session_without_good_launch_has_sentences(tmp_path):
+    text = text_of(tmp_path, [], finished=False)
     assert "No launch was recorded, so the fastest configuration is unknown." in text
     assert "The session is not finished" in text
     assert "No configuration was launched." in text
-
-
-def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
-    text = empty(tmp_path, bad)
+    text = text_of(tmp_path, bad)
     assert text.count("No launch succeeded, so nothing is drawn.") >= 5
     assert "no step for 60 s" in text
 
@@ -87,7 +83,7 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     launches = fake.sweep([fake.case()], lambda _: 0.04)
     for one in launches:
         one.samples = [s for s in one.samples if s.metric in ("step_s", "loss")]
-    text = empty(tmp_path, launches)
+    text = text_of(tmp_path, launches)
     assert "Only one configuration has a result, so nothing can be ranked." in text
     for sentence in (
         "No strategy has more than one bucket size at one world size.",

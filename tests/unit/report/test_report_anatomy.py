@@ -14,9 +14,9 @@ from parabench.analysis.session import session_data
 from parabench.analysis.step.calls import alone_table, training_bandwidth
 from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
-from parabench.report.sections.step import parts_section, shares_section, straggler_section
+from parabench.report.sections.step import nccl_section, parts_section, shares_section, straggler_section
 from parabench.report.sections.timeline import timeline_section
-from parabench.store.record import MIB
+from parabench.store.record import EXPLAIN_REPETITION, MIB
 
 MAKERS = (parts_section, shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
 
@@ -214,3 +214,46 @@ def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     tied = [trace["customdata"] for at in range(2) for trace in ddp.figure("bandwidth", at)["data"]]
     assert [set(ids) for ids in tied] == [{own}, {fsdp}]
     assert "run `parabench collectives` with the same --out folder" in ddp.text("bandwidth")
+
+
+# -- NCCL ----------------------------------------------------------------------------------------------------------
+
+NCCL = fake.case(device="cuda", backend="nccl")
+TOLD = {
+    "version": "2.27.5+cuda12.9", "network": "IB", "channels": {"coll": 24, "p2p": 32}, "transports": {"P2P/CUMEM": 2},
+    "choices": [
+        {"op": "all_reduce", "bytes": 4, "algorithm": "tree", "protocol": "ll", "channels": 1, "calls": 3},
+        {"op": None, "bytes": 26_214_400, "algorithm": "ring", "protocol": "simple", "channels": None, "calls": 1},
+    ],
+}  # fmt: skip
+NOTHING = {
+    "version": None, "network": None, "channels": {}, "transports": {"P2P/CUMEM": 1}, "choices": [],
+}  # fmt: skip
+
+
+def nccl(folder, *launches):
+    return nccl_section(session_data(fake.write(folder / "r.db", launches)))
+
+
+def test_nccl_section_has_choices_and_connections(tmp_path):
+    logs = [{"rank": 0, **TOLD}, {"rank": 1, **NOTHING}]
+    found = nccl(
+        tmp_path, fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts={"nccl": logs}), fake.launch(NCCL)
+    )
+    (table,) = found.tables
+    assert [row[1:] for row in table.rows] == [
+        ("all_reduce", "tree", "ll", "4", "1", "3"),
+        ("unknown", "ring", "simple", "26,214,400", "–", "1"),
+    ]
+    assert found.lead == ("NCCL 2.27.5+cuda12.9: network IB; channels 24 coll, 32 p2p; connections 3 P2P/CUMEM.")
+
+
+def test_nccl_section_lists_the_inspectors_operations(tmp_path):
+    op = {"op": "all_reduce", "bytes": 1024, "ranks": 2, "calls": 3, "duration_s": 1e-5}
+    files = [{"file": "a.log", "ops": [op | {"algbw_bytes_per_s": 1e9, "busbw_bytes_per_s": 2e9}]}]
+    found = nccl(tmp_path, fake.launch(NCCL, facts={"nccl_inspector": files}))
+    assert found.tables[0].rows[0][1:] == ("all_reduce", "1,024", "2", "3", "10.0", "1.00", "2.00")
+
+
+def test_nccl_section_is_absent_without_a_record(tmp_path):
+    assert nccl(tmp_path, fake.launch(fake.case())) is None

@@ -1,4 +1,4 @@
-"""The variation between launches, and the data of configurations."""
+"""The variation between launches, measured links, and the data of configurations."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import json
 
 import pytest
 
+import fake_links
+import fake_nodes
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import session_data
+from parabench.report.build import render
 from parabench.report.cases import case_details, page_data
-from parabench.report.sections.environment import spread_section
+from parabench.report.sections.environment import links_section, spread_section
 from parabench.store.record import MIB, Finding
+from parabench.store.results import load
+from parabench.store.store import Store
 
 
 def test_spread_has_the_cases_that_differ_most_on_top(tmp_path):
@@ -68,3 +73,29 @@ def test_page_data_has_exact_fields_buckets_and_margin(tmp_path):
     assert of["bucket_bytes"][at] == f"{MIB} {3 * MIB}"
     assert of["bucket_bytes"][1 - at] is None
     assert all(margin > 0 for margin in of["plus_minus_s"])
+
+
+def measured(path, links):
+    fake.write(path, [fake.launch(fake.case(), 8.0)], environment=fake_nodes.environment())
+    with Store.open_or_create(path) as store:
+        store.add_links(1, links)
+    return load(path)
+
+
+def test_section_has_tiers_and_links_with_the_slowest_first(tmp_path):
+    rows = fake_links.rows(2, 2, lambda a, b: 0.5 if (a, b) == (3, 2) else 1.0)
+    one = links_section(session_data(measured(tmp_path / "a.db", rows)))
+    assert one.lead == "Across nodes 0.50 GB/s, in a node 4.0 GB/s: 8.0 times less."
+    tiers, links = one.tables
+    assert tiers.rows == [
+        ("across nodes", "2", "60", "0.50", "0.50", "0.50"),
+        ("in a node", "4", "20", "4.0", "2.0", "4.0"),
+    ]
+    assert links.rows[0] == ("rank 0", "rank 2", "across nodes", "60", "0.50")
+    assert links.rows[2] == ("rank 3", "rank 2", "in a node", "20", "2.0")
+    assert len(links.rows) == 6
+
+
+def test_page_has_links_after_the_machine(tmp_path):
+    text = render(measured(tmp_path / "a.db", fake_links.rows(2, 2)))
+    assert text.index('<section id="machine">') < text.index('<section id="links">') < text.index('id="environment"')
