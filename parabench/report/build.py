@@ -174,7 +174,8 @@ def render(results: Results, session: str | None = None) -> str:
 def _trust(seen: SessionData) -> dict[str, Any]:
     """Return the counts in the sentence about launches.
 
-    `good` launches have a step time, and `numberless` ones succeeded without it. `steps` is the median of a launch.
+    `good` launches have a step time, and `numberless` ones succeeded without it. `steps` are the fewest and the most
+    measured steps of a good launch.
     """
     own = seen.numbers[seen.numbers["repetition"] >= FIRST_REPETITION]
     good = own[own["counted"]]
@@ -185,5 +186,5 @@ def _trust(seen: SessionData) -> dict[str, Any]:
         "skipped": len(seen.session.plan.get("skipped") or []),
         "cases": int(own["case"].nunique()),
         "repetitions": int(good["repetition"].nunique()),
-        "steps": int(good["n_steps"].median()) if len(good) else 0,
+        "steps": [int(good["n_steps"].min()), int(good["n_steps"].max())] if len(good) else [],
     }

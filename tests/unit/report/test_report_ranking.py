@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -73,3 +75,4 @@ def test_page_shows_interference_of_shared_launches(results, seen):
     assert "nterference between interleaved configurations" in message[1]
     text = Page(render(results)).text
     assert all(each in text for each in message)
+    assert re.search(r"repetitions, \d+ to 20 measured steps each", text)
