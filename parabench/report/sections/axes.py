@@ -219,11 +219,11 @@ def scaling_section(seen: SessionData) -> Section:
         " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
         nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
         panels=[_scaling_panel(seen, table, group) for _, group in table.groupby("group", sort=False)],
-        reading="Efficiency in strong scaling is throughput over the ranks times the throughput of one rank. In weak "
-        "scaling, it is the step time of one rank over the step time of the ranks. If one rank was not measured, the "
-        "smallest world size is the base. Each strategy has its curve with most world sizes, then the fastest. A "
-        "single strategy has a curve for each algorithm, or else bucket size. The ideal line may leave the figure."
-        + note,
+        reading="In strong scaling, efficiency is the throughput per rank relative to the throughput of one rank. In "
+        "weak scaling, it is the step time of one rank relative to the step time. If one rank was not measured, the "
+        "smallest world size is the base. For each strategy, the curve with the most world sizes is drawn, or the "
+        "fastest of these. With one strategy, each algorithm has a curve, or else each bucket size. The ideal line may "
+        "leave the figure." + note,
     )
 
 

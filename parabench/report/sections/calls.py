@@ -71,8 +71,8 @@ def bucket_section(seen: SessionData) -> Section | None:
     return Section(
         "buckets",
         "DDP buckets",
-        "When each bucket is ready (triangle) and reduced, in the fastest configuration of each bucket size, up to "
-        f"{_MOST_CASES}. Overlapped communication is hatched, exposed communication solid.",
+        "When each bucket is ready (triangle) and reduced, in the fastest configuration of each bucket size (at "
+        f"most {_MOST_CASES}). Overlapped communication is hatched, exposed communication solid.",
         "No bucket reduction was recorded: unknown, not zero.",
         (table_of("Buckets of each configuration; times in ms since the start of backward", _BUCKETS, rows),),
         panels=[_bucket_panel(rows[rows["case_id"] == case].head(_MOST_BUCKETS)) for case in drawn.index],

@@ -109,7 +109,7 @@ def shares_section(seen: SessionData) -> Section:
         "anatomy",
         title,
         "Exposed communication blocks training; its share of the step is at the end of each bar. Overlapped "
-        "communication runs during compute, so it is drawn apart and not added.",
+        "communication runs during compute, so it has a separate bar and is not added.",
         "No step was taken apart.",
         (table,),
         lead=_exposed(cases[(cases["world_size"] > 1) & cases["exposed_share"].notna()]),

@@ -73,8 +73,8 @@ def timeline_section(seen: SessionData) -> Section | None:
     return Section(
         "timeline",
         "Timeline of one step",
-        f"The median instrumented step of the fastest configuration of each {each}, up to {MOST_TIMELINES}. Each rank "
-        "shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
+        f"The median instrumented step of the fastest configuration of each {each} (at most {MOST_TIMELINES}). Each "
+        "rank shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
         "No communication was recorded of any configuration with several ranks.",
         tuple(
             table_of(
