@@ -200,5 +200,5 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _titled(panels: Sequence[Panel], title: str) -> dict[str, dict[str, Any]]:
-    """Return {title: plotly's JSON}. `title` names a figure without its own title."""
+    """Return {title: plotly's JSON}. `title` is the key of a figure without title."""
     return {panel.title or title: panel.figure for panel in panels}

@@ -60,7 +60,7 @@ def make_page(path: Path, session: str) -> str:
 
 
 def nothing(text: str, error: str = "") -> dict[str, Any]:
-    """Return the progress that is shown if there is no session."""
+    """Return the progress for a database without sessions."""
     return {"text": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
 
 

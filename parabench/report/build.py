@@ -85,7 +85,7 @@ _ALWAYS_SHOWN = ("answer", "trust", "environment", "data")
 
 
 def training_tabs(seen: SessionData) -> dict[str, list[Section]]:
-    """Return {tab id: its sections} for the shown tabs of a training session's report, in their order."""
+    """Return {tab id: sections} of the shown tabs, in order, for a session of training runs."""
     tabs = {
         name: [section for make in makers.values() if (section := make(seen)) is not None]
         for name, (_, makers) in TABS.items()

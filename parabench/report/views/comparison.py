@@ -229,7 +229,7 @@ def recordings_view(of: Answer, argv: Sequence[str]) -> AnswerView:
 
 
 def _ranges(row: Mapping[str, Any]) -> str:
-    """Return whether the steps of the variants overlap, or the variant in which the quantity is unknown."""
+    """Return whether the steps of the variants overlap, or the variant that lacks the quantity."""
     if format.known(row["ratio"]):
         return {True: "apart", False: "overlap", None: "one step"}[row["apart"]]
     lacks = [side for side in recordings.SIDES if not format.known(row[f"{side}_median_s"])]
