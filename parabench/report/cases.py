@@ -183,9 +183,9 @@ _LAUNCH = [
 def page_launches(seen: SessionData) -> pd.DataFrame:
     """Return the launches in run order.
 
-    - `counts`: whether a launch counts.
-    - `from_case`: its step time over the configuration's, less 1; NaN unless two launches of the configuration count.
-    - `buckets` and `bucket_bytes`: the sizes of its buckets.
+    - `counts`: 1 if its number is part of the step time of its configuration, else 0.
+    - `from_case`: its step time divided by the configuration's, minus 1; NaN unless two launches count.
+    - `buckets`, `bucket_bytes`: number and largest size of its buckets as text; their sizes in bytes.
     """
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "step_s": "launch_step_s"})

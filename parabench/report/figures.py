@@ -30,7 +30,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.strategies import STRATEGIES, entry_of
 
 Trace = dict[str, Any]
-# Derived from all configurations, so hidden while a filter is active.
+# The `meta` of a trace that is computed from all configurations, so that a filter hides it.
 ALL = "all"
 # A gray that is visible on white and on black.
 GREY = "#87909A"
@@ -87,7 +87,7 @@ def in_rows(
         head: The height of axis and legend in pixels.
         least: The number of text lines in a row.
         most: The number of rows that the page shows: the first ones, or those with the lowest `order`.
-        which: A description of these rows: "the 16 fastest of 20 configurations".
+        which: The word for these rows, such as "fastest" in "the 16 fastest of 20 configurations".
         more: Layout settings.
     """
     axis = name_bars(names)
@@ -102,7 +102,7 @@ def by_work(cases: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def titled(cases: pd.DataFrame, *parts: str) -> str:
-    """Return a title from the name of the workload and `parts`."""
+    """Return the title of a figure: the name of the workload, if there are several, and `parts`."""
     return " · ".join(filter(None, (cases["heading"].iloc[0], *parts)))
 
 

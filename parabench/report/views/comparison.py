@@ -314,7 +314,7 @@ def _hover(name: str, row: dict[Any, Any]) -> str:
 
 
 def _differences(answers: Sequence[Answer], names: Sequence[str]) -> Section:
-    """Return the section of environment facts that differ. Facts that can explain a step time come first."""
+    """Return the section of environment facts that differ. Facts that can change step times come first."""
     rows: dict[str, dict[Any, Any]] = {}
     for at, answer in enumerate(answers, 1):
         for each in records(answer.tables["differences"]):
