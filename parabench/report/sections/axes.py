@@ -68,7 +68,7 @@ def _size_text(mib: Size, unit: str = "") -> str:
 
 
 def _by_size(mib: Size) -> tuple[int, list[float]]:
-    """Return a key that sorts sizes first, then lists of caps, then the default."""
+    """Return a sort key: sizes first, then lists of caps, then the default."""
     if mib is None:
         return 2, []
     if isinstance(mib, str):
@@ -233,7 +233,7 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 
 
 def _scaling_panel(seen: SessionData, table: pd.DataFrame, group: pd.DataFrame) -> Panel:
-    """Return throughput against the world size for one workload of `table`, with a curve for each strategy.
+    """Return the figure of throughput against the world size for a workload, with a curve for each strategy.
 
     A single strategy has a curve for each algorithm, or else for each bucket size.
     """

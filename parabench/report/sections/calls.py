@@ -184,7 +184,7 @@ def _bandwidth_panel(title: str, group: pd.DataFrame, measured: dict[Any, pd.Dat
 
 
 def over_sizes(title: str, traces: list[Trace], height: int) -> Panel:
-    """Return bus bandwidth against size, with eight ticks or fewer at powers of two."""
+    """Return the figure of bus bandwidth against size, with eight ticks or fewer at powers of two."""
     powers = [math.log2(size) for trace in traces for size in trace["x"]]
     low, high = math.floor(min(powers)), math.ceil(max(powers))
     ticks = [2**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]

@@ -201,7 +201,7 @@ def _both(row: dict[Any, Any], link: str) -> str | None:
 
 
 def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFrame, axis: str, text: str) -> Panel:
-    """Return the figure of a launch with one line per place of `lines` (`place, t_s, value`), and its phases."""
+    """Return the figure of a launch and its phases. `lines` has `t_s`, `value`, and the device or rank as `place`."""
     launch = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
     traces: list[Trace] = []
     for i, name in enumerate(lines["place"].unique()[:_MOST_LINES]):

@@ -33,7 +33,7 @@ _FROM = "from its configuration's step time"
 
 
 def spread_section(seen: SessionData) -> Section:
-    """Return the section of the launches around the step times of their configurations."""
+    """Return the section of the launches relative to the step times of their configurations."""
     cases = seen.once(page_cases)[["case_id", "shown", "strategy", "device", "statistic", "spread"]]
     launches = seen.once(page_launches).merge(cases, on="case_id")
     own = launches[(launches["counts"] > 0) & launches["from_case"].notna()]
@@ -52,7 +52,7 @@ def spread_section(seen: SessionData) -> Section:
 
 
 def _spread(own: pd.DataFrame) -> Panel:
-    """Return the launches around the step time of their configuration, with the largest differences on top."""
+    """Return the figure of launches relative to their configurations, with the largest differences on top."""
     widest = own.drop_duplicates("case_id", keep="last").sort_values("spread", ascending=False, kind="stable")
     own = own.assign(row=own["case_id"].map({case: row for row, case in enumerate(widest["case_id"])}))
     traces = []

@@ -137,7 +137,7 @@ def _panels(history: History) -> list[Panel]:
 
 
 def _over_time(history: History, drawn: Sequence[Series], title: str) -> Panel:
-    """Return a figure of cases of one suite.
+    """Return the figure of step times of cases of one suite over sessions.
 
     Each session has a mark with an interval. Lines show the levels. A dotted line is before a session on another
     machine or with other software.

@@ -121,7 +121,7 @@ def shares_section(seen: SessionData) -> Section:
 
 
 def _exposed(known: pd.DataFrame) -> str:
-    """Return the exposed and overlapped shares of the fastest case."""
+    """Return the sentence about the exposed and overlapped shares of the fastest case."""
     if known.empty:
         return ""
     first = known.iloc[0]
